@@ -193,7 +193,7 @@ def _of_clusters() -> set[int]:
             with suppress(psutil.NoSuchProcess):
                 resident = psutil.Process(connection.pid)
                 found.update(process.pid for process in (resident, *resident.parents()))
-                found.update(process.pid for process in resident.children(recursive=True) if kept.kept_for)
+                found.update(process.pid for process in resident.children(recursive=True) if kept.keeps_processes)
     return found
 
 

@@ -122,7 +122,7 @@ def _start(python: str, imports: Imports, idle_s: float, import_s: float) -> dic
     finally:
         os.close(log)
     try:
-        return _await_imports(reader, f"importing {', '.join(imports.preload)}", import_s, python)
+        return await_imports(reader, _log(), f"importing {', '.join(imports.preload)}", import_s, python)
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -189,14 +189,16 @@ def _lock_log() -> int:
     return log
 
 
-def _await_imports(reader: int, doing: str, import_s: float, python: str) -> dict[str, Any]:
-    """What the process sends when its imports are done. Raises `OrchError`."""
-    if not select.select([reader], [], [], import_s)[0]:
+def await_imports(reader: int, log: str, doing: str, import_s: float, python: str) -> dict[str, Any]:
+    """What the process sends when its imports are done. `log`: the file with its output. Raises `OrchError`."""
+    poll = select.poll()  # select.select fails in a process with 1,024 open files
+    poll.register(reader, select.POLLIN)
+    if not poll.poll(import_s * 1000):
         remedy = "orch doctor shows where an import of TensorFlow hangs"
-        raise OrchError(f"warm: {doing} has not ended after {import_s:g} s (--import-timeout; its output is in {_log()}); {remedy}")
+        raise OrchError(f"warm: {doing} has not ended after {import_s:g} s (--import-timeout; its output is in {log}); {remedy}")
     report = os.read(reader, 64 * 1024)
     if not report:
-        last = Path(_log()).read_text(errors="replace").strip().splitlines()[-1:]
+        last = Path(log).read_text(errors="replace").strip().splitlines()[-1:]
         raise OrchError(": ".join((f"warm: {doing} ended the process; is {python!r} the right Python? (--python)", *last)))
     facts: dict[str, Any] = json.loads(report)
     if "error" in facts:

@@ -16,11 +16,11 @@ Which process is called what in this package, and who holds its state::
 
 The life of a cluster: `Cluster.__enter__` takes a run that no other cluster uses (`pool.acquire`), and the residents of the run fork a
 process each (`PooledRun.fork`). `Cluster.start` sends a function to these processes, and returns a `Job`, which holds the outcome of the
-function in each task. `Cluster.close` has the processes killed, and gives the run back; with ``reuse`` the run keeps them (`kept_for`).
+function in each task. `Cluster.close` has the processes killed, and gives the run back; with ``reuse`` the run keeps them.
 
 All processes tell what happens to them by messages. A `Connection` leads from the test's process to one of them; its first message is
-the name of the process. `Session.poll` puts the messages into the inboxes of the connections, and `PooledRun.poll` acts on them: a
-process sends the answer of its function, and its resident sends how it has ended.
+the name of the process. `Session.poll` reads them, and calls who waits for them: `Task` gets the answer of a function from its process, and
+`PooledRun` gets from a resident how this process has ended.
 
 Importing this costs nothing; the names that it has are imported when they are first used.
 """

@@ -63,7 +63,7 @@ class Cluster:
         env: Mapping[str, str | int | float] | None = None,
         timeout: float = TIMEOUT_S,
         grace: float = GRACE_S,
-        reuse: bool | str = False,
+        reuse: bool = False,
         in_process: str | None = None,
         partitions: bool = False,
         **settings: Any,
@@ -142,17 +142,15 @@ class Cluster:
             return
         run = self._run
         try:
-            self.poll()
+            run.poll()
             if run.network is not None and run.is_whole:
                 run.network.mend()
             if self._own_env:
                 strategy_builder.forget()  # which belongs to this cluster
             if self._reuse and all(task.connection and task.job is None for task in self.tasks.values()):
-                run.kept_for = self._reuse
+                run.keeps_processes = True
             else:
                 run.end_processes(self.tasks.values())
-            for task in self.tasks.values():
-                task.print_output()
         except ClusterLost:
             run.stop()  # no other cluster can use its tasks
             raise
@@ -162,10 +160,7 @@ class Cluster:
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Wait up to `wait_s` seconds for messages of the tasks, read the messages, and print the output of the tasks."""
-        if self._run is not None:
-            self._run.poll(wait_s)
-            for task in self.tasks.values():
-                task.print_output()
+        self.pooled_run.poll(wait_s)
 
     # --- functions -------------------------------------------------------------------------------
 
@@ -198,12 +193,11 @@ class Cluster:
         for task in remote:
             task.begin_job(job)
         message = {"function": data, "directory": directory, "tasks": among, "verbosity": _verbosity()}
-        until = time.monotonic() + self.timeout_s
-        for connection in [task.connection for task in remote if task.connection is not None]:
-            try:
-                connection.send(message, max(0.01, until - time.monotonic()))
-            except TimeoutError:
-                job.time_out()
+        try:
+            for connection in [task.connection for task in remote if task.connection is not None]:
+                connection.send(message, self.timeout_s)
+        except TimeoutError:
+            job.time_out()
         return job
 
     def _call_here(self, directory: str, among: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -316,7 +310,7 @@ class Cluster:
         """
         self.poll()
         asked = [task for name, task in self.tasks.items() if task.is_forked and (not names or name in names)]
-        paths = {task.name: task.directories[-1] / task_files.STACKS for task in asked}
+        paths = {task.name: task.directory / task_files.STACKS for task in asked}
         before = {name: len(read(path)) for name, path in paths.items()}
         for name in paths:
             self.pooled_run.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import socket
 import sys
-from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from worker.task.calls import resident
@@ -22,12 +20,12 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._data = bytearray()
-        self.inbox: deque[dict[str, Any]] = deque()
-        """The messages that have come and that nobody has read."""
         self.is_open = True
         self.name = ""
         """The name of the process at the other end, and its pid: from its greeting, which is its first message."""
         self.pid = 0
+        self.on_message: Callable[[dict[str, Any]], object] = lambda message: None
+        """Called with each message after the greeting."""
 
     def send(self, message: dict[str, Any], limit_s: float | None = None) -> None:
         """Send a message; nothing happens if the process is gone. Raises TimeoutError if it has not read all after `limit_s` seconds.
@@ -43,44 +41,39 @@ class Connection:
         except OSError:
             pass
 
-    def receive(self) -> None:
-        """Put the messages that have come into the inbox."""
-        data = b""
-        with contextlib.suppress(OSError):
-            data = self.sock.recv(1 << 20)
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have come."""
+        try:
+            data = self.sock.recv(1 << 20, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
         self.is_open = bool(data)
         self._data += data
+        messages = []
         while message := resident.pop_message(self._data):
-            self.inbox.append(message)
-
-    def take(self) -> list[dict[str, Any]]:
-        """Empty the inbox, and return its messages."""
-        return [self.inbox.popleft() for _ in range(len(self.inbox))]
+            messages.append(message)
+        return messages
 
 
-def open_terminal() -> int | None:
-    """The terminal of this process, whatever pytest has done to stdin and stdout; None: there is none."""
-    try:
-        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return None
+def join_terminal(debugger: socket.socket, first: bytes) -> bool:
+    """Send `first`, and carry text between the terminal and a debugger until the program goes on (True).
 
-
-def join_terminal(terminal: int, debugger: socket.socket) -> bool:
-    """Carry text between the two until the program goes on (True) or the debugger has gone (False)."""
+    False: the debugger has gone, or this process has no terminal. pytest may have changed stdin and stdout, so these are not used.
+    """
     sys.stdout.flush()
-    while True:
-        ready, _, _ = select.select([terminal, debugger.fileno()], [], [])
-        if debugger.fileno() in ready:
-            try:
-                text = debugger.recv(65536)
-            except OSError:
-                text = b""
-            os.write(terminal, text.replace(GOES_ON, b""))
-            if not text or text.endswith(GOES_ON):
-                return bool(text)
-        if terminal in ready:
-            typed = os.read(terminal, 65536)
-            if not typed:  # Ctrl-D
-                typed = b"continue\n"
-            debugger.sendall(typed)
+    try:
+        with open("/dev/tty", "r+b", buffering=0) as terminal:
+            debugger.sendall(first)
+            while True:
+                ready, _, _ = select.select([terminal.fileno(), debugger.fileno()], [], [])
+                if debugger.fileno() in ready:
+                    text = debugger.recv(65536)
+                    terminal.write(text.replace(GOES_ON, b""))
+                    if not text or text.endswith(GOES_ON):
+                        return bool(text)
+                if terminal.fileno() in ready:
+                    debugger.sendall(terminal.read(65536) or b"continue\n")  # nothing: Ctrl-D
+    except OSError:
+        return False

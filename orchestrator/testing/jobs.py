@@ -62,6 +62,10 @@ class Outcome:
         """``ValueError: …``, ``SIGKILL``, ``exit code 3``; empty if the function has not failed."""
         return describe_exit(self.code) if self.code is not None else ": ".join(filter(None, (self.type, self.message)))
 
+    def fail(self, kind: str, message: str, traceback: str = "") -> None:
+        """The function has raised an exception of this class."""
+        self.state, self.type, self.message, self.traceback = "raised", kind, message, traceback
+
     def describe(self) -> str:
         """The state in one line, as reports show it."""
         words = {"returned": "had returned", "raised": f"raised {self.what}", "died": self.what, "killed": f"{self.what}, by the test"}
@@ -73,10 +77,9 @@ class Job:
     """A function that was started in tasks; see `Cluster.start`."""
 
     def __init__(self, cluster: Cluster, tasks: Iterable[str], name: str) -> None:
-        self._cluster, self.name, self._timeout_s = cluster, name, cluster.timeout_s
-        self._began_at = time.monotonic() - cluster.session.debugged_s
-        self._grace_began_at = 0.0
-        """When `result` has first seen a failure, by `time.monotonic`; 0: not yet."""
+        self._cluster, self._run, self.name = cluster, cluster.pooled_run, name
+        self._timeout_s = cluster.timeout_s
+        self._until = cluster.session.now() + cluster.timeout_s
         self.own_part: Callable[[], Any] | None = None
         """The part of the job that is for the test's own process (`in_process`); it runs when the job is waited for."""
         self.tasks = {name: Outcome(name) for name in tasks}
@@ -92,7 +95,7 @@ class Job:
     @property
     def is_done(self) -> bool:
         """Whether the function has come to an end, good or bad, in all tasks."""
-        self._cluster.poll()
+        self._run.poll()
         return not self._running()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -100,25 +103,13 @@ class Job:
         within the time of the call."""
         return self._wait(timeout, lambda: False)
 
-    def _wait(self, timeout: float | None, is_enough: Callable[[], bool]) -> bool:
+    def _wait(self, timeout: float | None, is_enough: Callable[[], object]) -> bool:
         """Wait until the function has come to an end in all tasks, or until `is_enough`. False: the time was over before, `timeout` or that
-        of the call, without what was spent in a debugger."""
+        of the call."""
         self._run_own_part()
-        began_at, session = time.monotonic(), self._cluster.session
-        self._cluster.poll()
-        while self._running() and not is_enough():
-            until = self._began_at + session.debugged_s + self._timeout_s if timeout is None else began_at + timeout
-            if (left := until - time.monotonic()) <= 0:
-                return False
-            self._cluster.poll(min(left, POLL_S))
-        return True
-
-    def _is_grace_over(self) -> bool:
-        if not self._failed():
-            return False
-        # From here on, not from the failure: the answers of other tasks that have ended are still to be read.
-        self._grace_began_at = self._grace_began_at or time.monotonic()
-        return time.monotonic() >= self._grace_began_at + self._cluster.grace_s
+        self._run.poll()
+        left_s = self._until - self._cluster.session.now() if timeout is None else timeout
+        return self._run.wait(lambda: is_enough() or not self._running(), left_s)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """The values that the function has returned, by task, once it has returned in all of them.
@@ -129,17 +120,21 @@ class Job:
         Tasks in which the function still runs then are killed.
         """
         __tracebackhide__ = True
-        if not self._wait(timeout, self._is_grace_over):
+        if not self._wait(timeout, self._failed):
             self.time_out(timeout)
-        if self._running():  # they wait for the task that has failed
+        # Within the grace, all tasks end that the loss of a peer can be about. The others wait for the task that has failed.
+        if not self.join(self._cluster.grace_s):
             self._locate_tasks()
             self._end_tasks()
         if isinstance(self.cause, TimedOut):  # raised before
             raise self.cause
-        # Within the grace, all tasks have ended that the loss of a peer can be about: the peer that has died is the cause.
+        # A peer that has died comes before those that TensorFlow has told of it.
         first = min(self._failed(), key=lambda outcome: (self._has_lost_a_peer(outcome), outcome.at), default=None)
         if first is not None:
-            self._raise(first)
+            self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
+            if first.error is not None:
+                raise first.error from self.cause
+            raise self.cause
         if stopped := [name for name, outcome in self.tasks.items() if outcome.state != "returned"]:
             self.cause = TaskFailed(stopped[0], f"stopped: the cluster was left before {self.name} was over", self.tasks, self.stacks)
             raise self.cause
@@ -155,12 +150,10 @@ class Job:
             outcome.state = "stopped"
             return
         try:
-            outcome.value = function()
-            outcome.state = "returned"
+            outcome.value, outcome.state = function(), "returned"
         except Exception as error:
-            outcome.state, outcome.error = "raised", error
-            outcome.type, outcome.message = type(error).__name__, str(error)
-            outcome.traceback = "".join(traceback.format_exception(error))
+            outcome.fail(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+            outcome.error = error
         outcome.at = time.monotonic()
 
     def _failed(self) -> list[Outcome]:
@@ -180,11 +173,11 @@ class Job:
 
     def _end_tasks(self) -> None:
         """Kill the tasks in which the function still runs."""
-        self._cluster.pooled_run.end_processes(self._cluster[name] for name in self._running())
+        self._run.end_processes(self._cluster[name] for name in self._running())
 
     def _locate_tasks(self) -> None:
         """Find out where the function is in the tasks in which it still runs."""
-        self.stacks = self._cluster.stacks(*running) if (running := self._running()) else {}
+        self.stacks = self._cluster.stacks(*self._running())
         for name, stack in self.stacks.items():
             self.tasks[name].where = stack_report.place(stack_report.parse(stack)) if stack else "no answer"
 
@@ -199,32 +192,23 @@ class Job:
         self._end_tasks()
         raise self.cause
 
-    def _raise(self, first: Outcome) -> NoReturn:
-        __tracebackhide__ = True
-        self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
-        if first.error is not None:
-            raise first.error from self.cause
-        raise self.cause
-
     # --- events --------------------------------------------------------------------------------
 
     def on_answer(self, task: str, message: Mapping[str, Any]) -> None:
         """The function has returned or raised in a task."""
-        outcome = self.tasks[task]
+        outcome, error = self.tasks[task], message.get("error")
         outcome.at = message["at"]
-        error = message.get("error")
         if error is None:
             try:
                 outcome.value, outcome.state = unpack(message["value"]), "returned"
-                return
             except Exception as problem:
                 text = f"what {self.name} has returned cannot be read in the test's process: {problem}"
-                error = {"type": type(problem).__name__, "message": text, "traceback": "", "pickled": None}
-        outcome.state, outcome.type, outcome.message = "raised", error["type"], error["message"]
-        outcome.traceback = error["traceback"]
-        if error["pickled"] is not None:
-            with contextlib.suppress(Exception):
-                outcome.error = unpack(error["pickled"])
+                outcome.fail(type(problem).__name__, text)
+        else:
+            outcome.fail(error["type"], error["message"], error["traceback"])
+            if error["pickled"] is not None:
+                with contextlib.suppress(Exception):
+                    outcome.error = unpack(error["pickled"])
 
     def on_exited(self, task: str, state: str, code: int, at: float) -> None:
         """The process of a task has ended; `code` negative for a signal."""

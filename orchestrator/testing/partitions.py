@@ -24,13 +24,13 @@ class Network:
 
     def __init__(self, run: PooledRun) -> None:
         self._run = run
-        self._numbers = {name: number for number, name in enumerate(run.tasks)}
+        self._numbers = {name: number for number, name in enumerate(run.names)}
         # 198.18.0.0/15 is for tests of networks (RFC 2544). Other clusters may have the same addresses: nothing joins their namespaces.
         self._addresses = {name: f"198.18.{number // 250}.{number % 250 + 1}" for name, number in self._numbers.items()}
         self._cut: set[frozenset[str]] = set()
-        for name in run.tasks:
+        for name in run.names:
             self._ip(name, "link set lo up", f"address add {self._addresses[name]}/32 dev lo", addresses=self._addresses)
-        for one, other in itertools.combinations(run.tasks, 2):
+        for one, other in itertools.combinations(run.names, 2):
             ends = f"name {self._cable(other)} type veth peer name {self._cable(one)}"
             self._ip(one, f"link add {ends} netns {run.residents[other].pid}", *self._use_cable(one, other))
             self._ip(other, *self._use_cable(other, one))

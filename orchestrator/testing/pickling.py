@@ -8,7 +8,6 @@ rewritten. The task imports any other function by its name, with the `sys.path` 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import pickle
 import sys
@@ -62,7 +61,7 @@ def _cloudpickle() -> Any:
 def _by_value(cloudpickle: Any) -> Iterator[None]:
     """While this is entered, cloudpickle sends the functions of the test modules by value: of those whose asserts pytest has rewritten."""
     known = cloudpickle.list_registry_pickle_by_value()
-    added = [module for name, module in list(sys.modules.items()) if name not in known and _is_rewritten(name, module)]
+    added = [module for name, module in list(sys.modules.items()) if name not in known and _is_test_module(name, module)]
     for module in added:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -72,27 +71,20 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_rewritten(name: str, module: ModuleType) -> bool:
-    """Whether this is a test module. pytest also rewrites installed plugins, which a task can import."""
+def _is_test_module(name: str, module: ModuleType) -> bool:
+    """Whether pytest has rewritten the asserts of this module, and pip has not installed it: a task can import installed plugins."""
     loader = getattr(getattr(module, "__dict__", {}).get("__spec__"), "loader", None)
-    return type(loader).__name__ == "AssertionRewritingHook" and module.__name__ == name and not _is_installed(module)
-
-
-def _is_installed(module: ModuleType) -> bool:
-    """Whether pip has installed the module, so that a task can import the module."""
+    if type(loader).__name__ != "AssertionRewritingHook" or module.__name__ != name:
+        return False
     file = getattr(module, "__file__", None) or ""
-    return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix + "/lib")
+    return not ("site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix + "/lib"))
 
 
 def _find_culprit(cloudpickle: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The name of the value that cannot be sent."""
-    named = {f"argument {name}": value for name, value in (*enumerate(args, 1), *kwargs.items())}
-    with contextlib.suppress(TypeError, ValueError):  # an object that is no function, or a function with a variable that has no value yet
-        used = inspect.getclosurevars(function)
-        named |= {f"{name}, which {function.__name__} uses,": value for name, value in {**used.globals, **used.nonlocals}.items()}
-    for name, value in named.items():
+    for name, value in (*enumerate(args, 1), *kwargs.items()):
         try:
             cloudpickle.dumps(value)
         except Exception:
-            return f"{name} (a {type(value).__name__})"
-    return getattr(function, "__qualname__", repr(function))
+            return f"argument {name} (a {type(value).__name__})"
+    return f"{getattr(function, '__qualname__', repr(function))}, or a variable that it uses,"

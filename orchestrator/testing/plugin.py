@@ -40,12 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long a function may take in the tasks of a cluster, and a run of orch_run, if the test sets no timeout (default: 120)",
     )
     group.addoption(
-        "--orch-reuse",
-        choices=("never", "module", "session"),
-        help="never: every cluster has fresh processes, also with reuse=True; module, session: all tests of a module, or of the session, "
-        "that use the same cluster share its processes, except with reuse=False",
-    )
-    group.addoption(
         "--orch-logs", action="store_true", help="add the output of each task to the report of every test (-rA shows the reports)"
     )
     group.addoption("--orch-keep", action="store_true", help="keep the directories with the output of all tasks, and show their paths")
@@ -132,10 +126,6 @@ def _make(item: pytest.Item, options: dict[str, Any]) -> Cluster:
     given = item.config.option
     if given.orch_timeout is not None:
         options = {"timeout": given.orch_timeout, **options}
-    if given.orch_reuse == "never":
-        options = {**options, "reuse": False}
-    elif given.orch_reuse is not None:
-        options = {"reuse": item.nodeid.partition("::")[0] if given.orch_reuse == "module" else True, **options}
     Session.get().keeps = given.orch_keep
     return cluster(**options)
 

@@ -7,12 +7,14 @@ devices of that task.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from worker.host.template import import_environment
@@ -55,97 +57,92 @@ class PooledRun:
         self.residents: dict[str, Connection] = {}
         """The connection to the resident of each task."""
         self._answers: list[dict[str, Any]] = []
-        """What residents have answered to the last request."""
-        names = [str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count)]
-        self.tasks = {name: Task(self, name) for name in names}
+        """What a resident has answered to the last request."""
+        self.names = [str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count)]
+        for name in self.names:
+            session.expected[f"{self.handle.run_id}/{name}"] = partial(self._on_connected, name)
+        self.tasks: dict[str, Task] = {}
         """The tasks of the cluster that uses this run, or of the last one, in TensorFlow's order."""
         self.network: Network | None = None
         """The network between the tasks, if it can be cut."""
         self.is_in_use = True
-        self.kept_for: bool | str = False
-        """The `reuse` of the cluster that was left with its processes; False: no cluster was."""
-        self._forks = 0
-        """How often processes were forked; their directories have this number."""
+        self.keeps_processes = False
+        """Whether a cluster with ``reuse`` has left its processes to the next one."""
+        self._clusters = itertools.count(1)
+        """Numbers for the directories of the clusters."""
 
     # --- messages ----------------------------------------------------------------------------------
 
-    def poll(self, wait_s: float = 0.0) -> None:
-        """Wait up to `wait_s` seconds for messages, and act on those that have come: greetings, answers, and ends of processes.
+    def _on_connected(self, name: str, connection: Connection) -> None:
+        self.residents[name] = connection
+        connection.on_message = partial(self._on_message, name)
 
-        All that happens to a cluster happens here. A resident tells the end of its process, which may have sent an answer before.
-        """
+    def _on_message(self, name: str, message: dict[str, Any]) -> None:
+        """A resident tells that the process of its task has ended, or answers a request."""
+        if "ended" in message:
+            self.tasks[name].end_process(message["ended"], message["at"])
+        else:
+            self._answers.append(message)
+
+    def poll(self, wait_s: float = 0.0) -> None:
+        """Wait up to `wait_s` seconds for messages, which change the tasks, and print the output of the tasks."""
         with self.session.mutex:
             self.session.poll(wait_s)
-            for name, resident_of_task in self.residents.items():
-                task, messages = self.tasks[name], resident_of_task.take()
-                if task.is_forked and task.connection is None:
-                    task.connection = self.session.greeted.pop(str(task.directories[-1]), None)
-                task.read_answer()
-                for message in messages:
-                    if "ended" in message:
-                        task.end_process(message["ended"], message["at"])
-                    else:
-                        self._answers.append(message)
-                if task.is_forked and not resident_of_task.is_open:  # the process has ended with its resident
+            for name, task in self.tasks.items():
+                if task.is_forked and not self.residents[name].is_open:  # the process has ended with its resident
                     task.end_process(-signal.SIGKILL, time.monotonic())
+                task.print_output()
 
-    def wait(self, is_over: Callable[[], bool], limit_s: float) -> bool:
-        """Poll until `is_over`. False: not within `limit_s` seconds."""
-        until = time.monotonic() + limit_s
+    def wait(self, is_over: Callable[[], object], limit_s: float) -> bool:
+        """Poll until `is_over`. False: not within `limit_s` seconds, without those that were spent in a debugger."""
+        until = self.session.now() + limit_s
         while not is_over():
-            if time.monotonic() > until:
+            if (left_s := until - self.session.now()) < 0:
                 return False
-            self.poll(POLL_S)
+            self.poll(min(left_s, POLL_S))
         return True
 
     def await_residents(self) -> None:
         """Wait until the residents of all tasks have connected. Raises `ClusterLost`."""
-
-        def are_there() -> bool:
-            greeted = self.session.greeted
-            self.residents |= {name: greeted.pop(key) for name in self.tasks if (key := f"{self.handle.run_id}/{name}") in greeted}
-            return len(self.residents) == len(self.tasks) or not self.handle.is_running
-
-        is_in_time = self.wait(are_there, START_S)
+        is_in_time = self.wait(lambda: len(self.residents) == len(self.names) or not self.handle.is_running, START_S)
         if not self.handle.is_running:
             raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
         if not is_in_time:
-            raise ClusterLost(f"{', '.join(self.tasks.keys() - self.residents)} did not connect in {START_S:g} s")
+            raise ClusterLost(f"{', '.join(set(self.names) - self.residents.keys())} did not connect in {START_S:g} s")
 
     def request(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if no answer comes."""
         self._answers.clear()
         self.residents[name].send(message)
-        self.wait(lambda: bool(self._answers) or not self.residents[name].is_open, ANSWER_S)
+        self.wait(lambda: self._answers or not self.residents[name].is_open, ANSWER_S)
         if not self._answers:
             raise ClusterLost(f"{name} does not answer")
         return self._answers[0]
 
     # --- processes ---------------------------------------------------------------------------------
 
-    def keep_tasks(self, reuse: bool | str) -> bool:
-        """Prepare the tasks of a new cluster. True: they keep the processes that a cluster with this `reuse` has left."""
-        is_kept = bool(reuse) and reuse == self.kept_for and all(task.pid for task in self.tasks.values())
-        self.kept_for = False
+    def keep_tasks(self, reuse: bool) -> bool:
+        """Prepare the tasks of a new cluster. True: they keep the processes that a cluster with `reuse` has left."""
+        is_kept = reuse and self.keeps_processes and all(task.pid for task in self.tasks.values())
+        self.keeps_processes = False
         if is_kept:
             for task in self.tasks.values():
                 task.forget_output()
         else:
             self.end_processes(self.tasks.values())
-            self.tasks = {name: Task(self, name) for name in self.tasks}
+            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{next(self._clusters)}"
+            self.tasks = {name: Task(self, name, directory / name) for name in self.names}
         return is_kept
 
     def fork(self, tasks: Iterable[Task]) -> None:
         """Fork new processes for these tasks. Raises `ClusterLost` if one does not come up."""
         chosen = list(tasks)
-        self._forks += 1
         env = {name: value for name, value in os.environ.items() if self.environment.get(name) != value and name not in self.own_variables}
         unset = [name for name in self.environment if name not in os.environ and name not in self.own_variables]
-        request = {"do": "fork", "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
         for task in chosen:
-            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{self._forks}" / task.name
-            task.begin_process(directory)
-            self.residents[task.name].send({**request, "directory": str(directory)})
+            task.begin_process()
+            message = {"do": "fork", "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path, "directory": str(task.directory)}
+            self.residents[task.name].send(message)
         self.wait(lambda: all(task.connection for task in chosen) or not all(task.is_forked for task in chosen), START_S)
         for task in sorted(chosen, key=lambda task: task.is_forked):
             if task.connection is None:
@@ -177,8 +174,8 @@ class PooledRun:
         self.handle.stop(now=True)
 
 
-def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool | str, partitions: bool) -> PooledRun:
-    """A run with these settings that no cluster uses; a new run if there is none. A run that was left with this `reuse` goes first.
+def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool, partitions: bool) -> PooledRun:
+    """A run with these settings that no cluster uses; a new run if there is none. With `reuse`, a run that has kept processes goes first.
 
     Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
     """
@@ -190,12 +187,13 @@ def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool | str,
             run.stop()
         idle = [run for run in reversed(session.runs) if run.key == key and not run.is_in_use]
         if idle:
-            run = next((run for run in idle if run.kept_for == reuse), idle[0])  # the one that was used last, of each kind
+            run = next((run for run in idle if run.keeps_processes == reuse), idle[0])  # the one that was used last, of each kind
             run.is_in_use = True
             session.runs.remove(run)
             session.runs.append(run)
             return run
-        session.import_for(spec, env)
+        if spec.preload:
+            session.warm_up({**env, **spec.env})
         run = PooledRun(session, key, spec, env)
         session.runs.append(run)
     try:

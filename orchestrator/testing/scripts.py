@@ -45,7 +45,8 @@ def run_script(
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(env or {})}
     spec = read_spec(os.fspath(script), {"timeout": timeout, "preload": ["tensorflow"], **settings, "args": list(args), "env": quiet})
     surroundings = environment()
-    session.import_for(spec, surroundings)
+    if spec.preload:
+        session.warm_up({**surroundings, **spec.env})
     with start(spec, home, {**surroundings, "XDG_RUNTIME_DIR": str(session.path)}) as run:
         for line in run.lines():
             print(f"[{line.task}] {line.text}")

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import selectors
 import shutil
@@ -21,18 +20,16 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.task.calls import debugger, task_coverage
 
 from ..backends import Imports, warm_process
-from .connections import Connection, join_terminal, open_terminal
-from .failures import ClusterLost
+from .connections import Connection, join_terminal
 
 if TYPE_CHECKING:
-    from ..model.spec import ClusterSpec
     from .clusters import Cluster
     from .pool import PooledRun
 
@@ -61,8 +58,8 @@ class Session:
         self.runs: list[PooledRun] = []
         """The pool, in the order of the last use (`pool.acquire`)."""
         self.mutex = threading.RLock()
-        self.greeted: dict[str, Connection] = {}
-        """The connections of processes that have said their names, until somebody takes them out: those who wait for these processes."""
+        self.expected: dict[str, Callable[[Connection], None]] = {}
+        """By the names of processes: functions that get the connection of the process when it has said its name."""
         self.calls = itertools.count(1)
         """Numbers for the functions that are started, whichever cluster starts them."""
         self.debugged_s = 0.0
@@ -90,17 +87,10 @@ class Session:
         """The session of this process; None if there has been no cluster yet."""
         return cls._current if cls._current is not None and cls._current._owner == os.getpid() else None
 
-    # --- the import --------------------------------------------------------------------------------
-
-    def import_for(self, spec: ClusterSpec, env: Mapping[str, str]) -> None:
-        """Have the import ready from which a run of this spec forks its tasks. `env`: the environment of the run. Raises `ClusterLost`."""
-        if spec.preload:
-            self.warm_up({**env, **spec.env})
-
     def warm_up(self, env: Mapping[str, str]) -> None:
         """Start the process that imports TensorFlow, unless it runs, and wait for the import. `env`: the environment of the tasks.
 
-        Raises `ClusterLost` with the output of an import that has failed.
+        Raises `OrchError` with the output of an import that has failed.
         """
         if self._warm is not None:
             return
@@ -108,41 +98,40 @@ class Session:
         directory.mkdir(mode=0o700)
         lifeline, self._lifeline = os.pipe()
         imports = Imports(("tensorflow",), {**env, "ORCH_WARM_LIFELINE": str(lifeline)}, os.getcwd())
-        with open(self.path / "warm.log", "wb") as log:
-            self._warm, reader = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
+        path = str(directory / warm_process.LOG)
+        with open(path, "wb") as log:
+            self._warm, report = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
         os.close(lifeline)
-        with os.fdopen(reader) as report:
-            waiter = selectors.DefaultSelector()  # select.select fails in a process with 1,024 open files
-            waiter.register(report, selectors.EVENT_READ)
-            has_come = waiter.select(IMPORT_S)
-            waiter.close()
-            if not has_come:
-                raise ClusterLost(f"importing tensorflow has not ended after {IMPORT_S:g} s")
-            text = report.read()
-        found = json.loads(text) if text else {"error": "the process that imports tensorflow has died"}
-        if "error" in found:
-            log_text = (self.path / "warm.log").read_text(errors="replace").strip()
-            raise ClusterLost(f"{found['error']}\n{log_text}".strip())
+        with os.fdopen(report):
+            warm_process.await_imports(report, path, "importing tensorflow", IMPORT_S, sys.executable)
 
     # --- messages ----------------------------------------------------------------------------------
 
+    def now(self) -> float:
+        """`time.monotonic`, but the time in which debuggers wait for the user does not count."""
+        return time.monotonic() - self.debugged_s
+
     def poll(self, timeout_s: float) -> None:
-        """Wait so long for messages, and put them into the inboxes of their connections. From any thread."""
+        """Wait so long for messages, and pass them on. From any thread: it may be another than the one that waits for the message."""
         with self.mutex:
             for key, _ in self._selector.select(max(0.0, timeout_s)):
                 if key.fileobj is self._listener:
                     sock, _ = self._listener.accept()
                     self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
-                    continue
-                connection = key.data
-                if connection.name == debugger.NAME:
-                    self._attend(connection)
-                    continue
-                connection.receive()
-                if not connection.name and connection.inbox:
-                    self._greet(connection, connection.inbox.popleft())
-                if not connection.is_open:
-                    self.close(connection)
+                elif key.data.name == debugger.NAME:
+                    self._attend(key.data)
+                elif key.data.is_open:
+                    self.read(key.data)
+
+    def read(self, connection: Connection) -> None:
+        """Pass on the messages that have come on this connection, and close the connection if it has ended."""
+        for message in connection.receive():
+            if connection.name:
+                connection.on_message(message)
+            else:
+                self._greet(connection, message)
+        if not connection.is_open:
+            self.close(connection)
 
     def close(self, connection: Connection) -> None:
         """Close a connection."""
@@ -155,20 +144,18 @@ class Session:
         connection.name, connection.pid = greeting["who"], greeting["pid"]
         if connection.name == debugger.NAME:
             self._attend(connection, b"+")
+        elif connection.name in self.expected:
+            self.expected.pop(connection.name)(connection)
         else:
-            self.greeted[connection.name] = connection
+            connection.is_open = False  # nobody waits for it any more
 
     def _attend(self, connection: Connection, first: bytes = b"") -> None:
         """A task has stopped in its debugger: join the debugger and the terminal until the task goes on."""
-        began, terminal = time.monotonic(), open_terminal()
+        began = time.monotonic()
         try:
-            if terminal is not None:
-                connection.sock.sendall(first)
-            if terminal is None or not join_terminal(terminal, connection.sock):
+            if not join_terminal(connection.sock, first):
                 self.close(connection)
         finally:
-            if terminal is not None:
-                os.close(terminal)
             self.debugged_s += time.monotonic() - began
 
     # --- the end -----------------------------------------------------------------------------------

@@ -27,24 +27,26 @@ OUTPUT = "output.log"
 class Task:
     """One task of a cluster, as ``c["worker-1"]``: a process, which functions run in."""
 
-    def __init__(self, run: PooledRun, name: str) -> None:
+    def __init__(self, run: PooledRun, name: str, directory: Path) -> None:
         self._run, self.name = run, name
+        self.directory = directory
+        """The directory of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``."""
+        self.is_forked = False
+        """Whether the task has a forked process, also one that has not come up yet."""
         self.is_own = False
         """Whether the task is the test's own process (`in_process`)."""
         self.exit: int | None = None
         """How the last process ended: an exit code, or -n for signal n; None: no process has ended, or a new one was forked."""
         self.job: Job | None = None
         """The function that runs in the process."""
-        self.directories: list[Path] = []
-        """The directories of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``; the newest is the last."""
         self.connection: Connection | None = None
         """The connection to the process, from its greeting to its end."""
         self._signals: dict[int, tuple[str, float]] = {}
         """The signals that the process was sent since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch), and
         the time, by `time.monotonic`."""
         self._printed = 0
-        self._earlier: dict[Path, int] = {}
-        """How many bytes of the files belong to an earlier cluster."""
+        self._earlier: dict[str, int] = {}
+        """How many bytes of a file belong to an earlier cluster."""
 
     def __repr__(self) -> str:
         state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
@@ -56,11 +58,6 @@ class Task:
         if self.is_own:
             return os.getpid()
         return None if self.connection is None else self.connection.pid
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether the task has a forked process, also one that has not come up yet."""
-        return bool(self.directories) and self.exit is None
 
     @property
     def is_alive(self) -> bool:
@@ -82,13 +79,11 @@ class Task:
         return [values for values in found if isinstance(values, dict) and task_files.INPUT not in values]
 
     def _read(self, name: str) -> str:
-        paths = [directory / name for directory in self.directories]
-        return "".join(read(path, self._earlier.get(path, 0)).decode(errors="replace") for path in paths)
+        return read(self.directory / name, self._earlier.get(name, 0)).decode(errors="replace")
 
     def forget_output(self) -> None:
         """Leave out what the process has written until now, for another test: `logs` and `reports` begin here."""
-        paths = [directory / name for directory in self.directories for name in (OUTPUT, task_files.REPORTS)]
-        self._earlier = {path: len(read(path)) for path in paths}
+        self._earlier = {name: len(read(self.directory / name)) for name in (OUTPUT, task_files.REPORTS)}
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the processes of the task. Raises `UsageError` if the task has no process."""
@@ -125,30 +120,34 @@ class Task:
 
     # --- the life of a process ----------------------------------------------------------------------
 
-    def begin_process(self, directory: Path) -> None:
-        """The resident is about to fork a process of this task."""
-        self.exit, self._printed = None, 0
+    def begin_process(self) -> None:
+        """The resident is about to fork a process of this task, which will connect."""
+        self.is_forked, self.exit = True, None
         self._signals.clear()
-        self.directories.append(directory)
+        self._run.session.expected[str(self.directory)] = self._on_connected
+
+    def _on_connected(self, connection: Connection) -> None:
+        self.connection = connection
+        connection.on_message = self._on_answer
 
     def begin_job(self, job: Job) -> None:
         """Run this job's function. A signal that the task has survived before is no reason for what comes."""
         self.job = job
         self._signals.clear()
 
-    def read_answer(self) -> None:
-        """If the process has answered, the function is over."""
-        for answer in self.connection.take() if self.connection is not None else ():
-            if self.job is not None:
-                job, self.job = self.job, None
-                job.on_answer(self.name, answer)
+    def _on_answer(self, answer: dict[str, Any]) -> None:
+        """The function is over."""
+        if self.job is not None:
+            job, self.job = self.job, None
+            job.on_answer(self.name, answer)
 
     def end_process(self, code: int, at: float) -> None:
         """The process has ended at this time, by `time.monotonic`; `code` is negative for a signal."""
-        self.exit = code
         if self.connection is not None:
+            self._run.session.read(self.connection)  # it may have sent an answer before
             self._run.session.close(self.connection)
-            self.connection = None
+        self.is_forked, self.exit, self.connection = False, code, None
+        self._run.session.expected.pop(str(self.directory), None)
         if self.job is not None:
             job, self.job = self.job, None
             # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
@@ -159,7 +158,7 @@ class Task:
 
     def print_output(self) -> None:
         """Print the lines that were not printed yet on the test's stdout, with the name of the task before each line."""
-        data = read(self.directories[-1] / OUTPUT, self._printed) if self.directories else b""
+        data = read(self.directory / OUTPUT, self._printed)
         if self.is_forked:
             data = data[: data.rfind(b"\n") + 1]
         self._printed += len(data)

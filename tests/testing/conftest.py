@@ -32,5 +32,5 @@ def _nothing_left(_shared_processes: None) -> Iterator[None]:
     session = Session._current
     for run in session.runs if session is not None else ():
         left = [child.pid for one in run.residents.values() for child in psutil.Process(one.pid).children()]
-        assert run.kept_for or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
+        assert run.keeps_processes or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
         assert not run.is_in_use

@@ -194,8 +194,7 @@ def test_the_test_s_own_process_has_no_stack_and_goes_on_after_a_timeout() -> No
 
 def test_a_torn_report_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "reports.jsonl").write_text('{"step": 1}\n{"st{"step": 2}\n{"step": 3}\n{"step": {"a": 4}')
-    task = Task(None, "worker-0")  # type: ignore[arg-type]
-    task.directories.append(tmp_path)
+    task = Task(None, "worker-0", tmp_path)  # type: ignore[arg-type]
     assert task.reports == [{"step": 1}, {"step": 3}]
 
 
@@ -312,7 +311,7 @@ def test_a_task_that_dies_in_a_collective_is_the_cause(end: str) -> None:
 def test_what_cannot_be_sent_is_named() -> None:
     lock = threading.Lock()
     with cluster(workers=1) as c:
-        with pytest.raises(UsageError, match=r"lock, which <lambda> uses, \(a lock\) cannot be sent to a task"):
+        with pytest.raises(UsageError, match="<lambda>, or a variable that it uses, cannot be sent to a task"):
             c.run(lambda: lock)
         with pytest.raises(UsageError, match=r"argument 1 \(a lock\) cannot be sent to a task"):
             c.run(lambda _: later, lock)  # `later` has no value yet

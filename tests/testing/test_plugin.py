@@ -334,15 +334,6 @@ QUICK = """
     def test_default(orch_cluster):
         print("TIMEOUT", orch_cluster.timeout_s, "PID", *orch_cluster.run(os.getpid).values())
 """
-OTHER = """
-    import os
-    import pytest
-
-
-    @pytest.mark.orch(workers=1, preload=[])
-    def test_other(orch_cluster):
-        print("OTHER PID", *orch_cluster.run(os.getpid).values())
-"""
 FAILS = """
     import os, time
     import pytest
@@ -383,26 +374,15 @@ def quick(tmp_path: Path) -> Path:
 
 
 def test_options(quick: Path) -> None:
-    """-s streams, --orch-timeout and --orch-reuse hold where a test says nothing, --orch-keep keeps."""
-    shown = run_pytest(quick, "-s", "--orch-timeout", "33", "--orch-reuse", "module", "--orch-keep", "--basetemp=base")
+    """-s streams, --orch-timeout holds where a test says nothing, --orch-keep keeps, --orch-logs shows."""
+    shown = run_pytest(quick, "-s", "--orch-timeout", "33", "--orch-keep", "--basetemp=base")
     assert shown.code == 0, shown
     assert "[worker-0] in test 1\n" in shown.out
     assert "TIMEOUT 33.0" in shown.out
     pids = re.findall(r"PID (\d+)", shown.out)
     assert (len(pids), len(set(pids[:2]))) == (3, 1), shown
-    fresh = run_pytest(quick, "-rA", "--orch-reuse", "never", "--orch-logs")
-    pids = re.findall(r"PID (\d+)", fresh.out)
-    assert (len(pids), len(set(pids))) == (3, 3), fresh
-    assert re.search(r"^-+ orch: worker-0 -+\nin test 2$", fresh.out, re.MULTILINE), fresh
-
-
-def test_processes_are_shared_by_a_module_or_by_the_session(quick: Path) -> None:
-    write(quick, test_other=OTHER)
-    for where, shared in (("session", 1), ("module", 0)):
-        done = run_pytest(quick, "-s", "--orch-reuse", where)
-        (other,) = re.findall(r"OTHER PID (\d+)", done.out)
-        (default,) = re.findall(r"TIMEOUT \S+ PID (\d+)", done.out)
-        assert (done.code, {other, default} == {other}) == (0, bool(shared)), done
+    logged = run_pytest(quick, "-rA", "--orch-logs")
+    assert re.search(r"^-+ orch: worker-0 -+\nin test 2$", logged.out, re.MULTILINE), logged
 
 
 def test_nothing_goes_on_after_the_first_failure(tmp_path: Path) -> None:
