@@ -63,7 +63,7 @@ class TemplateProcess:
 
     def fork(self, program: Program, cwd: Path, **settings: Any) -> ForkedTask:
         """Fork a task; the settings are those of `agent_double.prepare`. Raises `RefusedError`."""
-        log_dir, lifeline, go = self.ask(program, cwd, **settings)
+        log_dir, lifeline = self.ask(program, cwd, **settings)
         self.control.settimeout(PATIENCE_S)
         message = self.receive()
         while "ended" in message:
@@ -71,16 +71,13 @@ class TemplateProcess:
             message = self.receive()
         if "refused" in message:
             os.close(lifeline)
-            os.close(go)
             raise RefusedError(message["why"])
-        os.write(go, b"!")
-        os.close(go)
         self._lifelines[message["pid"]] = lifeline
         self._ended.pop(message["pid"], None)  # another's, long ago
         return ForkedTask(ForkedProcess(message["pid"], self), log_dir)
 
-    def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int, int]:
-        """Ask for a task, without waiting for the answer. Returns its log directory, our end of its lifeline and what lets it run."""
+    def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int]:
+        """Ask for a task, without waiting for the answer. Returns its log directory, and our end of its lifeline."""
         told = prepare(program, cwd, **settings)
         request = {
             "order": to_json(told.order),
@@ -95,11 +92,10 @@ class TemplateProcess:
         self._tokens += 1
         request_fd = keep_in_memory(json.dumps(request).encode("ascii"))
         life_read, life_write = os.pipe()
-        go_read, go_write = os.pipe()
-        socket.send_fds(self.control, [json.dumps({"fork": self._tokens}).encode()], [request_fd, life_read, go_read])
-        for fd in (request_fd, life_read, go_read):
+        socket.send_fds(self.control, [json.dumps({"fork": self._tokens}).encode()], [request_fd, life_read])
+        for fd in (request_fd, life_read):
             os.close(fd)
-        return told.log_dir, life_write, go_write
+        return told.log_dir, life_write
 
     def has_ended(self, pid: int) -> bool:
         """So far as the template has said until now."""

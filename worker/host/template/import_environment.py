@@ -43,14 +43,8 @@ def frozen(env: Mapping[str, str], modules: Iterable[str] = ()) -> frozenset[tup
     variables modules other than TensorFlow, Keras, NumPy and the standard library read is not known; if there are such modules, all
     variables count that orch does not set.
     """
-    all_known = all(module.partition(".")[0] in _KNOWN_MODULES for module in modules)
-    counts = _is_frozen if all_known else _is_set_by_user
-    return frozenset((name, value) for name, value in env.items() if name not in _READ_LATE and counts(name))
-
-
-def _is_frozen(name: str) -> bool:
-    return name.startswith(_FROZEN) or name in _FROZEN_NAMES
-
-
-def _is_set_by_user(name: str) -> bool:
-    return not name.startswith("ORCH_") and name not in _SET_BY_ORCH
+    if all(module.partition(".")[0] in _KNOWN_MODULES for module in modules):
+        names = {name for name in env if name.startswith(_FROZEN) or name in _FROZEN_NAMES}
+    else:
+        names = {name for name in env if not name.startswith("ORCH_") and name not in _SET_BY_ORCH}
+    return frozenset((name, env[name]) for name in names - _READ_LATE)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
 import time
 from collections.abc import Collection
 from importlib.machinery import PathFinder
 from typing import Any
 
-_PROBE_MS = 5000
 _JOINED_S = 0.2
 
 
@@ -61,17 +58,10 @@ def stop_pools() -> None:
     parent and child, and starts them when it is next used (pthread_atfork in its driver/others/memory.c). A thread that is still there
     afterwards does not know of forks, and a process with such a thread must not be forked.
     """
-    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    os.close(writer)
-    poll = select.poll()
-    poll.register(reader, 0)  # the pipe closes when the child ends
-    if not poll.poll(_PROBE_MS):
-        os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    os.close(reader)
 
 
 def _await_joined() -> None:
@@ -137,16 +127,10 @@ def _homes(modules: dict[str, Any]) -> dict[str, str]:
 def importable(path: str, names: Collection[str]) -> set[str]:
     """Which of `names` can be imported from `path`, a directory or a zip file."""
     try:
-        with os.scandir(path) as entries:
-            return {_module_name(entry) for entry in entries}.intersection(names)
+        candidates = {entry.partition(".")[0] for entry in os.listdir(path)}.intersection(names)
     except NotADirectoryError:
-        return {name for name in names if PathFinder.find_spec(name, [path]) is not None}
+        candidates = set(names)
     except OSError:
         return set()
-
-
-def _module_name(entry: os.DirEntry[str]) -> str:
-    name, dot, suffix = entry.name.partition(".")
-    if dot:
-        return name if suffix in ("py", "pyc", "so") or suffix.endswith(".so") else ""
-    return name if os.path.isfile(os.path.join(entry.path, "__init__.py")) else ""
+    specs = {name: PathFinder.find_spec(name, [path]) for name in candidates}
+    return {name for name, spec in specs.items() if spec is not None and spec.origin}  # a directory without code has no origin

@@ -36,8 +36,8 @@ from . import MESSAGE_BYTES, import_environment
 
 MOST_PINGS = 5
 """How many pings, one a second, a template may leave without an answer. If the agent kills a template, only an import is lost."""
-_MOST_REQUESTS = 8
-"""Requests that may wait for an answer at a time. A socket's queue takes ten messages (net.unix.max_dgram_qlen)."""
+_MOST_REQUESTS = 10 - MOST_PINGS - 1
+"""Requests that may wait for an answer at a time. A socket's queue takes ten messages, pings included (net.unix.max_dgram_qlen)."""
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_template.py")
 
 
@@ -99,28 +99,6 @@ class TemplateProcess:
     """The agent's end of the socket on which the template takes requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A request that the template has not answered."""
-
-    request: ForkRequest
-    lifeline: int
-    """The agent's end of the task's lifeline."""
-    go: int
-    """The agent's end of the pipe that lets the task run."""
-
-    def release(self) -> None:
-        """Let the task run its program."""
-        with contextlib.suppress(BrokenPipeError):  # the task has died already; its exit will be reported
-            os.write(self.go, b"!")
-        os.close(self.go)
-
-    def abandon(self) -> None:
-        """A process that was forked ends without running the program."""
-        os.close(self.go)
-        os.close(self.lifeline)
-
-
 def start_template(preload: Preload, log: str, limits: tuple[int, int]) -> TemplateProcess:
     """Start a template that writes its output to `log`. `limits`: of open files (soft, hard). Raises OSError or `SpawnError`."""
     control, templates = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -152,8 +130,8 @@ class TemplateLink:
         self._loop, self._listener, self._log = loop, listener, log
         self._waiting: deque[ForkRequest] = deque()
         """The requests that are not sent yet."""
-        self._sent: dict[int, _Sent] = {}
-        """The requests without an answer, by token."""
+        self._sent: dict[int, tuple[ForkRequest, int]] = {}
+        """The requests without an answer, by token, each with the agent's end of the task's lifeline."""
         self._tokens = 0
         self._pings = 0
         """How many pings were sent since the last message of the template."""
@@ -195,37 +173,31 @@ class TemplateLink:
 
     def _send_requests(self) -> None:
         while self.ready and self._waiting and len(self._sent) < _MOST_REQUESTS:
-            request = self._waiting[0]
+            request = self._waiting.popleft()
+            self._tokens += 1
             try:
-                if not self._send_request(request):
-                    return
-                self._waiting.popleft()
-            except OSError as error:
-                self._waiting.popleft()
+                self._sent[self._tokens] = request, self._send(request, self._tokens)
+            except ConnectionError:
+                self._waiting.appendleft(request)  # `read` will notice that the template has died
+                return
+            except OSError as error:  # there are too many open files
                 self._listener.on_refused(request, f"the template cannot be asked: {error.strerror or error}")
 
-    def _send_request(self, request: ForkRequest) -> bool:
-        """False: the template's queue is full, and the next answer is the time to try again; or the template died, as `read` will notice.
-
-        Raises OSError, for example if there are too many open files.
-        """
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            content = keep_in_memory(request.encode())
-            theirs.callback(os.close, content)
-            pipes = []
-            for _ in range(2):
-                pipes.append(os.pipe())
-                theirs.callback(os.close, pipes[-1][0])
-                ours.callback(os.close, pipes[-1][1])
-            (life_read, life_write), (go_read, go_write) = pipes
+    def _send(self, request: ForkRequest, token: int) -> int:
+        """Returns the agent's end of the task's lifeline. Raises OSError."""
+        theirs = [keep_in_memory(request.encode())]
+        try:
+            life_read, life_write = os.pipe()
+            theirs.append(life_read)
             try:
-                socket.send_fds(self._control, [json.dumps({"fork": self._tokens + 1}).encode()], [content, life_read, go_read])
-            except (BlockingIOError, ConnectionError):
-                return False
-            ours.pop_all()
-        self._tokens += 1
-        self._sent[self._tokens] = _Sent(request, life_write, go_write)
-        return True
+                socket.send_fds(self._control, [json.dumps({"fork": token}).encode("ascii")], theirs)
+            except OSError:
+                os.close(life_write)
+                raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        return life_write
 
     # --- answers -----------------------------------------------------------------------------
 
@@ -239,8 +211,8 @@ class TemplateLink:
                 if not has_ended:
                     return
                 data = b""
-            except OSError:
-                data = b""
+            except ConnectionResetError:
+                continue  # the template has left requests unread; what came before its end comes next
             if not data:
                 self._close(self.why_gone or f"the template has died (see {self._log})")
                 return
@@ -249,18 +221,13 @@ class TemplateLink:
     def _on_message(self, message: Mapping[str, Any]) -> None:
         self._pings = 0
         if "ended" in message:
-            if (sent := self._sent.pop(message["token"], None)) is not None:  # neither announced nor refused
-                sent.abandon()
-                self._listener.on_refused(sent.request, "it died as soon as it was forked")
+            self._refuse(message["token"], "it died as soon as it was forked")  # if it was neither announced nor refused
             self._listener.on_exited(message["ended"], message["code"])
         elif "forked" in message:
-            sent = self._sent.pop(message["forked"])
-            sent.release()  # from here on the task counts as started, and must not be started a second time
-            self._listener.on_forked(sent.request, message["pid"], sent.lifeline)
+            request, lifeline = self._sent.pop(message["forked"])
+            self._listener.on_forked(request, message["pid"], lifeline)
         elif "refused" in message:
-            sent = self._sent.pop(message["refused"])
-            sent.abandon()
-            self._listener.on_refused(sent.request, message["why"])
+            self._refuse(message["refused"], message["why"])
         elif message.get("ready"):
             self.ready = True
             self._listener.on_imported(self.preload.modules, message["seconds"])
@@ -275,10 +242,15 @@ class TemplateLink:
         # The template itself may be alive, having only closed its end of the socket; so may processes that its imports have started.
         process_groups.signal_group(self.pid, signal.SIGKILL)
         os.close(self._lifeline)
-        refused = [*(sent.request for sent in self._sent.values()), *self._waiting]
-        for sent in self._sent.values():
-            sent.abandon()  # the template may have forked the task, and died before sending "forked" (see template_server.py)
-        self._waiting.clear()
-        self._sent.clear()
-        for request in refused:
+        for token in list(self._sent):
+            # The fork may be there, and may have announced itself a moment ago: its lifeline ends it before its program begins.
+            self._refuse(token, why)
+        while self._waiting:
+            self._listener.on_refused(self._waiting.popleft(), why)
+
+    def _refuse(self, token: int, why: str) -> None:
+        """The request with this token gets no task; nothing if it was answered before."""
+        if token in self._sent:
+            request, lifeline = self._sent.pop(token)
+            os.close(lifeline)
             self._listener.on_refused(request, why)

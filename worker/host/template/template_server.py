@@ -8,8 +8,7 @@ open file.
 
 Each message on the socket to the agent is one JSON object:
 
-    agent     {"fork": TOKEN}, with three descriptors: the request (in memory, of any length), the task's end of its lifeline, and the
-              task's end of the pipe that lets the task run (`go`)
+    agent     {"fork": TOKEN}, with two descriptors: the request (in memory, of any length), and the task's end of its lifeline
               {"ping": true}
     template  {"ready": true, "seconds": …} once, or {"ready": false, "why": …} if an import failed
               {"refused": TOKEN, "why": …} if a request cannot be served
@@ -18,11 +17,11 @@ Each message on the socket to the agent is one JSON object:
               dies in between, the agent, a subreaper, inherits the fork and learns its exit code from the kernel
     a fork    {"forked": TOKEN, "pid": …} when it is a task, or {"refused": TOKEN, "why": …} if it cannot become one
 
-A task that was forked and never announced must not run: if the template dies before the fork has sent "forked", the agent starts the task
-once more. So the new process first becomes what a task is (a signal to its group reaches it from then on) and announces itself to the
-agent. The process runs the program once the agent has written one byte into `go`, and ends if `go` closes instead. Nothing is ever written
-into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write`` in fs/pipe.c), so a process that begins
-to listen after its read may be killed for the byte that it has read.
+The new process first becomes what a task is (a signal to its group reaches it from then on), announces itself to the agent, and only then
+runs the program. If the template has died before, the agent starts the task once more: it closes its ends of the socket and of the
+lifeline, so that the fork can no longer announce itself, and ends. Nothing is ever written into a lifeline: Linux signals a pipe's
+listeners *after* it has woken its reader (``pipe_write`` in fs/pipe.c), so a process that begins to listen after its read may be killed
+for the byte that it has read.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from ..processes.process_setup import SetupError, enter, name_process
 from . import MESSAGE_BYTES
 from .safety import Safety, open_files
 
-_FDS = 3
+_FDS = 2
 """Descriptors that come with a request."""
 _REASON_LENGTH = 2000
 _NEVER_RAN = 127
@@ -169,7 +168,7 @@ class _Template:
                 if order is not None:
                     return order
 
-    def _fork(self, token: int, order_fd: int, lifeline: int, go: int) -> dict[str, Any] | None:
+    def _fork(self, token: int, order_fd: int, lifeline: int) -> dict[str, Any] | None:
         request: dict[str, Any] = json.loads(_read_all(order_fd))
         why = self._safety.find_danger(request["path"])
         if why is None:
@@ -183,18 +182,17 @@ class _Template:
                 why = f"it could not be forked: {error.strerror}"
             else:
                 if pid == 0:
-                    self._become_task(token, request, lifeline, go)
+                    self._become_task(token, request, lifeline)
                     order: dict[str, Any] = request["order"]
                     return order
                 self._tokens[pid] = token
         if why is not None:
             _send(self._control, {"refused": token, "why": why})
         os.close(lifeline)
-        os.close(go)
         return None
 
-    def _become_task(self, token: int, request: dict[str, Any], lifeline: int, go: int) -> None:
-        """In the child: set all that an exec would have set, and wait for `go`. Ends the process if something goes wrong."""
+    def _become_task(self, token: int, request: dict[str, Any], lifeline: int) -> None:
+        """In the child: set all that an exec would have set, and announce the task. Ends the process if something goes wrong."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
@@ -216,9 +214,6 @@ class _Template:
             os._exit(_NEVER_RAN)
         _send(self._control, {"forked": token, "pid": os.getpid()})
         self._control.close()
-        if not os.read(go, 1):
-            os._exit(_NEVER_RAN)
-        os.close(go)
         finder = sys.path_importer_cache.pop(request["path"], None)
         if finder is not None and hasattr(finder, "invalidate_caches"):
             finder.invalidate_caches()  # Python keeps the names in a zip file apart from the finder; they may be out of date
