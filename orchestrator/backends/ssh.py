@@ -33,7 +33,7 @@ class Ssh:
         return (Problem("backend.hosts", message),)
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        return tuple(_host(spec, named) for named in _settings(spec).hosts)
+        return tuple(_host(_settings(spec), named) for named in _settings(spec).hosts)
 
     def python_for(self, spec: ClusterSpec, host: Host) -> str:
         """See `Backend`. With `setup` lines or shipped code, a host need not have its Python at the same path as this machine."""
@@ -74,18 +74,11 @@ def _settings(spec: ClusterSpec) -> SshSettings:
     return spec.backend
 
 
-def _host(spec: ClusterSpec, named: HostSpec) -> Host:
-    settings, is_here = _settings(spec), _is_here(named)
-    return Host(
-        named.name,
-        named.address,
-        sees_run_dir=is_here,
-        slots=named.slots,
-        lost_after_s=None if is_here else settings.lost_after_s,
-        interface=named.interface,
-        is_here=is_here,
-        workdir=Workdir() if is_here else Workdir(settings.code, settings.code_limit_mb),
-    )
+def _host(settings: SshSettings, named: HostSpec) -> Host:
+    if _is_here(named):
+        return Host(named.name, named.address, sees_run_dir=True, slots=named.slots, interface=named.interface)
+    workdir = Workdir(settings.code, settings.code_limit_mb)
+    return Host(named.name, named.address, False, named.slots, settings.lost_after_s, named.interface, is_here=False, workdir=workdir)
 
 
 def _named(spec: ClusterSpec, host: Host) -> HostSpec:
@@ -111,8 +104,6 @@ _PASSING = re.compile(
     r"kex_exchange_identification|Connection (?:closed|reset) by|Connection reset|banner exchange|Exceeded MaxStartups|MaxSessions|"
     r"Temporary failure in name resolution|mux_client_request_session|Session open refused"
 )
-_BEHIND_JUMP = re.compile(r"(?:closed|reset) by UNKNOWN port 65535")
-"""The message of ssh when a connection over a ProxyJump or ProxyCommand ends."""
 _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (
@@ -144,11 +135,8 @@ def explain(host: str, failure: StartFailure) -> Diagnosis:
 def _explain_ssh(host: str, said: str) -> Diagnosis:
     lines = said.splitlines()
     text = next((line.strip() for line in reversed(lines) if line.strip()), "ssh gave up and did not say why")
-    # With a jump host, its own error comes first, and then the end of the connection that was to go through it.
-    if _BEHIND_JUMP.search(said):
-        lines = [line for line in lines if not _PASSING.search(line)]
-    elif _PASSING.search(said):
-        lines = []
+    # Over a jump host, the error of the jump host comes first, and then the end of the connection that was to go through it.
+    lines = [line for line in lines if not _PASSING.search(line)]
     for sign, remedy in _REMEDIES:
         complaint = next((line.strip("@ \r") for line in lines if sign in line), "")
         if complaint:

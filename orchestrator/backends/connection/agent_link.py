@@ -23,7 +23,6 @@ from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
 from .agent_process import AgentProcess, NotUsedError, pop_started, start
 from .incoming_frames import HostClock, refuse_strangers
-from .keep_alive import KeepAlive
 
 if TYPE_CHECKING:
     from ..warm_agent import WarmAgent
@@ -36,6 +35,10 @@ HERE_LOST_S = 60.0
 """The silence that loses an agent on this machine. Only what no signal can wake is silent so long (a dead disk, a frozen cgroup)."""
 DUE_LOST_S = 5.0
 """How long an agent may be silent once the end is due: the user has asked twice, or a deadline of the user has passed."""
+BEATS = 8
+"""How often an agent is asked for a sign of life within the time of silence that loses it."""
+UNREAD_S = 0.1
+"""After a standstill of this process, the loop reads for so long what has come meanwhile, before any agent is given up."""
 MOST_NOISE = 1024 * 1024
 """Bytes that a host's shell may print before the agent's mark."""
 AT_ONCE = 8
@@ -96,7 +99,12 @@ class AgentLink:
         self._log, self._on_frame, self._on_lost = log, on_frame, on_lost
         self._process: AgentProcess | WarmAgent | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._alive = KeepAlive(lambda: self.order(Ping()), self._is_finding_facts, self._on_silent)
+        self._watching: asyncio.Task[None] | None = None
+        """Gives the agent up after too long a silence."""
+        self._silence_s = float("inf")
+        """The silence that loses the agent."""
+        self._heard_at = 0.0
+        """When anything came last."""
         self._has_answered = False
         """A frame of an agent has come: the program of the transport has become one."""
         self._is_leaving = False
@@ -113,13 +121,8 @@ class AgentLink:
     async def open(self, transport: Transport, explain: Explain) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
-        first = b""
         try:
-            with open(self._log, "ab") as stderr:
-                log_size = stderr.tell()
-                await self._start(stderr.fileno())
-            if transport.mark:
-                first = await asyncio.wait_for(self._await_mark(log_size), REACHED_S)
+            first = await asyncio.wait_for(self._start(), REACHED_S)
         except BaseException as error:
             if self._process is not None:
                 self._end_process()
@@ -127,21 +130,23 @@ class AgentLink:
             if isinstance(error, asyncio.TimeoutError):
                 advice = "check the address, the firewall and the load"
                 raise NotReachedError(Diagnosis(f"no agent answers after {REACHED_S:g} s", advice)) from None
+            if isinstance(error, OSError):
+                raise self._refuse_start(error) from None
             raise
-        self._alive.received_at = self._progress_at = time.monotonic()
+        self._heard_at = self._progress_at = time.monotonic()
         self._reading = asyncio.create_task(self._read(first))
 
-    async def _start(self, stderr: int) -> None:
-        """Connect to the agent that was started ahead, or to one that is started now. Raises `OrchError`."""
-        try:
-            self._process, self.note = pop_started(self._log) or start(self._transport, stderr)
+    async def _start(self) -> bytes:
+        """Connect to the agent that was started ahead, or to one that is started now. Returns the bytes after its mark that have come."""
+        with open(self._log, "ab") as stderr:
+            log_size = stderr.tell()
+            self._process, self.note = pop_started(self._log) or start(self._transport, stderr.fileno())
             try:
                 self.note = await self._process.connect() or self.note
             except NotUsedError as error:
-                self._process, self.note = AgentProcess(self._transport.argv, stderr), str(error)
+                self._process, self.note = AgentProcess(self._transport.argv, stderr.fileno()), str(error)
                 await self._process.connect()
-        except OSError as error:
-            raise self._refuse_start(error) from None
+        return await self._await_mark(log_size) if self._transport.mark else b""
 
     async def _await_mark(self, log_size: int) -> bytes:
         """The bytes after the mark, as far as they have come. Raises `NotReachedError`."""
@@ -167,20 +172,45 @@ class AgentLink:
 
     def keep_alive(self) -> None:
         """Send signs of life until the agent ends, and lose the agent once it has sent nothing for too long."""
-        self._alive.start(self.host.lost_after_s or HERE_LOST_S)
+        self._allow_silence(self.host.lost_after_s or HERE_LOST_S)
 
     def limit_silence(self) -> None:
         """The end is due: from here on, an agent that gives no sign of life for `DUE_LOST_S` is lost."""
         if self.is_open:
-            self._alive.limit(DUE_LOST_S)
+            self._allow_silence(DUE_LOST_S)
 
-    def _is_finding_facts(self) -> bool:
-        """The agent has got its `Hello` and has not sent its facts: it may be too busy to send anything else."""
-        return not self._is_leaving and any(not waiting.done() for waiting in self._requests[messages.HostReady])
+    def _allow_silence(self, silence_s: float) -> None:
+        """Lose the agent after so many seconds of silence, unless an earlier limit is shorter."""
+        if silence_s < self._silence_s:
+            self._silence_s = silence_s
+            self._stop_watching()
+            self._watching = asyncio.create_task(self._watch(silence_s))
 
-    def _on_silent(self, silence_s: float) -> None:
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self, silence_s: float) -> None:
+        """Ask for signs of life until none has come for so many seconds.
+
+        A standstill of this process (Ctrl-Z, a closed laptop) counts as one beat, because this process reads nothing then.
+        """
+        beat_s, silent_s = silence_s / BEATS, 0.0
+        while silent_s < silence_s:
+            asked_at = time.monotonic()
+            self.order(Ping())
+            await asyncio.sleep(beat_s)
+            silent_s += min(time.monotonic() - asked_at, 1.5 * beat_s)
+            if silent_s >= silence_s:
+                await asyncio.sleep(UNREAD_S)
+            # An agent that has got its `Hello` and has not sent its facts may be too busy to send anything else.
+            is_busy = self._requests[messages.HostReady] and not self._is_leaving
+            if self._heard_at >= asked_at or is_busy:
+                silent_s = 0.0
         self._end_process()
-        self._lose(f"no message from it for {silence_s:g} s", max(0.0, self._alive.overdue_s))
+        overdue_s = time.monotonic() - self._heard_at - 1.5 * beat_s
+        # In a call of its own, so that the handler of the loop gets the exceptions of `on_lost`.
+        asyncio.get_running_loop().call_soon(self._lose, f"no message from it for {silence_s:g} s", overdue_s)
 
     def _lose(self, reason: str, overdue_s: float | None = None) -> None:
         """Nothing more comes: report this, unless the controller has let the agent go, and raise it in every request that waits."""
@@ -221,16 +251,16 @@ class AgentLink:
         """Let the agent go, and wait for its end: also while it still sends output, or while the connection stalls."""
         self._is_leaving = True
         self.order(Bye())
-        self._progress_at = time.monotonic()
-        while self._reading is not None and not self._reading.done():
-            if self._alive.overdue_s > 0:
-                self._progress_at = time.monotonic()  # a connection that stalls has all of its time once it goes on
-            progress_at = self._progress_at
-            left_s = progress_at + ENDING_S - time.monotonic()
-            await asyncio.wait([self._reading], timeout=min(max(left_s, 0.1), 0.5))
-            if left_s <= 0 and self._progress_at == progress_at:
-                await self.kill()
-                break
+        if self._reading is None:
+            return
+        if self.host.lost_after_s is None:
+            self._allow_silence(ENDING_S)
+        while not self._reading.done():
+            heard_at, progress_at = self._heard_at, self._progress_at
+            self.order(Ping())
+            await asyncio.wait([self._reading], timeout=ENDING_S)
+            if self._heard_at > heard_at and self._progress_at == progress_at:
+                await self.kill()  # it answers, and does nothing else
 
     @property
     def is_open(self) -> bool:
@@ -245,7 +275,6 @@ class AgentLink:
     async def kill(self) -> None:
         """`drop` the agent, and wait for its end."""
         self.drop()
-        self._alive.stop()
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=ENDING_S)
 
@@ -262,7 +291,7 @@ class AgentLink:
         decoder = Decoder(FRAMES)
         broken = ""
         while not broken and (data := data or await self._process.stdout.read(1024 * 1024)):
-            self._alive.received_at = time.monotonic()
+            self._heard_at = time.monotonic()
             try:
                 for frame, payload in decoder.feed(data):
                     self._receive(frame, payload)
@@ -275,13 +304,13 @@ class AgentLink:
         if broken:
             self._end_process()
         code = await self._process.wait()
-        self._alive.stop()
+        self._stop_watching()
         self._lose("its agent has ended" if self._is_leaving else self._describe_end(code, broken))
 
     def _receive(self, frame: messages.Frame, data: bytes) -> None:
         self._has_answered = True
         if not isinstance(frame, messages.Pong):
-            self._progress_at = self._alive.received_at
+            self._progress_at = self._heard_at
         refuse_strangers(frame, self._ordered)
         frame = self.clock.translate(frame, self.host.name, now())
         if isinstance(frame, messages.Answer):
@@ -296,10 +325,8 @@ class AgentLink:
         with contextlib.suppress(OSError):
             said = self._log.read_text(errors="replace").strip()
         failure = StartFailure(self._transport.argv[0], code, said)
-        if self._has_answered or self._transport.mark:
-            return broken or failure.text
-        diagnosis = self._explain(self.host, failure)
-        return replace(diagnosis, cause=broken or diagnosis.cause).text
+        text = broken or failure.text
+        return text if self._has_answered or self._transport.mark else replace(self._explain(self.host, failure), cause=text).text
 
     def _refuse_start(self, error: OSError) -> OrchError:
         """The error says whether the program is the wrong one, or this machine is short of something."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from worker.protocol import messages
 from worker.protocol.channel import ChannelError
@@ -37,11 +38,10 @@ class HostClock:
 
     def compare(self, at: float, here: float) -> None:
         """A frame that was sent `at` this time, by the clock of the host, has arrived `here`, by the controller's clock."""
+        ahead = at - here
         if self._ahead is not None:
-            self._ahead = max(at - here, self._ahead - DRIFT * (here - self._compared_at))
-        else:
-            self._ahead = at - here
-        self._compared_at = here
+            ahead = max(ahead, self._ahead - DRIFT * (here - self._compared_at))
+        self._ahead, self._compared_at = ahead, here
 
     @property
     def ahead_s(self) -> float:
@@ -50,14 +50,12 @@ class HostClock:
 
     def translate(self, frame: messages.Frame, host: str, here: float) -> messages.Frame:
         """The frame with the name of its host, and with its times by the controller's clock; it has arrived `here`."""
-        if isinstance(frame, messages.HostReady | messages.HostEvent):
-            self.compare(frame.at, here)
-            return replace(frame, host=host, at=frame.at - self.ahead_s)
-        if isinstance(frame, messages.TaskExited) and frame.failure is not None:
-            self.compare(frame.at, here)
-            failure = replace(frame.failure, at=frame.failure.at - self.ahead_s)
-            return replace(frame, failure=failure, at=frame.at - self.ahead_s)
-        if isinstance(frame, messages.TaskEvent):
-            self.compare(frame.at, here)
-            return replace(frame, at=frame.at - self.ahead_s)
-        return frame
+        if not isinstance(frame, messages.HostReady | messages.HostEvent | messages.TaskEvent):
+            return frame
+        self.compare(frame.at, here)
+        changed: dict[str, Any] = {"at": frame.at - self.ahead_s}
+        if not isinstance(frame, messages.TaskEvent):
+            changed["host"] = host
+        elif isinstance(frame, messages.TaskExited) and frame.failure is not None:
+            changed["failure"] = replace(frame.failure, at=frame.failure.at - self.ahead_s)
+        return replace(frame, **changed)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from orchestrator.backends import Diagnosis, Host, StartFailure, Transport, interpreters
-from orchestrator.backends.connection import agent_link, keep_alive
+from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
 from orchestrator.errors import OrchError
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
@@ -149,14 +149,14 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
 def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one whose link stalls has all its time, here some three hours."""
     monkeypatch.setattr(agent_link, "HERE_LOST_S", 10_000.0)
-    monkeypatch.setattr(keep_alive, "BEATS", 10_000)
+    monkeypatch.setattr(agent_link, "BEATS", 10_000)
 
     async def run() -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=True), tmp_path / "log", lambda *_: None, lambda *_: None)
         await link.open(Transport((sys.executable, "-c", "import os\nwhile os.read(0, 9999): pass")), plainly)
         link.keep_alive()
         await asyncio.sleep(3.0)  # its silence is more than a pause now
-        monkeypatch.setattr(keep_alive, "BEATS", 8)
+        monkeypatch.setattr(agent_link, "BEATS", 8)
         try:
             link.limit_silence()
             await asyncio.wait_for(link.close(), PATIENCE_S)
