@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 
-from .program.import_path import import_path
+from .program.import_path import find_module
 
 CGROUPS = "/sys/fs/cgroup"
 """Where Linux shows its control groups (v2); those of v1 for memory are in ``memory`` below."""
@@ -33,18 +33,11 @@ def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str) -> str | None:
 
     Empty: there is no TensorFlow. None: unknown.
     """
-    paths = [import_path(env, cwd) for env in envs]
-    for path in paths:
-        for entry in path.entries:
-            if entry and os.path.isfile(os.path.join(entry, "tensorflow", "__init__.py")):
-                return _version_of_tensorflow(entry)
-    try:
-        specs = [path.find("tensorflow") for path in paths]
-    except Exception:  # any error of an import hook
-        return None
-    if any(spec is not None and spec.origin for spec in specs):  # in a zip file, or by a hook; a directory without code has no origin
-        return UNKNOWN_VERSION
-    return "" if all(path.is_all for path in paths) else None
+    found = [find_module("tensorflow", env, cwd) for env in envs]
+    for path in found:
+        if path and not os.path.isdir(path):  # what is left of one that was removed is a directory without code
+            return _version_of_tensorflow(os.path.dirname(os.path.dirname(path)))
+    return None if None in found else ""
 
 
 def _version_of_tensorflow(directory: str) -> str:

@@ -28,13 +28,17 @@ def test_the_version_of_tensorflow_that_a_task_would_import(tmp_path: Path, name
     assert host_facts.find_tensorflow([{"PYTHONPATH": tmp_path.name}], str(tmp_path.parent)) == expected
 
 
-def test_there_is_no_tensorflow_only_if_nothing_else_can_lead_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_tensorflow_only_if_no_interpreter_finds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(sys, "path", [])
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    assert host_facts.find_tensorflow([{}], "/") == ""
     (tmp_path / "tensorflow").mkdir()  # what is left of one that was removed
     assert host_facts.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") == ""
-    (tmp_path / "sitecustomize.py").touch()
-    assert host_facts.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") is None
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
         file.writestr("tensorflow/__init__.py", "")
-    assert host_facts.find_tensorflow([{"PYTHONPATH": str(tmp_path / "all.zip")}], "/") == host_facts.UNKNOWN_VERSION
+    assert host_facts.find_tensorflow([{}, {"PYTHONPATH": str(tmp_path / "all.zip")}], "/") == host_facts.UNKNOWN_VERSION
+    python.write_text("#!/bin/sh\nexit 1\n")
+    assert host_facts.find_tensorflow([{}], "/") is None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import site
-import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from worker.host.program.import_path import ImportPath, import_path
+from worker.host.program.import_path import find_module
 
 
 @pytest.fixture(autouse=True)
@@ -21,65 +20,59 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own packages; the virtual environment sees them."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path / "own"))
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    return tmp_path / "own"
-
-
-def added(path: ImportPath) -> list[str]:
-    """What a task's interpreter has and ours has not."""
-    assert path.entries[-len(sys.path) :] == tuple(sys.path)
-    return list(path.entries[: -len(sys.path)])
+def places(tmp_path: Path) -> Path:
+    """A working directory, and beside it `src` and `host`, of which each has a module of its name and one that all have."""
+    for name in ("cwd", "src", "host"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of_{name}.py").touch()
+        (tmp_path / name / "of_all.py").touch()
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("env", "expected"),
+    ("name", "env", "expected"),
     [
-        ({}, ["/host"]),
-        ({"PYTHONPATH": "src:/abs"}, ["src", "/abs"]),
-        ({"PYTHONPATH": ":src"}, ["", "src"]),
-        ({"PYTHONPATH": ""}, []),
+        ("of_cwd", {}, "cwd"),
+        ("of_host", {}, "host"),
+        ("of_host", {"PYTHONPATH": "../src"}, ""),
+        ("of_host", {"PYTHONPATH": ""}, ""),
+        ("of_src", {"PYTHONPATH": "/nowhere:../src"}, "src"),
+        ("of_src", {}, ""),
+        ("of_all", {"PYTHONPATH": "../src"}, "cwd"),
     ],
 )
 def test_pythonpath_is_the_specs_or_else_the_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: Mapping[str, str], expected: list[str]
+    places: Path, monkeypatch: pytest.MonkeyPatch, name: str, env: Mapping[str, str], expected: str
 ) -> None:
-    """A task in `tmp_path` under a plain interpreter sees the same."""
-    monkeypatch.setenv("PYTHONPATH", "/host")
-    found = import_path({**env, "PYTHONNOUSERSITE": "1"}, str(tmp_path))
-    assert [os.path.normpath(entry) for entry in added(found)] == [os.path.normpath(tmp_path / entry) for entry in expected]
-    assert found.is_all
-    text = "import sys; print(*sys.path[1:], sep='\\n')"
-    real = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=True)
-    assert real.stdout.splitlines()[: len(expected)] == [os.path.normpath(tmp_path / entry) for entry in expected]
+    monkeypatch.setenv("PYTHONPATH", str(places / "host"))
+    found = find_module(name, env, str(places / "cwd"))
+    assert found is not None
+    assert os.path.realpath(found) == str(places / expected / f"{name}.py") if expected else found == ""
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_the_users_own_packages_count_where_python_looks_at_them(tmp_path: Path, own: Path, seen: bool) -> None:
-    if not seen:
-        (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    assert added(import_path({}, "/")) == ([str(own)] if seen else [])
-    assert added(import_path({"PYTHONNOUSERSITE": "1"}, "/")) == []
+def test_an_interpreter_of_the_task_knows_of_the_other_places(tmp_path: Path) -> None:
+    """Zip files, the user's own packages, what code at the start of the interpreter adds, directories without code."""
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        file.writestr("zipped/__init__.py", "")
+    added = tmp_path / "added"
+    added.mkdir()
+    (added / "late.py").touch()
+    (tmp_path / "sitecustomize.py").write_text(f"print('a word')\nimport sys\nsys.path.append({str(added)!r})\n")
+    (tmp_path / "bare").mkdir()
+    env = {"PYTHONPATH": os.pathsep.join(("all.zip", str(tmp_path)))}
+    assert find_module("zipped", env, str(tmp_path)) == str(tmp_path / "all.zip/zipped/__init__.py")
+    assert find_module("late", env, str(tmp_path)) == str(added / "late.py")
+    assert find_module("bare", env, str(tmp_path)) == str(tmp_path / "bare")
+    assert find_module("there_is_none", env, str(tmp_path)) == ""
 
 
-def test_pth_files_of_the_user_may_add_anything(own: Path) -> None:
-    assert import_path({}, "/").is_all
-    (own / "a.pth").write_text("/elsewhere\n")
-    path = import_path({}, "/")
-    assert added(path) == [str(own)]
-    assert not path.is_all
+@pytest.mark.parametrize("text", ["import os\nos._exit(1)", "import os\nos.kill(os.getpid(), 9)"])
+def test_where_no_interpreter_starts_nothing_is_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(text)
+    assert find_module("tool", {"PYTHONPATH": str(tmp_path)}, str(tmp_path)) is None
+    assert find_module("sitecustomize", {"PYTHONPATH": str(tmp_path)}, str(tmp_path)) == str(tmp_path / "sitecustomize.py")
 
 
-@pytest.mark.parametrize("env", [{"PYTHONHOME": "/opt/python"}, {"PYTHONUSERBASE": "/opt/user"}, {"HOME": "/home/you"}])
-def test_where_another_home_leads_to_nobody_knows(env: dict[str, str]) -> None:
-    assert not import_path(env, "/").is_all
-
-
-def test_code_that_runs_at_the_start_may_add_anything(tmp_path: Path) -> None:
-    assert import_path({"PYTHONPATH": str(tmp_path)}, "/").is_all
-    (tmp_path / "sitecustomize.py").touch()
-    assert not import_path({"PYTHONPATH": str(tmp_path)}, "/").is_all
+def test_an_interpreter_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert find_module("there_is_none", {}, str(tmp_path)) is None

@@ -44,26 +44,21 @@ class Source:
         self.sets_keras = any(isinstance(node, ast.Constant) and node.value == LEGACY for node in self._nodes)
         """Whether the file names the variable that chooses Keras 2."""
         self._names: dict[str, str] = {}
+        """What a name stands for, if that is one thing alone in this file."""
         if self.uses_keras:
-            self._find_names()
+            bindings = list(self._bindings())
+            for _ in range(2):  # the second time, a name that is imported is known where its value is assigned
+                meanings: dict[str, set[str]] = defaultdict(set)
+                for name, value in bindings:
+                    meanings[name].add(value if isinstance(value, str) else self._text(value))
+                self._names = {name: found.pop() for name, found in meanings.items() if len(found) == 1 and UNKNOWN not in found}
 
-    def _find_names(self) -> None:
-        meanings: dict[str, set[str]] = defaultdict(set)
-        for node in self._nodes:
-            for name, whole in _imports(node):
-                meanings[name].add(whole)
-        bindings = list(self._bindings())
-        rebound = {name for name, _ in bindings}
-        self._names = {name: whole for name, whole in _certain(meanings).items() if name not in rebound}
-        for name, value in bindings:
-            meanings[name].add(self._text(value) if value is not None else UNKNOWN)
-        self._names = _certain(meanings)
-
-    def _bindings(self) -> Iterator[tuple[str, ast.expr | None]]:
-        """The names that the file binds other than by an import, each with its value; None: the value is not known."""
+    def _bindings(self) -> Iterator[tuple[str, str | ast.expr | None]]:
+        """Each name that the file binds, with the full name of an import, or the value; None: the value is not known."""
         assignments = [node for node in self._nodes if isinstance(node, ast.Assign)]
         values: dict[ast.AST, ast.expr] = {target: node.value for node in assignments for target in node.targets}
         for node in self._nodes:
+            yield from _imports(node)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 yield node.id, values.get(node)
             elif isinstance(node, ast.arg):
@@ -71,7 +66,7 @@ class Source:
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)) and node.name:
                 yield node.name, None
 
-    def _text(self, node: ast.AST) -> str:
+    def _text(self, node: ast.AST | None) -> str:
         """What an expression stands for."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, UNKNOWN)
@@ -157,8 +152,3 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
         return
     for name, whole in found:
         yield name, re.sub(r"^tensorflow\b", "tf", whole)
-
-
-def _certain(meanings: dict[str, set[str]]) -> dict[str, str]:
-    """The names that stand for one thing alone."""
-    return {name: next(iter(found)) for name, found in meanings.items() if len(found) == 1 and UNKNOWN not in found}

@@ -12,22 +12,21 @@ from functools import partial
 
 from ...settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from .. import host_facts
-from .import_path import import_path
+from .import_path import find_module
 from .keras_source import UNKNOWN, Source
 
 
-def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
-    """Why a task with this environment cannot use Keras 2; None if the task can use it, or does not want to."""
-    if not is_legacy(env):
-        return None
-    path = import_path(env, cwd)
-    try:
-        if path.find("tf_keras", cwd) is not None or not path.is_all:
-            return None
-    except Exception:  # an error of an import hook; the task will show it
-        return None
-    install = install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or "")
-    return f"Keras 2 is asked for ({LEGACY}={env[LEGACY]}), and tf-keras is not installed for {sys.executable}: {install}"
+def find_problems(sources: Iterable[Source], cwd: str, envs: Iterable[Mapping[str, str]]) -> list[str]:
+    """Why no task can use the Keras 2 that it asks for, a sentence for each reason; empty: a task can, or uses another Keras or none."""
+    if not any(source.uses_keras for source in sources):
+        return []
+    found: dict[str, None] = {}
+    for env in envs:
+        if not is_legacy(env) or find_module("tf_keras", env, cwd) != "":
+            return []
+        install = install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or "")
+        found[f"Keras 2 is asked for ({LEGACY}={env[LEGACY]}), and tf-keras is not installed for {sys.executable}: {install}"] = None
+    return list(found)
 
 
 def find_uses(
@@ -99,7 +98,7 @@ def find_loop(source: Source, strategy: str, remedy: Callable[[bool], str]) -> t
 
 
 def _describe_keras_2(env: Mapping[str, str], cwd: str, itself: bool) -> str:
-    is_there = import_path(env, cwd).find("tf_keras", cwd) is not None
-    after = "" if is_there else f", after {install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or '')}"
+    install = "" if find_module("tf_keras", env, cwd) else install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or "")
+    after = f", after {install}" if install else ""
     how = "import tf_keras in place of keras, which" if itself else "--keras legacy"
     return f"{how} runs with Keras 2 (tf-keras){after}"

@@ -12,7 +12,7 @@ from ...fast_dataclass import dataclass
 from ...protocol.messages import Hello, Program, TemplateOrder
 from .. import host_facts
 from . import keras_use
-from .import_path import import_path
+from .import_path import find_module
 from .keras_source import Source
 from .program_files import MAX_CHECKED, first_file, read_file, read_sources
 
@@ -42,20 +42,16 @@ def check(hello: Hello) -> Checks:
 
         problems, differences = compare(hello.compare, cwd)
         notes += differences
-    no_keras_2 = [problem for problem in (keras_use.find_problem(env, cwd) for env in envs) if problem]
-    lacks_keras_2 = len(no_keras_2) == len(envs)
-    sources = read_sources(hello.programs, cwd, envs[0]) if template is not None or lacks_keras_2 else []
-    if lacks_keras_2 and any(source.uses_keras for source in sources):
-        problems += dict.fromkeys(no_keras_2)
+    sources = read_sources(hello.programs, cwd, envs[0])
+    problems += keras_use.find_problems(sources, cwd, envs)
     if template is not None and not needs_template(template, hello.programs, sources):
         template = None
     tensorflow = host_facts.find_tensorflow(envs, cwd) if hello.word or hello.lost_after_s is not None else None
     if tensorflow == "" and template is not None:
         problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
     if template is not None and not problems:
-        keras_problems, keras_notes, sets_keras = keras_use.find_uses(sources, cwd, envs, hello.no_fit_under)
-        problems += keras_problems
-        notes += keras_notes
+        problems, more, sets_keras = keras_use.find_uses(sources, cwd, envs, hello.no_fit_under)
+        notes += more
         if sets_keras:  # a template cannot import Keras for the tasks
             template = None
     return Checks(problems, notes, tensorflow or "", template)
@@ -75,11 +71,19 @@ def needs_template(template: TemplateOrder, programs: Iterable[Program], sources
     return any(not wanted.isdisjoint(source.imports) for source in sources)
 
 
-def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
+def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
     """Why these programs cannot run here, a sentence for each; empty if they can run with at least one of the environments."""
     if not os.path.isdir(cwd):
         return [f"the working directory {cwd!r} does not exist"]
-    return [problem for problem in (_find_problem(program, cwd, envs) for program in programs) if problem]
+    found = []
+    for program in programs:
+        if program.kind == "script":
+            found.append(_check_script(program.target, cwd))
+        elif program.kind == "module":
+            found.append(_check_module(program.target, cwd, envs))
+        elif program.kind == "command":
+            found.append(_check_command(program.target, cwd, envs))
+    return [problem for problem in found if problem]
 
 
 def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
@@ -98,16 +102,6 @@ def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
 _OWN_CLUSTER = re.compile(
     rb"^(?!\s*#).*?\b(portpicker|create_in_process_cluster|create_local_cluster|multi_process_runner|MultiProcessRunner)\b", re.MULTILINE
 )
-
-
-def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
-    if program.kind == "script":
-        return _check_script(program.target, cwd)
-    if program.kind == "module":
-        return _check_module(program.target, cwd, envs)
-    if program.kind == "command":
-        return _check_command(program.target, cwd, envs)
-    return None
 
 
 def _check_script(target: str, cwd: str) -> str | None:
@@ -130,8 +124,12 @@ def _check_script(target: str, cwd: str) -> str | None:
         return None
     try:
         compile(source, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        return f"the script {target!r} is not valid Python {host_facts.python_version()}: {_describe(error)}"
+    except SyntaxError as error:
+        place = f"line {error.lineno}: " if error.lineno else ""
+        text = f"\n    {error.text.strip()}" if error.text else ""
+        return f"the script {target!r} is not valid Python {host_facts.python_version()}: {place}{error.msg}{text}"
+    except ValueError as error:  # a null byte
+        return f"the script {target!r} is not valid Python {host_facts.python_version()}: {error}"
     except (RecursionError, MemoryError):
         return None  # too deep for a check; Python will report it in the task
     return None
@@ -144,30 +142,15 @@ def _suggest(path: str, cwd: str) -> str:
     directory, name = os.path.split(path)
     if os.path.isfile(there := os.path.join(cwd, name)):
         return f"; did you mean {there!r}?"
-    try:
-        near = difflib.get_close_matches(name, os.listdir(directory), n=1, cutoff=0.75)
-    except OSError:
-        return ""
+    near = difflib.get_close_matches(name, os.listdir(directory) if os.path.isdir(directory) else (), n=1, cutoff=0.75)
     return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
-
-
-def _describe(error: Exception) -> str:
-    if not isinstance(error, SyntaxError):
-        return str(error)
-    where = f"line {error.lineno}: " if error.lineno else ""
-    text = f"\n    {error.text.strip()}" if error.text else ""
-    return f"{where}{error.msg}{text}"
 
 
 def _check_module(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
     # A top-level name can be found without running the user's code. Other names need the import of their parents.
     name = target.partition(".")[0]
-    for path in (import_path(env, cwd) for env in envs):
-        try:
-            if path.find(name, cwd) is not None or not path.is_all:
-                return None
-        except Exception:  # an error of an import hook; the task will show it
-            return None
+    if any(find_module(name, env, cwd) != "" for env in envs):
+        return None
     return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
 
 

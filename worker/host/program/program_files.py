@@ -47,11 +47,12 @@ def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) 
 
 def first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
     """The first file of a program, and the directory of the program's own modules."""
+    root = directory_of(program, cwd)
     if program.kind == "script":
-        first = os.path.join(cwd, program.target)
-        return first, os.path.dirname(os.path.realpath(first))
+        path = os.path.join(cwd, program.target)
+        return (os.path.join(path, "__main__.py") if path == root else path), root
     name = os.path.join(*program.target.split("."))
-    roots = [cwd, *(os.path.join(cwd, entry) for entry in python_path(env))]
+    roots = [root, *(os.path.join(cwd, entry) for entry in python_path(env))]
     places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
     return next((place for place in places if os.path.isfile(place[0])), places[0])
 
