@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted, Program, WorkdirState
-from worker.workdir import read_state
+from worker.workdir import digest_of, read_state
 
 from ..errors import OrchError, UsageError
 from .connection.agent_link import AgentLink
@@ -37,28 +36,23 @@ class WorkingDirectory:
         text = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
         return Code(hashlib.sha256(text).hexdigest(), self.files)
 
-    def parts(self, wanted: CodeWanted) -> Iterator[tuple[CodePart, bytes]]:
-        """The bytes that a host lacks. Raises `OrchError` for a file that is gone."""
+    async def send(self, link: AgentLink) -> None:
+        """Send a host the files that it lacks. Raises `OrchError` if the host can keep no copy, or a file is gone."""
+        wanted = await link.request(self.order, CodeWanted)
+        if wanted.trouble:
+            raise OrchError(f"host {link.host.name}: {wanted.trouble}")
         paths = {file.digest: file.path for file in self.files}
         for digest in wanted.digests:
             try:
                 with open(self.root / paths[digest], "rb") as file:
-                    data = file.read(PART_BYTES)
-                    while more := file.read(PART_BYTES):
-                        yield CodePart(digest, last=False), data
-                        data = more
-                    yield CodePart(digest, last=True), data
+                    is_last = False
+                    while not is_last:
+                        data = file.read(PART_BYTES)
+                        is_last = not file.peek(1)
+                        link.order(CodePart(digest, last=is_last), data)
+                        await link.drain()  # otherwise all files would be in memory, once for each host
             except (OSError, KeyError) as error:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
-
-    async def send(self, link: AgentLink) -> None:
-        """Send a host the files that it lacks. Raises `OrchError` with the reason if the host can keep no copy."""
-        wanted = await link.request(self.order, CodeWanted)
-        if wanted.trouble:
-            raise OrchError(f"host {link.host.name}: {wanted.trouble}")
-        for part, data in self.parts(wanted):
-            link.order(part, data)
-            await link.drain()  # otherwise all files would be in memory, once for each host
 
 
 def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:
@@ -68,9 +62,8 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
     Raises `UsageError`.
     """
     root = Path(workdir)
-    paths = itertools.islice(_outside(runs, root, _listed(root)), MOST_FILES + 1)
     sizes: dict[str, int] = {}
-    for path in paths:
+    for path in itertools.islice(_listed(root, runs), MOST_FILES + 1):
         with contextlib.suppress(OSError):
             if (root / path).is_file():
                 sizes[path] = (root / path).stat().st_size
@@ -78,29 +71,11 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
         reasons = f"git ignores it (add !/{needed} to .gitignore), or it lies where runs are kept (name another directory with --run-dir)"
         raise UsageError(f"{needed} would not be copied to the hosts: {reasons}")
-    return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
-
-
-def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterable[str]:
-    """The paths outside the directory of the runs: those files contain secrets and output, and the files of this run grow."""
-    real_runs = os.path.realpath(runs)
-
-    @functools.cache
-    def lies_there(directory: str) -> bool:
-        return f"{os.path.realpath(root / directory)}{os.sep}".startswith(f"{real_runs}{os.sep}")
-
-    # If the working directory itself lies in a run, the user wants these files.
-    return paths if lies_there("") else (path for path in paths if not lies_there(os.path.dirname(path)))
-
-
-def _describe(root: Path, path: str) -> CodeFile:
-    import hashlib
-
     try:
-        data = (root / path).read_bytes()
-        return CodeFile(path, hashlib.sha256(data).hexdigest(), len(data), os.access(root / path, os.X_OK))
+        files = (CodeFile(path, digest_of(str(root / path)), size, os.access(root / path, os.X_OK)) for path, size in sizes.items())
+        return WorkingDirectory(root, tuple(files))
     except OSError as error:
-        raise UsageError(f"{root / path} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
+        raise UsageError(f"{error.filename} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
 
 
 def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:
@@ -118,20 +93,27 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
 def _is_gits(root: Path) -> bool:
     """Whether git knows the directory, and does not ignore it."""
     try:
-        known = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
         ignored = subprocess.run(["git", "-C", str(root), "check-ignore", "-q", "."], capture_output=True, check=False)
     except OSError:
         return False
-    return known.stdout.strip() == b"true" and ignored.returncode == 1
+    return ignored.returncode == 1  # 0: the directory is ignored; 128: it is in no repository
 
 
-def _listed(root: Path) -> Iterator[str]:
-    """All files to copy, and those behind links to directories, which git and `os.walk` name by the link alone."""
-    listed = dict.fromkeys(_listed_by_git(root) if _is_gits(root) else _walked(root))
+def _listed(root: Path, runs: Path) -> Iterator[str]:
+    """All files to copy, and those behind links to directories, which git and `os.walk` name by the link alone.
+
+    Not those of `runs`, which contain secrets and output, and grow; but if `root` itself lies in a run, the user wants its files.
+    """
+    directory = os.path.realpath(root)
+    of_runs = os.path.join(os.path.relpath(os.path.realpath(runs), directory), "")
+    found = _listed_by_git(root) if _is_gits(root) else _walked(root)
+    listed = dict.fromkeys(path for path in found if not path.startswith(of_runs))
     for path in listed:
         yield path
         if (root / path).is_symlink():
-            yield from _behind_link(root, path, listed)
+            target = os.path.join(os.path.relpath(os.path.realpath(root / path), directory), "")
+            if not path.startswith(target):  # a directory that contains the link would have no end
+                yield from (os.path.join(path, behind.removeprefix(target)) for behind in listed if behind.startswith(target))
 
 
 def _listed_by_git(root: Path) -> Iterator[str]:
@@ -141,8 +123,6 @@ def _listed_by_git(root: Path) -> Iterator[str]:
     if done.returncode:
         raise UsageError(f"git cannot list {root}: {os.fsdecode(done.stderr).strip()}")
     for path in (os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name):
-        if ".orch" in path.split("/"):
-            continue
         yield path
         # Of a submodule, or of a repository of its own, git names the directory alone.
         if (root / path / ".git").exists() and not (root / path).is_symlink():
@@ -154,14 +134,6 @@ def _walked(root: Path) -> Iterator[str]:
         names[:] = sorted(name for name in names if name not in _NEVER)
         links = (name for name in names if os.path.islink(os.path.join(directory, name)))
         yield from (os.path.relpath(os.path.join(directory, name), root) for name in sorted([*files, *links]))
-
-
-def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
-    """The files behind a link to a directory; none if the link leads out of `root`, or to a directory that contains the link."""
-    target = os.path.relpath(os.path.realpath(root / link), os.path.realpath(root))
-    if target == "." or target.startswith("..") or link.startswith(f"{target}/"):
-        return
-    yield from (link + path.removeprefix(target) for path in listed if path.startswith(f"{target}/"))
 
 
 def describe_workdir(workdir: str, program: Program) -> WorkdirState:

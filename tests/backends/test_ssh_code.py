@@ -204,7 +204,7 @@ def test_a_shared_directory_is_compared(orch: Orch, bed: Bed, tmp_path: Path) ->
         up(orch, bed, "hostA,hostB", "--set", "backend.code=unchecked", at=bed.own / "work", check=0)
         (bed["hostB"].files / "work/script.py").write_text("VALUE = 1\n")
         done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=0)
-        only = f"of '{bed.own}/work' only script.py could be compared with the directory where orch runs: git does not know it"
+        only = f"'{bed.own}/work' could not be compared as a whole with the directory where orch runs: git does not know it"
         assert f"hosts hostA, hostB: {only}" in done.err
         done = up(orch, bed, "hostA", "--workdir", str(tmp_path / "nowhere"), check=2)
         assert "does not exist" in done.err

@@ -15,6 +15,7 @@ from worker.host.program import workdir_check as there
 from worker.protocol.messages import Program
 
 SCRIPT = Program("script", "script.py")
+ONE_SIDE = "only one of the two has changes that are not committed"
 
 
 @pytest.fixture
@@ -71,13 +72,13 @@ def test_an_old_commit_is_refused(here: Path) -> None:
 def test_changes_that_only_one_side_has_are_refused_and_on_both_sides_noted(here: Path) -> None:
     other = copy(here)
     (here / "part/inner.py").write_text("x = 1\n")
-    assert compare(here, other) == refused(other, "it lacks the changes that are not committed there")
-    assert compare(other, here) == refused(here, "it has changes that are not committed")
+    assert compare(here, other) == refused(other, ONE_SIDE)
+    assert compare(other, here) == refused(here, ONE_SIDE)
     (other / "part/inner.py").write_text("x = 2\n")
     why = "it has changes that are not committed"
-    note = f"of {str(other)!r} only script.py and the commit could be compared with the directory where orch runs: {why}"
+    note = f"{str(other)!r} could not be compared as a whole with the directory where orch runs: {why}"
     assert compare(here, other) == ("", note)
-    note = f"of {str(other)!r} only the commit could be compared with the directory where orch runs: {why}"
+    note = f"{str(other)!r} could not be compared as a whole with the directory where orch runs: {why}"
     assert compare(here, other, Program("command", "true")) == ("", note)
 
 
@@ -95,9 +96,9 @@ def test_another_program_is_refused_whether_git_knows_it_or_not(here: Path) -> N
 def test_without_git_the_program_alone_is_compared_and_that_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(here / ".git")
     other = copy(here)
-    note = f"of {str(other)!r} only script.py could be compared with the directory where orch runs: git does not know it"
+    note = f"{str(other)!r} could not be compared as a whole with the directory where orch runs: git does not know it"
     assert compare(here, other) == ("", note)
-    note = f"{str(other)!r} was not compared with the directory where orch runs: git does not know it"
+    note = f"{str(other)!r} could not be compared as a whole with the directory where orch runs: git does not know it"
     assert compare(here, other, Program("command", "true")) == ("", note)
     (other / "script.py").write_text("")
     assert compare(here, other) == refused(other, "script.py is different")

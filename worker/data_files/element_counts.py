@@ -27,7 +27,8 @@ _BY_NAME = re.compile(
 _BLOCK = 1 << 16
 _CHUNK = 1 << 20
 _HEADER, _FOOTER = 12, 4
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
+"""How compressed data begins (RFC 1952; RFC 1950, with the window that TensorFlow uses)."""
 
 
 class Damaged(ValueError):
@@ -51,12 +52,13 @@ def looks_like_tfrecord(head: bytes) -> bool:
 
 def count(file: BinaryIO, size: int, kind: str) -> int | None:
     """The number of elements of a file of `size` bytes, open at its beginning; None: unknown. Raises `Damaged`, OSError."""
+    head = file.read(_HEADER)
+    file.seek(0)
     if kind == "tfrecord":
-        return count_records(file, size)
+        is_compressed = head.startswith((_GZIP, _ZLIB)) and not looks_like_tfrecord(head)
+        return _count_compressed(file, head, _count_records) if is_compressed else _count_records(file, size)
     if kind in ("text", "csv"):
-        head = file.read(_HEADER)
-        file.seek(0)
-        return _count_lines(file) if head[:2] != _GZIP else _count_compressed(file, head, _count_lines)
+        return _count_compressed(file, head, _count_lines) if head.startswith(_GZIP) else _count_lines(file)
     if kind == "image":
         return 1
     if kind == "npy":
@@ -65,15 +67,6 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
 
 
 # --- TFRecord ----------------------------------------------------------------------------------
-
-
-def count_records(file: BinaryIO, size: int) -> int:
-    """The records of a TFRecord file, plain or compressed with GZIP or ZLIB."""
-    head = file.read(_HEADER)
-    file.seek(0)
-    if head and not looks_like_tfrecord(head) and _is_compressed(head):
-        return _count_compressed(file, head, _count_records)
-    return _count_records(file, size)
 
 
 def _count_records(file: BinaryIO, size: int | None = None) -> int:
@@ -130,18 +123,12 @@ def _crc32c(data: bytes) -> int:
 # --- compressed data ---------------------------------------------------------------------------
 
 
-def _is_compressed(head: bytes) -> bool:
-    """GZIP by its magic number, ZLIB by its header (RFC 1950: method 8, divisible by 31)."""
-    return head[:2] == _GZIP or (len(head) > 1 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0)
-
-
 def _count_compressed(file: BinaryIO, head: bytes, count: Callable[[Any], int]) -> int:
     """`count` for the decompressed data, in which the positions of its messages are. The data is decompressed in pieces."""
     import gzip  # few files are compressed
 
-    file.seek(0)
     try:
-        return count(gzip.GzipFile(fileobj=file) if head[:2] == _GZIP else io.BufferedReader(_ZlibFile(file), _BLOCK))
+        return count(gzip.GzipFile(fileobj=file) if head.startswith(_GZIP) else io.BufferedReader(_ZlibFile(file), _BLOCK))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Damaged(file.tell(), f"the compressed data is damaged or cut short before this byte ({error})") from None
 
@@ -187,11 +174,11 @@ def _length_of_array(file: BinaryIO, size: int) -> int | None:
     import ast
 
     head = file.read(10)
-    if head[:6] != _NPY or len(head) < 10:
+    longer = file.read(2) if head[6:7] > b"\1" else b""  # from version 2 on, the length has four bytes
+    header = file.read(int.from_bytes(head[8:] + longer, "little"))
+    begin = len(head) + len(longer) + len(header)
+    if not head.startswith(_NPY):
         raise Damaged(0, "this is no .npy file")
-    rest = b"" if head[6] == 1 else file.read(2)
-    header = file.read(int.from_bytes(head[8:10] + rest, "little"))
-    begin = len(head) + len(rest) + len(header)
     try:
         fields = ast.literal_eval(header.decode("latin-1"))
         shape, kind = fields["shape"], fields["descr"]

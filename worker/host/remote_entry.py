@@ -6,10 +6,10 @@ stdin, because orders follow. worker/ is kept in the user's cache, under a name 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import importlib
-import importlib.util
 import json
 import os
 import shutil
@@ -38,12 +38,9 @@ def arrive(size: int, digest: str, name: str, mark: bytes) -> NoReturn:
     except OSError as error:
         _end(f"worker/ cannot be kept on this host: {error}")
     os.write(1, mark)
-    spec = importlib.util.spec_from_file_location("orch_start", os.path.join(root, "host", "start_agent.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    start = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(start)
-    start.load()
+    package = type(sys)("_orch_worker")  # as `start_agent.load`
+    package.__path__ = [root]
+    sys.modules[package.__name__] = package
     code = importlib.import_module("_orch_worker.host.agent").main()
     if is_temporary:
         shutil.rmtree(root, ignore_errors=True)
@@ -71,15 +68,13 @@ def _settle(name: str, files: Mapping[str, str]) -> tuple[str, bool]:
     base = cache_directory()
     if base is not None:
         root = os.path.join(base, name)
-        try:
+        with contextlib.suppress(OSError):  # a full disk, or a file system without locks
             os.makedirs(root, mode=0o700, exist_ok=True)
             lock(root, fcntl.LOCK_SH)  # held until this process ends, and from before the files are checked
             _keep(root, files)
             os.utime(root)
-            _forget_old(base, root)
+            remove_old("worker-", root)
             return root, False
-        except OSError:
-            pass  # a full disk, or a file system without locks
     root = tempfile.mkdtemp(prefix="orch-worker-")
     _keep(root, files)
     return root, True
@@ -141,12 +136,10 @@ def remove_unheld(root: str) -> None:
         os.close(fd)
 
 
-def _forget_old(base: str, own: str) -> None:
-    """Remove old versions that no agent uses."""
-    for name in os.listdir(base):
-        path = os.path.join(base, name)
-        try:
-            if name.startswith("worker-") and path != own and os.stat(path).st_mtime < time.time() - KEPT_S:
+def remove_old(prefix: str, own: str) -> None:
+    """Remove the directories beside `own` that nobody has used or held for `KEPT_S`. Their names begin with `prefix`."""
+    base = os.path.dirname(own)
+    for path in (os.path.join(base, name) for name in os.listdir(base) if name.startswith(prefix)):
+        with contextlib.suppress(OSError):
+            if path != own and os.stat(path).st_mtime < time.time() - KEPT_S:
                 remove_unheld(path)
-        except OSError:
-            pass

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from ...protocol.messages import Code, CodeFile
 from ...workdir import digest_of
-from ..remote_entry import KEPT_S, cache_directory, lock, remove_unheld
+from ..remote_entry import KEPT_S, cache_directory, lock, remove_old
 
 
 class CodeError(Exception):
@@ -32,8 +32,8 @@ class CodeStore:
         self._code = code
         self._base = ""
         self._lock = -1
-        self._receiving = ""
-        """The digest of the content of which some parts have arrived, but not the last one."""
+        self._arriving = ""
+        """The file with the first parts of a content; empty: the next part begins one."""
         self._trouble: CodeError | None = None
         """Why a part could not be kept."""
         self.is_temporary = False
@@ -45,37 +45,37 @@ class CodeStore:
             base = cache_directory()
             self.is_temporary = base is None
             self._base = base or tempfile.mkdtemp(prefix="orch-code-")
-            os.makedirs(os.path.join(self._base, "files"), mode=0o700, exist_ok=True)
+            os.makedirs(self._kept(""), mode=0o700, exist_ok=True)
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             self._lock = lock(self.path, fcntl.LOCK_SH)
             os.utime(self.path)
-            self._remove_old()
-            return tuple(dict.fromkeys(file.digest for file in self._code.files if not self._is_in_place(file) and not self._is_kept(file)))
+            remove_old("", self.path)
+            for name in os.listdir(self._kept("")):
+                with contextlib.suppress(OSError):
+                    if os.stat(self._kept(name)).st_mtime < time.time() - KEPT_S:
+                        os.unlink(self._kept(name))
+            return tuple(dict.fromkeys(file.digest for file in self._code.files if not self._is_kept(file)))
 
     def add_part(self, digest: str, data: bytes, *, last: bool) -> None:
         """Add a part of a content. `finish` raises the error of the first part that cannot be kept."""
         if self._trouble is None:
             try:
-                self._add_part(digest, data, last=last)
+                with self._explained():
+                    self._add_part(digest, data, last=last)
             except CodeError as error:
                 self._trouble = error
 
     def _add_part(self, digest: str, data: bytes, *, last: bool) -> None:
-        aside = _aside(self._kept(digest))
-        begins, self._receiving = digest != self._receiving, "" if last else digest
-        with self._explained():
-            try:
-                # "wb": a dead agent with the same pid may have left a file of this name.
-                with open(aside, "wb" if begins else "ab", opener=_private) as file:
-                    file.write(data)
-                if last:
-                    if digest_of(aside) != digest:
-                        raise CodeError("a file did not arrive as it was sent; was it changed meanwhile? try again")
-                    os.replace(aside, self._kept(digest))
-            except (OSError, CodeError):
-                with contextlib.suppress(OSError):
-                    os.unlink(aside)
-                raise
+        if not self._arriving:
+            fd, self._arriving = tempfile.mkstemp(dir=self._kept(""))
+            os.close(fd)
+        with open(self._arriving, "ab") as file:
+            file.write(data)
+        if last:
+            if digest_of(self._arriving) != digest:
+                raise CodeError("a file did not arrive as it was sent; was it changed meanwhile? try again")
+            os.replace(self._arriving, self._kept(digest))
+            self._arriving = ""
 
     def finish(self) -> str:
         """Put every file in its place. Returns the directory. Raises `CodeError`."""
@@ -83,9 +83,20 @@ class CodeStore:
             raise self._trouble
         with self._explained():
             for file in self._code.files:
-                if not self._is_in_place(file):
-                    self._put(file)
+                self._put(file)
         return self.path
+
+    def _put(self, file: CodeFile) -> None:
+        path, mode = os.path.join(self.path, file.path), 0o700 if file.executable else 0o600
+        if os.path.isabs(file.path) or ".." in file.path.split("/"):
+            raise CodeError(f"{file.path!r} is not below the working directory")
+        if _holds(path, file) and os.stat(path).st_mode & 0o777 == mode:
+            return
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        aside = f"{path}.{os.uname().nodename}.{os.getpid()}"  # hosts may share a home
+        shutil.copyfile(self._kept(file.digest), aside)
+        os.chmod(aside, mode)
+        os.replace(aside, path)
 
     @property
     def path(self) -> str:
@@ -108,51 +119,16 @@ class CodeStore:
         return os.path.join(self._base, "files", digest)
 
     def _is_kept(self, file: CodeFile) -> bool:
-        path = self._kept(file.digest)
         with contextlib.suppress(OSError):
-            if os.stat(path).st_size == file.size and digest_of(path) == file.digest:
-                os.utime(path)
+            if _holds(self._kept(file.digest), file):
+                os.utime(self._kept(file.digest))
                 return True
         return False
 
-    def _place_of(self, file: CodeFile) -> str:
-        if os.path.isabs(file.path) or ".." in file.path.split("/"):
-            raise CodeError(f"{file.path!r} is not below the working directory")
-        return os.path.join(self.path, file.path)
 
-    def _is_in_place(self, file: CodeFile) -> bool:
-        path = self._place_of(file)
-        with contextlib.suppress(OSError):
-            found = os.lstat(path)
-            fits = found.st_size == file.size and bool(found.st_mode & 0o100) == file.executable
-            return fits and digest_of(path) == file.digest
+def _holds(path: str, file: CodeFile) -> bool:
+    """Whether the file at `path` has this content."""
+    try:
+        return os.lstat(path).st_size == file.size and digest_of(path) == file.digest
+    except OSError:
         return False
-
-    def _put(self, file: CodeFile) -> None:
-        path = self._place_of(file)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        aside = _aside(path)
-        shutil.copyfile(self._kept(file.digest), aside)
-        os.chmod(aside, 0o700 if file.executable else 0o600)
-        os.replace(aside, path)
-
-    def _remove_old(self) -> None:
-        before = time.time() - KEPT_S
-        for name in os.listdir(os.path.join(self._base, "files")):
-            with contextlib.suppress(OSError):
-                if os.stat(self._kept(name)).st_mtime < before:
-                    os.unlink(self._kept(name))
-        trees = os.path.join(self._base, "code")
-        for path in (os.path.join(trees, name) for name in os.listdir(trees)):
-            with contextlib.suppress(OSError):
-                if path != self.path and os.stat(path).st_mtime < before:
-                    remove_unheld(path)
-
-
-def _aside(path: str) -> str:
-    """The name of a file until the file is complete. Hosts may share a home directory."""
-    return f"{path}.{os.uname().nodename}.{os.getpid()}"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -19,14 +19,10 @@ def compare(there: WorkdirState, cwd: str) -> tuple[list[str], list[str]]:
     what = _difference(there, here)
     if what:
         return [f"{cwd!r} is not what it is where orch runs: {what}; {REMEDY}"], []
-    knows = bool(here.commit and there.commit)
-    if knows and not here.has_changes:
+    if here.commit and there.commit and not here.has_changes:
         return [], []
-    why = "it has changes that are not committed" if knows else "git does not know it"
-    compared = [name for name in (there.program, "the commit" if knows else "") if name]
-    if not compared:
-        return [], [f"{cwd!r} was not compared with the directory where orch runs: {why}"]
-    return [], [f"of {cwd!r} only {' and '.join(compared)} could be compared with the directory where orch runs: {why}"]
+    why = "it has changes that are not committed" if here.commit and there.commit else "git does not know it"
+    return [], [f"{cwd!r} could not be compared as a whole with the directory where orch runs: {why}"]
 
 
 def _difference(there: WorkdirState, here: WorkdirState) -> str:
@@ -36,6 +32,4 @@ def _difference(there: WorkdirState, here: WorkdirState) -> str:
         return ""
     if here.commit != there.commit:
         return f"its commit is {here.commit[:10]} and not {there.commit[:10]}"
-    if here.has_changes == there.has_changes:
-        return ""
-    return "it has changes that are not committed" if here.has_changes else "it lacks the changes that are not committed there"
+    return "" if here.has_changes == there.has_changes else "only one of the two has changes that are not committed"
