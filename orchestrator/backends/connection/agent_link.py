@@ -39,8 +39,6 @@ BEATS = 8
 """How often an agent is asked for a sign of life within the time of silence that loses it."""
 UNREAD_S = 0.1
 """After a standstill of this process, the loop reads for so long what has come meanwhile, before any agent is given up."""
-MOST_NOISE = 1024 * 1024
-"""Bytes that a host's shell may print before the agent's mark."""
 AT_ONCE = 8
 """Connections that are made at the same time. From ten on, an sshd drops some at random (MaxStartups), and a jump host carries all."""
 TRIES = 6
@@ -122,7 +120,7 @@ class AgentLink:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
         try:
-            first = await asyncio.wait_for(self._start(), REACHED_S)
+            await asyncio.wait_for(self._start(), REACHED_S)
         except BaseException as error:
             if self._process is not None:
                 self._end_process()
@@ -134,10 +132,10 @@ class AgentLink:
                 raise self._refuse_start(error) from None
             raise
         self._heard_at = self._progress_at = time.monotonic()
-        self._reading = asyncio.create_task(self._read(first))
+        self._reading = asyncio.create_task(self._read())
 
-    async def _start(self) -> bytes:
-        """Connect to the agent that was started ahead, or to one that is started now. Returns the bytes after its mark that have come."""
+    async def _start(self) -> None:
+        """Connect to the agent that was started ahead, or to one that is started now, and read its mark."""
         with open(self._log, "ab") as stderr:
             log_size = stderr.tell()
             self._process, self.note = pop_started(self._log) or start(self._transport, stderr.fileno())
@@ -146,29 +144,26 @@ class AgentLink:
             except NotUsedError as error:
                 self._process, self.note = AgentProcess(self._transport.argv, stderr.fileno()), str(error)
                 await self._process.connect()
-        return await self._await_mark(log_size) if self._transport.mark else b""
+        if self._transport.mark:
+            await self._read_mark(log_size)
 
-    async def _await_mark(self, log_size: int) -> bytes:
-        """The bytes after the mark, as far as they have come. Raises `NotReachedError`."""
+    async def _read_mark(self, log_size: int) -> None:
+        """Send worker/, and wait for the mark. Raises `NotReachedError`."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(self._transport.first)
-        mark, data = self._transport.mark, b""
-        while mark not in data:
-            part = await self._process.stdout.read(64 * 1024)
-            if not part:
-                code = await self._process.wait()
-                said = self._log.read_bytes()[log_size:].decode(errors="replace")
-                raise NotReachedError(self._explain(self.host, StartFailure(self._transport.argv[0], code, said)))
-            data += part
-            if len(data) > MOST_NOISE:
-                raise NotReachedError(Diagnosis(f"its shell prints without end: {data[:80]!r}"))
-        noise, _, rest = data.partition(mark)
-        if noise.strip():
+        try:
+            noise = (await self._process.stdout.readuntil(self._transport.mark)).removesuffix(self._transport.mark).strip()
+        except asyncio.IncompleteReadError:
+            code = await self._process.wait()
+            said = self._log.read_bytes()[log_size:].decode(errors="replace")
+            raise NotReachedError(self._explain(self.host, StartFailure(self._transport.argv[0], code, said))) from None
+        except asyncio.LimitOverrunError:
+            raise NotReachedError(Diagnosis("its shell prints without end")) from None
+        if noise:
             with open(self._log, "ab") as log:
-                log.write(b"its shell printed: " + noise.strip()[:1000] + b"\n")
-        return rest
+                log.write(b"its shell printed: " + noise[:1000] + b"\n")
 
     def keep_alive(self) -> None:
         """Send signs of life until the agent ends, and lose the agent once it has sent nothing for too long."""
@@ -285,12 +280,12 @@ class AgentLink:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _read(self, data: bytes) -> None:
+    async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
         decoder = Decoder(FRAMES)
         broken = ""
-        while not broken and (data := data or await self._process.stdout.read(1024 * 1024)):
+        while not broken and (data := await self._process.stdout.read(1024 * 1024)):
             self._heard_at = time.monotonic()
             try:
                 for frame, payload in decoder.feed(data):
@@ -300,7 +295,6 @@ class AgentLink:
             except Exception as error:  # a mistake in orch; a controller that silently stops reading would be worse
                 broken = f"orch made a mistake: {error}"
                 asyncio.get_running_loop().call_exception_handler({"message": broken, "exception": error})
-            data = b""
         if broken:
             self._end_process()
         code = await self._process.wait()

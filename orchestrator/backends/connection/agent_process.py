@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..warm_agent import WarmAgent
 
 MOST_BYTES = 1024 * 1024
-"""How much is read ahead of a program's stdout."""
+"""How much is read ahead of a program's stdout, and how much a shell may print before an agent's mark."""
 LOOK_S = 0.005
 """How often the end of a program is looked for. `wait` is called when the program has closed its stdout, or was killed: it ends soon."""
 
