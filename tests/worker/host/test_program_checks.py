@@ -55,7 +55,8 @@ def test_a_program_is_followed_to_tensorflow(tmp_path: Path, files: dict[str, st
 )
 def test_a_program_that_makes_a_cluster_of_its_own_is_noted(tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / "s.py").write_text(text)
-    found = program_checks.find_notes([Program("script", "s.py"), Program("command", "sh"), Program("module", "no_such")], str(tmp_path))
+    programs = [Program("script", "s.py"), Program("command", "sh"), Program("module", "no_such")]
+    found = program_checks.find_notes(program_files.read_sources(programs, str(tmp_path), {}))
     said = f"s.py seems to make a cluster of its own in one process ({word}): then start it with --strategy none"
     assert found == ([said] if word else [])
 

@@ -32,9 +32,9 @@ _ENDING = re.compile(r"\b(?:return|raise|exit|_exit|quit|abort)\b")
 class Source:
     """The syntax of one file."""
 
-    def __init__(self, path: str, tree: ast.Module) -> None:
+    def __init__(self, path: str, tree: ast.Module, text: bytes = b"") -> None:
         """`path`: for messages."""
-        self.path, self._tree = path, tree
+        self.path, self._tree, self.text = path, tree, text
         self._nodes = list(ast.walk(tree))
         self.modules = set(_modules(self._nodes))
         """The top-level modules that the file imports, each with whether the import is relative."""

@@ -14,7 +14,7 @@ from .. import host_facts
 from . import keras_use
 from .import_path import find_module
 from .keras_source import Source
-from .program_files import MAX_CHECKED, first_file, read_file, read_sources
+from .program_files import MAX_CHECKED, read_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,13 @@ def check(hello: Hello) -> Checks:
     """Read the tasks' programs and the working directory, and find TensorFlow."""
     cwd, envs, template = hello.cwd, hello.search_envs, hello.template
     problems = find_problems(hello.programs, cwd, envs)
-    # Only a task of a cluster needs a port.
-    notes = find_notes(hello.programs, cwd) if hello.ports else []
+    sources = read_sources(hello.programs, cwd, envs[0])
+    notes = find_notes(sources) if hello.ports else []  # only a task of a cluster needs a port
     if hello.compare is not None and not problems:
         from .workdir_check import compare  # most agents compare nothing
 
         problems, differences = compare(hello.compare, cwd)
         notes += differences
-    sources = read_sources(hello.programs, cwd, envs[0])
     problems += keras_use.find_problems(sources, cwd, envs)
     if template is not None and not needs_template(template, hello.programs, sources):
         template = None
@@ -86,16 +85,12 @@ def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[
     return [problem for problem in found if problem]
 
 
-def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
-    """Notes about programs that seem to make a cluster of their own, which may be intended."""
-    found = []
-    for program in programs:
-        path = first_file(program, cwd, {})[0] if program.kind in ("script", "module") else ""
-        match = _OWN_CLUSTER.search(read_file(path)) if path else None
-        if match is not None:
-            word = match[1].decode()
-            found.append(f"{program.target} seems to make a cluster of its own in one process ({word}): then start it with --strategy none")
-    return found
+def find_notes(sources: Iterable[Source]) -> list[str]:
+    """Notes about files that seem to make a cluster of their own, which may be intended."""
+    found = [(source.path, match[1].decode()) for source in sources if (match := _OWN_CLUSTER.search(source.text))]
+    return [
+        f"{path} seems to make a cluster of its own in one process ({word}): then start it with --strategy none" for path, word in found
+    ]
 
 
 # Names from TensorFlow's guide to ParameterServerStrategy, which starts servers in threads, and from helpers of TensorFlow's tests.

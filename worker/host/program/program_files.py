@@ -33,7 +33,8 @@ def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) 
                 continue
             seen.add(path)
             try:
-                source = Source(os.path.relpath(path, cwd), ast.parse(read_file(path)))
+                text = _read_file(path)
+                source = Source(os.path.relpath(path, cwd), ast.parse(text), text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
             found.append(source)
@@ -57,7 +58,7 @@ def first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str,
     return next((place for place in places if os.path.isfile(place[0])), places[0])
 
 
-def read_file(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """The content of a source file; empty if the file cannot be read or is too long."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # see `program_checks._check_script`

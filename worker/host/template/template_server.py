@@ -169,7 +169,8 @@ class _Template:
                     return order
 
     def _fork(self, token: int, order_fd: int, lifeline: int) -> dict[str, Any] | None:
-        request: dict[str, Any] = json.loads(_read_all(order_fd))
+        with os.fdopen(order_fd, "rb") as file:
+            request: dict[str, Any] = json.loads(file.read())
         why = self._safety.find_danger(request["path"])
         if why is None:
             for stream in (sys.stdout, sys.stderr):
@@ -200,7 +201,8 @@ class _Template:
             self._feeder.close()
             for fd in self._own_files:  # one of them is the template's own lifeline
                 if fd > 2 and fd != self._control.fileno():
-                    _close(fd)
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
             enter(lifeline, request["cwd"], request["stdout"], request["stderr"], tuple(request["limits"]), request["devices"])
             os.close(lifeline)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
@@ -231,17 +233,6 @@ class _Template:
             code = -found.si_status if killed else found.si_status
             _send(self._control, {"ended": found.si_pid, "code": code, "token": self._tokens.pop(found.si_pid, 0)})
             os.waitpid(found.si_pid, 0)
-
-
-def _close(fd: int) -> None:
-    with contextlib.suppress(OSError):
-        os.close(fd)
-
-
-def _read_all(fd: int) -> bytes:
-    with os.fdopen(fd, "rb") as file:
-        file.seek(0)
-        return file.read()
 
 
 def _send(control: socket.socket, message: dict[str, Any]) -> None:
