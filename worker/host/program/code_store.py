@@ -64,6 +64,8 @@ class CodeStore:
                     self._add_part(digest, data, last=last)
             except CodeError as error:
                 self._trouble = error
+                with contextlib.suppress(OSError):
+                    os.unlink(self._arriving)
 
     def _add_part(self, digest: str, data: bytes, *, last: bool) -> None:
         if not self._arriving:
