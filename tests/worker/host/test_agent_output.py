@@ -15,7 +15,7 @@ from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
 from worker.directory import Directory
 from worker.host.tasks import log_forwarder
-from worker.host.tasks.log_files import TaskOutput
+from worker.host.tasks.log_files import Inotify, TaskOutput
 from worker.protocol import messages
 from worker.protocol.task_id import STACKS
 
@@ -195,3 +195,17 @@ def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:
     assert not output.check_shorter()
     (tmp_path / "stdout.log").write_text("line")
     assert output.check_shorter()
+
+
+def test_the_kernel_names_the_task_whose_files_have_grown(tmp_path: Path) -> None:
+    inotify = Inotify()
+    watches = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        watches.append(inotify.add(str(tmp_path / name)))
+    for name in ("stdout.log", "a file of the task with a long name"):
+        (tmp_path / "other" / name).write_text("grown")
+        (tmp_path / "other" / name).write_text("grown again")
+    assert inotify.read() == {watches[1]}
+    assert inotify.read() == set()
+    os.close(inotify.fileno())

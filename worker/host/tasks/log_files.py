@@ -1,8 +1,8 @@
 """The files that a task writes, and how the agent learns that they have grown.
 
 A task's stdout and stderr *are* files. So no task ever waits for a reader, and what a task has written is on disk whichever process
-dies next. The kernel reports that a file in one of their directories has grown (inotify(7)); the agent then looks at all files.
-Where the kernel has no inotify instance for this user, the agent looks once a second.
+dies next. The kernel reports the directories in which a file has grown (inotify(7)); the agent then looks at the files of those tasks.
+Where the kernel has no inotify instance for this user, the agent looks at all files once a second.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import struct
 import sys
 from dataclasses import field
 from typing import Any
@@ -20,9 +21,10 @@ from ...directory import Directory
 from ...fast_dataclass import dataclass
 from ...protocol.task_id import STREAMS, file_of
 
-_IN_MODIFY = 0x2
 _CHUNK = 256 * 1024
-_REPORTS_CHUNK = 1024 * 1024
+_IN_MODIFY = 0x2
+_EVENT = struct.Struct("iIII")
+"""`struct inotify_event`: watch, mask, cookie, and the length of the name that follows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,8 @@ class TaskOutput:
     root: Directory
     log_dir: str
     """Where the files are, below `root`."""
+    awaits_begin: bool = False
+    """The program is Python, and TaskBegan was not sent yet."""
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     """How many bytes of each stream, or reports of its size, were sent to the controller."""
     reports_read: int = 0
@@ -44,8 +48,6 @@ class TaskOutput:
     """The newest counts of the input."""
     program_report: dict[str, Any] = field(default_factory=dict)
     """The newest report of the program."""
-    awaits_begin: bool = False
-    """The program is Python, and TaskBegan was not sent yet."""
     was_shorter: bool = False
     """A file was found shorter than it had been: the task has opened /dev/stdout with O_TRUNC."""
 
@@ -75,12 +77,7 @@ class TaskOutput:
     def read(self, stream: str, limit: int) -> tuple[int, bytes]:
         """The next bytes after what was sent, at most `limit`, and their offset."""
         offset = self.sent[stream]
-        try:
-            with open(self.path(stream), "rb", buffering=0) as file:
-                file.seek(offset)
-                data = file.read(min(limit, _CHUNK)) or b""
-        except OSError:
-            data = b""
+        data = read_bytes(self.path(stream), offset, min(limit, _CHUNK))
         self.sent[stream] = offset + len(data)
         return offset, data
 
@@ -89,25 +86,17 @@ class TaskOutput:
         if not self.awaits_begin:
             return None
         try:
-            with open(os.path.join(self.directory, task_files.BEGUN), "rb", buffering=0) as file:
-                at = float(file.read())
-        except (OSError, ValueError):
+            at = float(read_bytes(os.path.join(self.directory, task_files.BEGUN)))
+        except ValueError:
             return None  # not there yet, or not complete
         self.awaits_begin = False
         return at
 
     def last_report(self) -> dict[str, Any] | None:
         """The newest report of the program, together with the newest counts of its input; None if neither is new."""
-        try:
-            with open(os.path.join(self.directory, task_files.REPORTS), "rb", buffering=0) as file:
-                end = file.seek(0, os.SEEK_END)
-                start = max(self.reports_read, end - _REPORTS_CHUNK)
-                file.seek(start)
-                data = file.read(end - start) or b""
-        except OSError:
-            return None
+        data = read_bytes(os.path.join(self.directory, task_files.REPORTS), self.reports_read)
         whole = data[: data.rfind(b"\n") + 1]
-        self.reports_read = start + len(whole)
+        self.reports_read += len(whole)
         newest = None
         for line in whole.splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # any program may write into the file
@@ -121,11 +110,21 @@ class TaskOutput:
         return None if newest is None else {**self.input_counts, **self.program_report, "at": newest.get("at")}
 
 
+def read_bytes(path: str, start: int = 0, most: int = -1) -> bytes:
+    """The bytes of a file from `start` on; none if the file cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(most) or b""
+    except OSError:
+        return b""
+
+
 _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 class Inotify:
-    """Readable when a file in one of the directories has grown. It does not say which."""
+    """Readable when a file in one of the directories has grown."""
 
     def __init__(self) -> None:
         # Fails when this user has too many instances (fs.inotify.max_user_instances, 128 by default).
@@ -147,10 +146,16 @@ class Inotify:
         if number >= 0:
             _libc.inotify_rm_watch(self._fd, number)
 
-    def clear(self) -> None:
-        """Be readable no more until a file grows again."""
+    def read(self) -> set[int]:
+        """The watches whose directories have a file that has grown since the last call."""
+        data, start, found = b"", 0, set()
         with contextlib.suppress(BlockingIOError):
-            os.read(self._fd, _CHUNK)
+            data = os.read(self._fd, _CHUNK)
+        while start < len(data):
+            watch, _, _, name_length = _EVENT.unpack_from(data, start)
+            found.add(watch)
+            start += _EVENT.size + name_length
+        return found
 
     def close(self) -> None:
         if self.is_open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Collection
 
 from ... import clock
 from ...directory import Directory
@@ -67,10 +68,8 @@ class LogForwarder:
 
     def announce(self, output: TaskOutput) -> None:
         """Hand on what the files hold by now, ahead of any frame that is sent later (if the channel has room)."""
-        self._dirty[output] = None
-        self._send_begin(output)
-        self._send_report(output)
-        self.flush()
+        output.next_report_at = 0.0
+        self._look([output])
 
     def acknowledge(self, size: int) -> None:
         """The controller has stored `size` bytes more."""
@@ -90,7 +89,7 @@ class LogForwarder:
     def poll(self) -> None:
         """To be called about once a second: looks at all files, which the kernel may not watch, and at the free space."""
         self.check_disk()
-        self._look()
+        self._look(self._watches)
 
     def check_disk(self) -> None:
         """Send HostBroken, once, if there is no space left for the tasks' output."""
@@ -114,18 +113,16 @@ class LogForwarder:
     def _on_growth(self) -> None:
         # The next growth is noticed after FLUSH_S: a task that writes in a loop must not keep the agent busy.
         self._loop.forget(self._inotify)
-        self._inotify.clear()
-        self._look()
+        grown = self._inotify.read()
+        self._look([output for output, watch in self._watches.items() if watch in grown])
         self._loop.after(FLUSH_S, self._listen)
 
-    def _look(self) -> None:
-        """Hand on what any task has written."""
-        now = time.monotonic()
-        for output in self._watches:
+    def _look(self, outputs: Collection[TaskOutput]) -> None:
+        """Hand on what these tasks have written."""
+        for output in outputs:
             self._dirty[output] = None
             self._send_begin(output)
-            if now >= output.next_report_at:
-                self._send_report(output)
+            self._send_report(output)
         self.flush()
 
     def _send_sizes(self, output: TaskOutput) -> None:
@@ -156,8 +153,7 @@ class LogForwarder:
             self._link.send(messages.TaskBegan(output.task, output.attempt, begun))
 
     def _send_report(self, output: TaskOutput) -> None:
-        report = output.last_report()
-        if report is None:
+        if time.monotonic() < output.next_report_at or (report := output.last_report()) is None:
             return
         output.next_report_at = time.monotonic() + REPORT_S
         at = report.pop("at")
