@@ -72,7 +72,7 @@ def launcher(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterato
     found.reap()
     found.close()
     root.close()
-    forwarder.close()
+    os.close(forwarder._inotify.fileno())
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
@@ -194,8 +194,7 @@ def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there
 
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_module, "OUTLIVED_S", 1.0)
-    for name in ("GRACE_S", "GIVE_UP_S"):
+    for name in ("GRACE_S", "GIVE_UP_S", "OUTLIVED_S"):
         monkeypatch.setattr(leftovers, name, 1.0)
 
 

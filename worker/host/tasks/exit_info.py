@@ -1,4 +1,4 @@
-"""Why a task has exited, beyond its exit code: its exception, the end of its log, how its program ended, the kernel's counters."""
+"""How a task has exited, beyond its exit code: its exception, the end of its log, how its program ended, the kernel's counters."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from ...fast_dataclass import dataclass
 from ...protocol import messages
 from ...protocol.codec import ExitCode, from_json
 from .. import host_facts
+from .log_files import TaskOutput, read_bytes
 from .oom_kills import OomCounter
 from .task import Task
 
 LAST_WORDS = 4096
 """Bytes of the end of a task's stderr that are sent with its exit, if it left no exception."""
 LARGEST_FAILURE = 1 << 20
-"""Characters that are read of an ``error.json``. The bootstrap never writes a larger one; a larger one is ignored."""
+"""Bytes that are read of an ``error.json``. The bootstrap never writes a larger one; a larger one is ignored."""
 LONGEST_PLACE = 500
-"""Characters that are read of a place in a program, a path and a line."""
+"""Bytes that are read of a place in a program (a path and a line), and of the file ``ended``."""
 
 
-def gather(task: Task, failure: messages.Failure | None, oom: OomCounter, *, alone: bool) -> messages.Evidence:
-    """What is known of the exit of a task beyond its code. `alone`: the task is known to have been in no cluster."""
-    order, output = task.order, task.output
-    has_failed = task.code != 0 and not task.stopped
-    return messages.Evidence(
+def describe(task: Task, code: int, oom: OomCounter, *, alone: bool) -> messages.TaskExited:
+    """All that is known of the exit of a task. `alone`: the task is known to have been in no cluster."""
+    order, directory = task.order, task.output.directory
+    failure = _read_failure(directory)
+    has_failed = code != 0 and not task.stopped
+    evidence = messages.Evidence(
         condition=task.condition,
         alone=alone,
-        tf_config=read_other_tf_config(output.directory),
+        tf_config=read_other_tf_config(directory),
         failed_first=failure is not None and 0 < failure.at < task.stopped_at,
-        out_of_memory=oom.claim() if has_failed and task.code == -signal.SIGKILL else "",
-        last_words=_read_end(output.path("stderr")) if has_failed and failure is None else "",
+        out_of_memory=oom.claim() if has_failed and code == -signal.SIGKILL else "",
+        last_words=_read_end(task.output) if has_failed and failure is None else "",
         python=sys.executable if failure is not None else "",
         tensorflow=host_facts.find_tensorflow((order.env,), order.cwd) or "" if failure is not None else "",
     )
+    shown = code if code >= 0 else 128 - code
+    return messages.TaskExited(order.task, order.attempt, shown, task.stopped, clock.now(), failure, code < 0, evidence)
 
 
-def read_failure(directory: str) -> messages.Failure | None:
+def _read_failure(directory: str) -> messages.Failure | None:
     """The uncaught exception that the bootstrap has written to ``error.json``; None if there is none."""
+    # Any program may write into its task's directory, so the file may hold anything.
     try:
-        with open(os.path.join(directory, task_files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
-            failure = from_json(messages.Failure, json.loads(file.read(LARGEST_FAILURE)))
-        # Any program may write into its task's directory, so the file may hold anything.
-        kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
-        return messages.Failure(kind, message, trace, clock.from_system(failure.at))
-    except (OSError, ValueError, RecursionError):
+        failure = from_json(messages.Failure, json.loads(_read(directory, task_files.ERROR, LARGEST_FAILURE)))
+    except (ValueError, RecursionError):
         return None
+    kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
+    return messages.Failure(kind, message, trace, clock.from_system(failure.at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +69,24 @@ class Ending:
 def read_ending(directory: str) -> Ending | None:
     """The end of the program, which the bootstrap has written to the file ``ended``; None: there is no such file."""
     try:
-        with open(os.path.join(directory, task_files.ENDED), "rb", buffering=0) as file:
-            code, at, *alone = file.read().split()
-            return from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == [b"alone"]})
-    except (OSError, ValueError):
+        code, at, *alone = _read(directory, task_files.ENDED, LONGEST_PLACE).split()
+        return from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == ["alone"]})
+    except ValueError:
         return None
 
 
 def read_other_tf_config(directory: str) -> str:
     """Where the program has set another TF_CONFIG than orch gave it, such as ``train.py:12 set it``; empty if it has not."""
-    try:
-        with open(os.path.join(directory, task_files.OTHER_TF_CONFIG), encoding="utf-8", errors="replace") as file:
-            return file.read(LONGEST_PLACE)
-    except OSError:
-        return ""
+    return _read(directory, task_files.OTHER_TF_CONFIG, LONGEST_PLACE)
 
 
-def _read_end(path: str) -> str:
-    """The last `LAST_WORDS` bytes of a file, from the first whole line on."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LAST_WORDS))
-            data = file.read(LAST_WORDS)
-    except OSError:
-        return ""
+def _read(directory: str, name: str, most: int) -> str:
+    """The first `most` bytes of a file as text; empty if the file cannot be read."""
+    return read_bytes(os.path.join(directory, name), most=most).decode("utf-8", "surrogateescape")
+
+
+def _read_end(output: TaskOutput) -> str:
+    """The last `LAST_WORDS` bytes of the task's stderr, from the first whole line on."""
+    size = output.size("stderr")
+    data = read_bytes(output.path("stderr"), max(0, size - LAST_WORDS), LAST_WORDS)
     return (data if size <= LAST_WORDS else data.partition(b"\n")[2]).decode("utf-8", "surrogateescape")

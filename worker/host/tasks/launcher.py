@@ -18,12 +18,14 @@
                            _on_swept                       sends TaskSwept
 
 templates.py decides which template fits. PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). `reap` notices the end of
-children; a `TemplateLink` calls `on_exited` for the tasks that its template has forked. The launcher gives up a running task that SIGKILL
-does not end: it sends TaskSwept without TaskExited.
+children; a `TemplateLink` calls `on_exited` for the tasks that its template has forked. A running task that SIGKILL does not end is given
+up: TaskSwept comes without TaskExited.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import time
@@ -45,7 +47,7 @@ from ..program.program_files import directory_of_first
 from ..template import import_environment
 from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess
 from . import exit_info, leftovers
-from .leftovers import Leftovers
+from .leftovers import Sweeper
 from .log_files import TaskOutput
 from .log_forwarder import LogForwarder
 from .oom_kills import OomCounter
@@ -58,8 +60,6 @@ GATHER_S = 0.1
 TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and the run would never end."""
-OUTLIVED_S = clock.patience(60.0)
-"""How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
 
 
 class Launcher:
@@ -81,9 +81,9 @@ class Launcher:
         """The names of tasks that got a fresh interpreter, by the reason, until the message for the user is sent."""
         self._tasks: dict[int, Task] = {}
         """By the pid of the first process."""
-        self._leftovers = Leftovers()
+        self._sweeper = Sweeper()
         self._is_sweeping = False
-        """A timer calls `_sweep_all`."""
+        """A timer calls `_sweep_until_done`."""
         self._oom = OomCounter()
 
     @property
@@ -110,8 +110,7 @@ class Launcher:
             if order.once_for is not None and (before := preparation_stamps.find(order)):
                 self._skip(order, before)
                 continue
-            output = TaskOutput(order.task, order.attempt, self._root, order.log_dir)
-            output.awaits_begin = order.program.kind != "command"
+            output = TaskOutput(order.task, order.attempt, self._root, order.log_dir, awaits_begin=order.program.kind != "command")
             try:
                 if self._root.is_gone:
                     raise FileNotFoundError(f"{self._root.path} was removed while the run went on")
@@ -123,7 +122,11 @@ class Launcher:
                 self._forwarder.add(output)
         if warning := describe_too_few_threads(start, {task.name: task.env for task in tasks}):
             self._note(warning)
-        self._launch(tasks)
+        for task, template in zip(tasks, self._templates.choose(tasks), strict=True):
+            if isinstance(template, TemplateLink):
+                self._fork(task, template)
+            else:
+                self._execute(task, why=template)
 
     def _skip(self, order: messages.TaskOrder, before: str) -> None:
         """A task that has succeeded in an earlier run counts as exited."""
@@ -131,20 +134,7 @@ class Launcher:
         self._link.send(messages.TaskExited(order.task, order.attempt, 0, stopped=False, at=clock.now()))
         self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now()))
 
-    def _launch(self, tasks: Sequence[PendingTask]) -> None:
-        """Fork or execute each task."""
-        templates = self._templates.choose(task.env if task.is_python else None for task in tasks)
-        for task, found in zip(tasks, templates, strict=True):
-            if found is None:
-                self._execute(task)
-            elif isinstance(found, TemplateLink):
-                self._fork(task, found)
-            else:
-                self._execute_instead(task, found)
-        self._report_if_idle()
-
     def _fork(self, task: PendingTask, template: TemplateLink) -> None:
-        task.template = template
         request = task.fork_request(self._limits)
         self._pending[request] = task
         if not template.ready:
@@ -152,7 +142,12 @@ class Launcher:
             self._link.send(messages.TaskWaiting(task.name, task.order.attempt, reason, clock.now()))
         template.fork(request)
 
-    def _execute(self, task: PendingTask) -> None:
+    def _execute(self, task: PendingTask, why: str) -> None:
+        """`why`: why no template can fork the task, for the user; empty: the task is not to be forked."""
+        if why:
+            if not self._not_forked:
+                self._loop.after(GATHER_S, self._report_not_forked)
+            self._not_forked.setdefault(why, []).append(task.name)
         try:
             command = task.command()
             try:
@@ -164,16 +159,6 @@ class Launcher:
             self._on_not_started(task, str(error))
         else:
             self._on_started(task, pid, lifeline)
-
-    def _execute_instead(self, task: PendingTask, why: str) -> None:
-        if not self._not_forked:
-            self._loop.after(GATHER_S, self._report_not_forked)
-        self._not_forked.setdefault(why, []).append(task.name)
-        self._execute(task)
-
-    def _report_if_idle(self) -> None:
-        if not self._pending:
-            self._report_not_forked()
 
     def _report_not_forked(self) -> None:
         """One line for each reason, however many tasks share it."""
@@ -190,16 +175,14 @@ class Launcher:
     def on_forked(self, request: ForkRequest, pid: int, lifeline: int) -> None:
         """A template has forked this task."""
         self._on_started(self._pending.pop(request), pid, lifeline)
-        self._report_if_idle()
 
     def on_refused(self, request: ForkRequest, why: str) -> None:
-        """The template cannot fork this task."""
+        """The template cannot fork this task, or was told not to."""
         task = self._pending.pop(request)
-        if task.stop_after_s is not None:
+        if task.is_stopped:
             self._on_not_started(task, "stopped before it was started")
         else:
-            self._execute_instead(task, why)
-        self._report_if_idle()
+            self._execute(task, why)
 
     def _on_not_started(self, task: PendingTask, reason: str) -> None:
         self._forwarder.remove(task.output)
@@ -210,46 +193,43 @@ class Launcher:
         order, output = pending.order, pending.output
         task = self._tasks[pid] = Task(order, pid, lifeline, output, Stacks(output, pid))
         self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
-        if pending.stop_after_s is not None:
+        if pending.is_stopped:
             self._stop(task, pending.stop_after_s)
         else:
             self._prober.watch(order, lambda: exit_info.read_other_tf_config(output.directory))
 
     # --- while the tasks run -----------------------------------------------------------------
 
+    def _running(self, names: Collection[str] | None) -> list[Task]:
+        """The tasks that have not exited, all or those named."""
+        return [task for task in self._tasks.values() if not task.exited and (names is None or task.order.task in names)]
+
     def request_stacks(self, names: Collection[str]) -> None:
         """Have these tasks write their stacks."""
-        for task in self._tasks.values():
-            if task.order.task in names and not task.exited:
-                task.stacks.request()
+        for task in self._running(names):
+            task.stacks.request()
 
     def send_signal(self, names: Collection[str], number: int) -> None:
         """Send a signal to the process groups of these tasks. A task that ends by this signal does not count as stopped."""
-        for task in self._tasks.values():
-            if task.order.task in names and not task.exited:
-                process_groups.signal_group(task.pid, number)
+        for task in self._running(names):
+            process_groups.signal_group(task.pid, number)
 
     def poll(self) -> None:
         """To be called about once a second: counts the kernel's kills, and ends what does not answer or does not end by itself."""
         self._oom.poll()
         self._templates.poll()
-        for task in self._tasks.values():
-            if not (task.exited or task.stopped or task.torn):
+        for task in self._running(None):
+            if not (task.stopped or task.torn):
                 self._check_teardown(task)
 
     def _check_teardown(self, task: Task) -> None:
         ending = exit_info.read_ending(task.output.directory)
-        if ending is None:
-            return
-        now = time.monotonic()
-        if task.over_at is None:
-            task.over_at = now
-        elif now - task.over_at >= TEARDOWN_S:
+        if ending is not None and clock.now() - ending.at >= TEARDOWN_S:
             task.torn = True
             name = task.order.task
             self._note(f"{name}: its program ended ({ending.code}), but Python did not exit within {TEARDOWN_S:g} s; killed")
             task.stacks.request()
-            self._loop.after(PATIENCE_S, lambda: self._kill(task))
+            self._kill_after(task, PATIENCE_S)
 
     # --- stop --------------------------------------------------------------------------------
 
@@ -257,66 +237,45 @@ class Launcher:
         """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. If called again, the earlier SIGKILL counts."""
         for request, pending in list(self._pending.items()):
             if names is None or pending.name in names:
-                self._stop_pending(request, pending, grace_s)
+                pending.stop_after_s = min(grace_s, pending.stop_after_s)
+                if self._templates.withdraw(request):
+                    self.on_refused(request, "")
         for task in list(self._tasks.values()):
             if names is None or task.order.task in names:
                 self._stop(task, grace_s)
 
-    def _stop_pending(self, request: ForkRequest, task: PendingTask, grace_s: float) -> None:
-        """Withdraw the request, or stop the task as soon as the template has forked it."""
-        task.stop_after_s = grace_s if task.stop_after_s is None else min(grace_s, task.stop_after_s)
-        if task.template is not None and task.template.withdraw(request):
-            del self._pending[request]
-            self._on_not_started(task, "stopped before it was started")
-
     def _stop(self, task: Task, grace_s: float) -> None:
         if not (task.stopped or task.exited):
-            task.stopped_at, task.condition = clock.now(), task.stacks.describe_block()
+            task.stopped_at, task.condition = clock.now(), process_state.describe_block(task.pid)
             if task.condition and grace_s > 0:
                 task.stacks.resume()
-        self._end_within(task, grace_s, time.monotonic() + PATIENCE_S)
+        self._end_within(task, grace_s)
 
-    def _end_within(self, task: Task, grace_s: float, wait_until: float) -> None:
+    def _end_within(self, task: Task, grace_s: float) -> None:
         """SIGTERM, once the task has written the stacks that were requested; SIGKILL `grace_s` later."""
-        if task.pid not in self._tasks:
-            return
-        if grace_s > 0 and not task.exited and time.monotonic() < wait_until and task.stacks.are_pending():
-            self._loop.after(POLL_S, lambda: self._end_within(task, grace_s, wait_until))
-            return
-        if task.kill_at is None and grace_s > 0 and not task.exited:
-            process_groups.signal_group(task.pid, signal.SIGTERM)
-        kill_at = time.monotonic() + grace_s
-        if task.kill_at is None or kill_at < task.kill_at:
-            task.kill_at = kill_at
-            self._loop.after(grace_s, lambda: self._kill(task))
+        if grace_s > 0 and not task.exited:
+            if task.stacks.are_pending():
+                self._loop.after(POLL_S, lambda: self._end_within(task, grace_s))
+                return
+            if task.kill_at == math.inf:
+                process_groups.signal_group(task.pid, signal.SIGTERM)
+        self._kill_after(task, grace_s)
 
-    def _kill(self, task: Task) -> None:
-        if task.pid in self._tasks:
-            process_groups.signal_group(task.pid, signal.SIGKILL)
-            self._leftovers.expire(task.pid)
-            self._loop.after(OUTLIVED_S, lambda: self._give_up(task))
-
-    def _give_up(self, task: Task) -> None:
-        """SIGKILL has not ended the task: the task is in state D. Nothing waits for its end any longer."""
-        if task.pid in self._tasks and not task.exited:
-            left = {task.pid} | process_groups.members(task.pid)
-            self._leftovers.ignore(left)
-            self._on_swept(task, leftovers.describe(task.pid, left))
+    def _kill_after(self, task: Task, seconds: float) -> None:
+        task.kill_at = min(task.kill_at, time.monotonic() + seconds)
+        self._loop.after(seconds, self._sweep)
+        self._loop.after(seconds + leftovers.OUTLIVED_S, self._sweep)
 
     # --- exit --------------------------------------------------------------------------------
 
     def reap(self) -> None:
         """Collect every child that has ended: tasks, templates, and what they left behind."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            if pid not in self._tasks:  # a template, a stray, or a task whose template has died before its last messages were read
-                self._templates.read(pid)
-            self.on_exited(pid, os.waitstatus_to_exitcode(status))
+        with contextlib.suppress(ChildProcessError):  # there is no child
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                pid, status = ended
+                if pid not in self._tasks:  # a template, a stray, or a task whose template has died before its last messages were read
+                    self._templates.read(pid)
+                self.on_exited(pid, os.waitstatus_to_exitcode(status))
         self._sweep()
 
     def on_exited(self, pid: int, code: int) -> None:
@@ -335,38 +294,36 @@ class Launcher:
             task.stopped_at = 0.0
         if code and not task.stopped:
             self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
-        failure = exit_info.read_failure(task.output.directory)
         alone = was_closed and (task.stopped or (ending is not None and ending.alone))
-        evidence = exit_info.gather(task, failure, self._oom, alone=alone)
-        shown_code = code if code >= 0 else 128 - code
-        order = task.order
-        self._link.send(messages.TaskExited(order.task, order.attempt, shown_code, task.stopped, clock.now(), failure, code < 0, evidence))
-        self._leftovers.add(pid, task.kill_at)
+        self._link.send(exit_info.describe(task, code, self._oom, alone=alone))
+        task.kill_at = min(task.kill_at, time.monotonic() + leftovers.GRACE_S)
+        process_groups.signal_group(pid, signal.SIGTERM)
         if not self._is_sweeping:
             self._is_sweeping = True
-            self._loop.after(0.0, self._sweep_all)
+            self._loop.after(0.0, self._sweep_until_done)
 
     # --- what an exited task has left behind ---------------------------------------------------
 
     def ignore(self, pids: Collection[int]) -> None:
         """These processes, children of the agent or of its children, belong to no task. Nothing waits for their end."""
-        self._leftovers.ignore(pids)
+        self._sweeper.ignore(pids)
 
-    def _sweep_all(self) -> None:
-        """Sweep until nothing is left."""
+    def _sweep_until_done(self) -> None:
+        """Sweep until no exited task is left."""
         self._sweep()
-        self._is_sweeping = not self._leftovers.is_empty
+        self._is_sweeping = any(task.exited for task in self._tasks.values())
         if self._is_sweeping:
-            self._loop.after(leftovers.POLL_S, self._sweep_all)
+            self._loop.after(leftovers.POLL_S, self._sweep_until_done)
 
     def _sweep(self) -> None:
-        """End what exited tasks have left behind."""
-        for pid, left in self._leftovers.poll(self._tasks, self._templates.pids).items():
-            self._on_swept(self._tasks[pid], left)
+        """End what exited tasks have left behind, and tasks whose grace is over."""
+        for task, left in self._sweeper.sweep(self._tasks, self._templates.pids):
+            self._on_swept(task, left)
 
     def _on_swept(self, task: Task, left: str) -> None:
-        """Nothing is left of a task's group, or only what SIGKILL does not end, which is `left`, in words."""
+        """Nothing is left of a task, or only what SIGKILL does not end, which is `left`, in words."""
         del self._tasks[task.pid]
+        self._report_not_forked()
         self._prober.forget(task.order)  # a task that was given up has not exited
         if task.order.once_for is not None and task.code == 0 and not task.stopped and (trouble := preparation_stamps.keep(task.order)):
             self._note(trouble)
@@ -374,8 +331,7 @@ class Launcher:
         self._forwarder.remove(task.output)
         self._link.send(messages.TaskSwept(task.order.task, task.order.attempt, clock.now(), left))
         if task.output.check_shorter():
-            text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
-            self._note(text)
+            self._note(f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)")
 
     def close(self) -> None:
         """End the templates, and all that is left. To be called when no task is left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from ...task_environment import compose, tf_config_of
 from ..memfd import keep_in_memory
 from ..processes.spawn import Command
 from ..program.program_files import directory_of
-from ..template.template_link import ForkRequest, TemplateLink
+from ..template.template_link import ForkRequest
 from .log_files import TaskOutput
 from .task_stacks import Stacks
 
@@ -34,14 +35,16 @@ class PendingTask:
     """The environment of the task, complete."""
     bootstrap: messages.BootstrapOrder
     """What the first code in the task reads, if the program is Python."""
-    template: TemplateLink | None = None
-    """The template that is to fork the task, and has not answered."""
-    stop_after_s: float | None = None
-    """The grace in seconds of an order to stop that came before the task had a process; None: there was no such order."""
+    stop_after_s: float = math.inf
+    """The grace in seconds of an order to stop that came before the task had a process; infinite: there was no such order."""
 
     @property
     def name(self) -> str:
         return self.order.task
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop_after_s < math.inf
 
     @property
     def is_python(self) -> bool:
@@ -86,10 +89,8 @@ class Task:
     """When the order to stop came while the program ran, in seconds since the epoch; 0: no such order has come."""
     condition: str = ""
     """What kept the task from acting when the order to stop came, such as ``stopped (SIGSTOP)``; see process_state.py."""
-    kill_at: float | None = None
-    """When the task gets SIGKILL, by the monotonic clock; None: no order to stop has come."""
-    over_at: float | None = None
-    """When the launcher first saw that the program is over and the interpreter is not, by the monotonic clock."""
+    kill_at: float = math.inf
+    """When what is left of the task gets SIGKILL, by the monotonic clock; infinite: the task runs, and no order to stop has come."""
     torn: bool = False
     """The interpreter did not end by itself after the program was over, and is killed."""
     code: int | None = None

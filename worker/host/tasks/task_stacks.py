@@ -28,8 +28,6 @@ class Stacks:
         """The size of the file at the request, and when it was last read."""
         self._requested_at = self._grew_at = float("-inf")
         """By the monotonic clock."""
-        self._block = ""
-        """What kept the task from acting at the request; see `process_state.describe_block`."""
 
     @property
     def _path(self) -> str:
@@ -39,11 +37,11 @@ class Stacks:
         """Send SIGQUIT, if the file exists: without a handler, SIGQUIT would kill the task. Writes the reason if the task cannot answer."""
         if not os.path.exists(self._path):
             return
-        self._append(f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         why_not = process_state.why_no_stacks(self._pid)
-        self._block = process_state.describe_block(self._pid)
-        if self._block or why_not:
-            self._append(f"orch: {f'is {self._block}' if self._block else why_not}\n")
+        block = process_state.describe_block(self._pid)
+        lines = [f"asked at {time.strftime('%Y-%m-%d %H:%M:%S')}", f"is {block}" if block else why_not]
+        with contextlib.suppress(OSError), open(self._path, "a") as file:
+            file.writelines(f"orch: {line}\n" for line in lines if line)
         if not why_not:
             self._size_at_request = self._size_seen = self._size()
             self._requested_at = time.monotonic()
@@ -63,14 +61,6 @@ class Stacks:
         if size != self._size_seen:
             self._size_seen, self._grew_at = size, now
         return self._size_seen == self._size_at_request or now - self._grew_at < QUIET_S
-
-    def describe_block(self) -> str:
-        """What keeps the task from acting; see `process_state.describe_block`. While the stacks are pending: what did at the request."""
-        return self._block if self.are_pending() else process_state.describe_block(self._pid)
-
-    def _append(self, text: str) -> None:
-        with contextlib.suppress(OSError), open(self._path, "a") as file:
-            file.write(text)
 
     def _size(self) -> int:
         try:

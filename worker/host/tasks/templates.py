@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from ..loop import Loop
 from ..processes.spawn import SpawnError
 from ..template import import_environment
-from ..template.template_link import Preload, TemplateLink, TemplateProcess, adopt_template, start_template
+from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess, adopt_template, start_template
 from . import leftovers
+from .task import PendingTask
 
 if TYPE_CHECKING:
     from ..template.template_link import ForkListener
@@ -41,19 +42,16 @@ class Templates:
         self._first, self._logs = preload, logs
         self._add(preload)
 
-    def choose(self, envs: Iterable[Mapping[str, str] | None]) -> list[TemplateLink | str | None]:
-        """For each of these tasks, by its environment, the template that can fork it, or why there is none.
-
-        None, in an environment's place or in the result: the task is not to be forked.
-        """
-        first, envs = self._first, list(envs)
+    def choose(self, tasks: Sequence[PendingTask]) -> list[TemplateLink | str]:
+        """For each of these tasks, the template that can fork it, or why there is none; empty: the task is not to be forked."""
+        first = self._first
         if first is None:
-            return [None] * len(envs)
-        keys = [None if env is None else import_environment.frozen(env, first.modules) for env in envs]
+            return [""] * len(tasks)
+        keys = [import_environment.frozen(task.env, first.modules) if task.is_python else None for task in tasks]
         sharing = Counter(keys)
         return [
-            None if env is None or key is None else self._find(key, replace(first, env=env), is_shared=sharing[key] > 1)
-            for env, key in zip(envs, keys, strict=True)
+            "" if key is None else self._find(key, replace(first, env=task.env), is_shared=sharing[key] > 1)
+            for task, key in zip(tasks, keys, strict=True)
         ]
 
     def _find(self, key: frozenset[tuple[str, str]], preload: Preload, *, is_shared: bool) -> TemplateLink | str:
@@ -64,6 +62,10 @@ class Templates:
         if link is None:
             return self._no_template or self._explain_difference(key)
         return link.why_gone if link.gone else link
+
+    def withdraw(self, request: ForkRequest) -> bool:
+        """Withdraw a request to fork. False: a template has received the request, and will answer."""
+        return any(link.withdraw(request) for link in self._links)
 
     def _add(self, preload: Preload) -> TemplateLink | None:
         """None: the template cannot be started, and tasks get fresh interpreters."""
@@ -92,8 +94,8 @@ class Templates:
     def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
         first = self._links[0]
         names = sorted({name for name, _ in key ^ first.key})
-        verb = "differs" if len(names) == 1 else "differ"
-        return f"{', '.join(names)} {verb} from what {', '.join(first.preload.modules)} has been imported under"
+        differ = "differs" if len(names) == 1 else "differ"
+        return f"{', '.join(names)} {differ} from what {', '.join(first.preload.modules)} has been imported under"
 
     @property
     def pids(self) -> set[int]:
