@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import clock
 from ..cpu_cores import count_cores
@@ -52,12 +52,12 @@ class Agent:
         self._launcher = Launcher(self._loop, self._link, self._forwarder, self._prober, template)
         self._held: list[socket.socket] = []
         self._listeners: list[ProbeListener] = []
-        self._tries: list[messages.Try] = []
-        """The orders to try other hosts; the first is being served."""
-        self._hello: messages.Hello | None = None
-        self._finding_gpus: Question | None = None
-        self._examining: Question | None = None
-        self._root: Directory | None = None
+        self._owner_grace_s = 0.0
+        """`Hello.owner_grace_s`."""
+        self._helper: Question | None = None
+        """The helper program that was started last: for the GPUs of the host, or for an examination. The controller awaits its answer."""
+        self._scratch = ""
+        """The directory of the output on a host that does not see the run directory; empty: there is none."""
         self._leaving = False
         self._owner_lost = False
         self._gpu_locks = GpuLocks()
@@ -84,9 +84,8 @@ class Agent:
         if signal.SIGTERM in numbers:
             self._note("the agent received SIGTERM")
             self._lose_owner()
-        self._forwarder.check_disk()  # first: if the full disk has ended a task, the disk is the cause
-        for question in filter(None, (self._finding_gpus, self._examining)):
-            question.poll()
+        if self._helper is not None:
+            self._helper.poll()  # before `reap`, which would take its exit code
         self._launcher.reap()
 
     def _on_order(self, order: messages.Order, data: bytes) -> None:
@@ -95,15 +94,20 @@ class Agent:
             case messages.Hello():
                 self._on_hello(order)
             case messages.Try():
-                self._on_try(order)
+                from .network.reachability import try_to_reach
+
+                try_to_reach(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
             case messages.Code():
                 self._on_code(order)
-            case messages.CodePart():
-                self._on_code_part(order, data)
+            case messages.CodePart() if self._code is not None:
+                self._code.add_part(order.digest, data, last=order.last)
             case messages.TakeGpus():
-                self._on_take_gpus(order)
+                self._link.send(messages.GpusTaken(self._gpu_locks.acquire(self._launcher.run_id, order)))
+                self._note(self._gpu_locks.problem)
             case messages.Examine():
-                self._on_examine(order)
+                from . import examination_programs
+
+                self._helper = examination_programs.begin(self._loop, order, self._link.send)
             case messages.StartTasks():
                 self._close_listeners()  # from here on, the kernel must give connections to the tasks alone
                 self._launcher.start(order)
@@ -121,23 +125,6 @@ class Agent:
             case messages.Bye():
                 self._leave(grace_s=0.0)
 
-    def _on_try(self, order: messages.Try) -> None:
-        self._tries.append(order)
-        if len(self._tries) == 1:
-            self._try_next()
-
-    def _try_next(self) -> None:
-        """Serve the oldest `Try`: the controller takes the answers in the order of its requests."""
-        from .network.reachability import try_to_reach
-
-        try_to_reach(self._loop, self._tries[0].targets, self._on_tried)
-
-    def _on_tried(self, results: tuple[messages.Reached, ...]) -> None:
-        self._link.send(messages.Tried(results))
-        self._tries.pop(0)
-        if self._tries:
-            self._try_next()
-
     def _on_code(self, code: messages.Code) -> None:
         from .program.code_store import CodeError, CodeStore
 
@@ -147,32 +134,14 @@ class Agent:
         except CodeError as error:
             self._link.send(messages.CodeWanted((), str(error)))
 
-    def _on_code_part(self, part: messages.CodePart, data: bytes) -> None:
-        if self._code is not None:
-            self._code.add_part(part.digest, data, last=part.last)
-
-    def _on_examine(self, order: messages.Examine) -> None:
-        from . import examination_programs  # only orch doctor asks for it
-
-        self._examining = examination_programs.begin(self._loop, order, self._link.send)
-
-    def _on_take_gpus(self, order: messages.TakeGpus) -> None:
-        self._link.send(messages.GpusTaken(self._gpu_locks.acquire(self._launcher.run_id, order)))
-        if self._gpu_locks.problem:
-            self._note(self._gpu_locks.problem)
-
     def _on_hello(self, hello: messages.Hello) -> None:
+        """Find the facts of this host, its GPUs last: a driver takes its time."""
+        self._owner_grace_s = hello.owner_grace_s
         hello, trouble = self._acquire(hello)
-        # First, because a driver takes its time. The loop calls this function after `_on_hello` has returned: checks and facts exist then.
-        self._finding_gpus = gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(hello, checks, facts, found))
+        # The loop calls this function after `_on_hello` has returned: checks and facts exist then.
+        self._helper = gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(hello, checks, facts, found))
         checks = program_checks.check(hello)
-        facts = self._collect_facts(hello, checks, trouble)
-        if (silence_s := hello.lost_after_s) is not None:
-            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
-
-    def _collect_facts(self, hello: messages.Hello, checks: Checks, trouble: str) -> messages.HostReady:
-        """The facts of this host, except for its GPUs."""
-        return messages.HostReady(
+        facts = messages.HostReady(
             pid=os.getpid(),
             python=sys.executable,
             python_version=host_facts.python_version(),
@@ -185,28 +154,15 @@ class Agent:
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
             workdir=hello.cwd if self._code is not None else None,
             tensorflow=checks.tensorflow,
-            **self._find_network(hello),
         )
+        if hello.word:  # others must reach this host
+            from .network.interfaces import find_addresses, find_arrival
+            from .network.reachability import ProbeListener
 
-    def _send_facts(self, hello: messages.Hello, checks: Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
-        """Send the facts, before any other frame of this host."""
-        note = ""
-        if self._finding_gpus is not None:
-            self._launcher.ignore(self._finding_gpus.left)  # a driver that hangs lets no SIGKILL through
-            self._finding_gpus = None
-        if checks.template is not None and not (facts.trouble or checks.problems):
-            self._launcher.start_template(checks.template, hello.programs, hello.cwd)
-            note = checks.template.note
-        self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
-        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
-        if found.problem:
-            self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
-        if note:
-            self._note(note)
-        self._poll()
-
-    def _note(self, note: str) -> None:
-        self._link.send(messages.RunNoted(note, clock.now()))
+            self._listeners = [ProbeListener(self._loop, port, hello.word) for port in facts.ports]
+            facts = dataclasses.replace(facts, addresses=find_addresses(), arrived_at=find_arrival())
+        if (silence_s := hello.lost_after_s) is not None:
+            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
 
     def _acquire(self, hello: messages.Hello) -> tuple[messages.Hello, str]:
         """Acquire the working directory that was sent, the ports, and a directory for the output.
@@ -223,13 +179,34 @@ class Agent:
                 trouble = str(error)
         try:
             self._held = held_ports.hold(hello.ports, hello.port_range)
-            self._root = Directory(hello.shared_dir or _make_directory())
-            self._forwarder.begin(self._root, shared=hello.shared_dir is not None)
-            self._launcher.begin(hello.run_id, self._root)
+            if hello.shared_dir is None:
+                from . import scratch_directory
+
+                self._scratch = scratch_directory.make()
+            root = Directory(hello.shared_dir or self._scratch)
+            self._forwarder.begin(root, shared=not self._scratch)
+            self._launcher.begin(hello.run_id, root)
         except (held_ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
-        self._hello = hello
         return hello, trouble
+
+    def _send_facts(self, hello: messages.Hello, checks: Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
+        """Send the facts, before any other frame of this host."""
+        if self._helper is not None:
+            self._launcher.ignore(self._helper.left)  # a driver that hangs lets no SIGKILL through
+        self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
+        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
+        if found.problem:
+            self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
+        if checks.template is not None and not (facts.trouble or checks.problems):
+            self._launcher.start_template(checks.template, hello.programs, hello.cwd)
+            self._note(checks.template.note)
+        self._poll()
+
+    def _note(self, text: str) -> None:
+        """A line for the user, if there is one."""
+        if text:
+            self._link.send(messages.RunNoted(text, clock.now()))
 
     def _await_owner(self, silence_s: float) -> None:
         """Count the controller as lost after so many seconds of silence: a cut connection sends no end."""
@@ -239,16 +216,6 @@ class Agent:
             self._lose_owner()
         elif not self._owner_lost:
             self._loop.after(silence_s - silent_s, lambda: self._await_owner(silence_s))
-
-    def _find_network(self, hello: messages.Hello) -> dict[str, Any]:
-        """The facts about the network, on a host that others must reach."""
-        if not hello.word:
-            return {}
-        from .network.interfaces import find_addresses, find_arrival
-        from .network.reachability import ProbeListener
-
-        self._listeners = [ProbeListener(self._loop, sock.getsockname()[1], hello.word) for sock in self._held]
-        return {"addresses": find_addresses(), "arrived_at": find_arrival()}
 
     def _close_listeners(self) -> None:
         while self._listeners:
@@ -262,36 +229,23 @@ class Agent:
     def _lose_owner(self) -> None:
         self._owner_lost = True
         if not self._leaving:
-            self._leave(self._hello.owner_grace_s if self._hello else 0.0)
+            self._leave(self._owner_grace_s)
 
     def _leave(self, grace_s: float) -> None:
         self._leaving = True
         self._launcher.stop(grace_s)
 
     def _close(self) -> None:
-        for question in filter(None, (self._finding_gpus, self._examining)):
-            question.end()
+        """End what would outlive this process. The kernel closes the rest."""
+        if self._helper is not None:
+            self._helper.end()
         self._launcher.close()
-        self._gpu_locks.close()
-        self._forwarder.close()
-        self._close_listeners()
         if self._code is not None:
             self._code.close()
-        for sock in self._held:
-            sock.close()
-        if self._root is not None:
-            if self._hello is not None and self._hello.shared_dir is None:
-                import shutil
+        if self._scratch:
+            import shutil
 
-                shutil.rmtree(self._root.path, ignore_errors=True)
-            self._root.close()
-
-
-def _make_directory() -> str:
-    """A directory for the output on a host without the run directory. Raises OSError."""
-    from . import scratch_directory
-
-    return scratch_directory.make()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def main() -> int:

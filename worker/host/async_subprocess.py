@@ -28,13 +28,17 @@ class Question:
     """Runs a helper program without blocking the loop.
 
     The program and its group are killed after `limit_s` seconds, and are not waited for then. `on_ended` is called once, unless `end` is
-    called before. Raises OSError if the program cannot be started.
+    called before; also if the program cannot be started.
     """
 
     def __init__(
         self, loop: Loop, argv: Sequence[str], env: Mapping[str, str], limit_s: float, on_ended: Callable[[ProgramEnded], None]
     ) -> None:
         self._loop, self._on_ended = loop, on_ended
+        self._is_over = False
+        self.left: set[int] = set()
+        """The processes that were there when it was stopped: SIGKILL has been sent to them, and may not end them."""
+        self._process: subprocess.Popen[bytes] | None = None
         # Not above the present limit (ulimit -f), which root alone may raise.
         longest = min({LONGEST_FILE, resource.getrlimit(resource.RLIMIT_FSIZE)[1]} - {resource.RLIM_INFINITY})
         self._streams = [os.fdopen(keep_in_memory(b""), "rb") for _ in ("stdout", "stderr")]
@@ -48,19 +52,17 @@ class Question:
                 start_new_session=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (longest, longest)),
             )
-        except BaseException:
-            self._close()
-            raise
-        self._is_over = False
-        self.left: set[int] = set()
-        """The processes that were there when it was stopped: SIGKILL has been sent to them, and may not end them."""
-        loop.after(LOOK_S, self._look)
-        loop.after(limit_s, lambda: self._stop(f"it has not answered for {limit_s:g} s"))
+        except (OSError, ValueError) as error:
+            reason = f"it cannot be run: {getattr(error, 'strerror', None) or error}"
+            loop.after(0.0, lambda: self._finish(None, reason))
+        else:
+            loop.after(LOOK_S, self._look)
+            loop.after(limit_s, lambda: self._stop(f"it has not answered for {limit_s:g} s"))
 
     def poll(self) -> None:
         """Notice the end of the program; also called before the agent reaps all other children."""
-        if not self._is_over and self._process.poll() is not None:
-            self._finish("")
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._finish(code, "")
 
     def _look(self) -> None:
         self.poll()
@@ -68,16 +70,18 @@ class Question:
             self._loop.after(LOOK_S, self._look)
 
     def _stop(self, reason: str) -> None:
-        if not self._is_over:
+        if not self._is_over and self._process is not None:
             process_groups.signal_group(self._process.pid, signal.SIGKILL)
             self.left = process_groups.members(self._process.pid)
-            self._finish(reason)
+            self._finish(None, reason)
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, code: int | None, reason: str) -> None:
+        if self._is_over:
+            return
         self._is_over = True
         out, err = (os.pread(stream.fileno(), MOST_BYTES, 0).decode(errors="replace") for stream in self._streams)
         self._close()
-        self._on_ended(ProgramEnded(out, err, None if reason else self._process.returncode, reason))
+        self._on_ended(ProgramEnded(out, err, code, reason))
 
     def _close(self) -> None:
         for stream in self._streams:
@@ -87,7 +91,7 @@ class Question:
         """Kill the program; its result is needed no more."""
         self._is_over = True
         self._close()
-        if self._process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             process_groups.signal_group(self._process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)

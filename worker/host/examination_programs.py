@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ..protocol.messages import Examine, ProgramEnded
 from .async_subprocess import Question
@@ -21,21 +21,12 @@ ANSWER_S = 20.0
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def begin(loop: Loop, order: Examine, on_ended: Callable[[ProgramEnded], None]) -> Question | None:
-    """Start the program; None if it cannot be started. `on_ended` is called in either case, unless the question is ended before."""
-    argv, env, limit_s = _command(order)
-    try:
-        return Question(loop, argv, env, limit_s, on_ended)
-    except (OSError, ValueError) as error:
-        on_ended(ProgramEnded(reason=f"it cannot be run: {getattr(error, 'strerror', None) or error}"))
-        return None
-
-
-def _command(order: Examine) -> tuple[list[str], Mapping[str, str], float]:
-    """The program, its environment, and how long the program may take."""
+def begin(loop: Loop, order: Examine, on_ended: Callable[[ProgramEnded], None]) -> Question:
+    """Start the program. `on_ended` is called once, unless the question is ended before."""
     if order.what == "machine":
         # The agent's own interpreter: the machine is examined even if the interpreter of the tasks is broken.
         words = json.dumps({"run_dir": order.run_dir or tempfile.gettempdir(), "ports": order.ports})
-        return [sys.executable, "-I", os.path.join(_ROOT, "host", "start_agent.py"), "machine_survey", words], os.environ, SURVEY_S
+        argv = [sys.executable, "-I", os.path.join(_ROOT, "host", "start_agent.py"), "machine_survey", words]
+        return Question(loop, argv, os.environ, SURVEY_S, on_ended)
     argv = [order.program or sys.executable, os.path.join(_ROOT, "task", "examine.py"), str(order.import_s)]
-    return argv, {**os.environ, **order.env}, order.import_s + ANSWER_S
+    return Question(loop, argv, {**os.environ, **order.env}, order.import_s + ANSWER_S, on_ended)

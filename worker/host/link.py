@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol.channel import ChannelError, Decoder, encode
-from ..protocol.codec import ContractError
 from ..protocol.messages import ORDERS
 from .loop import Loop
 from .processes.lifeline import continue_on_input
@@ -49,50 +48,43 @@ class Link:
         """Queue a frame, and send as many bytes as possible at once. After the end of the controller: nothing."""
         if self._broken:
             return
-        if not self._outgoing:
-            self._loop.on_writable(self._frames_fd, self._write)
+        was_empty = self.is_empty
         self._outgoing += encode(message, data)
+        if was_empty:
+            self._write()
+            if self._outgoing:
+                self._loop.on_writable(self._frames_fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        was_full = self.is_full
         self._write()
+        if not self._outgoing:
+            self._loop.forget(self._frames_fd)
+        if was_full and not self.is_full:
+            self.on_room()
 
     def _write(self) -> None:
-        if not self._outgoing:  # another function of the same wake-up has written everything
-            return
-        was_full = self.is_full
         try:
             while self._outgoing:
                 del self._outgoing[: os.write(self._frames_fd, self._outgoing[: 256 * 1024])]
         except BlockingIOError:
-            if was_full and not self.is_full:
-                self._loop.after(0, self.on_room)
-            return
+            pass
         except OSError:  # the controller has ended; `_read` gets the end of the file, too
             self._outgoing.clear()
             self._broken = True
-        self._loop.forget(self._frames_fd)
-        self._loop.after(0, self.on_room)
 
     def _read(self) -> None:
         try:
             data = os.read(self._orders_fd, 1024 * 1024)
             orders = list(self._decoder.feed(data))
         except (OSError, ChannelError) as error:
-            self._refuse(error)
-            return
+            sys.stderr.write(f"orch agent: {error}\n")
+            data = b""
         if not data:
-            self._end()
+            self._loop.forget(self._orders_fd)
+            self._broken = True
+            self._on_lost()
             return
         self.received_at = time.monotonic()
-        try:
-            for order, more in orders:
-                self._on_order(order, more)
-        except ContractError as error:  # a value that only the function for this order can check
-            self._refuse(error)
-
-    def _refuse(self, error: Exception) -> None:
-        sys.stderr.write(f"orch agent: {error}\n")
-        self._end()
-
-    def _end(self) -> None:
-        self._loop.forget(self._orders_fd)
-        self._broken = True
-        self._on_lost()
+        for order, more in orders:
+            self._on_order(order, more)

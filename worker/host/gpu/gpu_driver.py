@@ -79,12 +79,7 @@ def request(loop: Loop, env: Mapping[str, str], on_answer: Callable[[Driver], No
         return None
     from ..async_subprocess import Question  # a host without a driver does not need this import
 
-    try:
-        return Question(loop, command(), env, ANSWER_S, lambda ending: on_answer(_read(ending, variable)))
-    except OSError as error:
-        problem = f"nvidia-smi cannot be started: {error.strerror or error}"
-        loop.after(0.0, lambda: on_answer(Driver(problem=problem)))
-        return None
+    return Question(loop, command(), env, ANSWER_S, lambda ending: on_answer(_read(ending, variable)))
 
 
 def _read(ending: ProgramEnded, variable: str | None) -> Driver:
