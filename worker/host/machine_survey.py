@@ -8,7 +8,6 @@ anything.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -101,30 +100,21 @@ def _disk(path: str) -> dict[str, Any]:
 
 def _names() -> dict[str, Any]:
     """Whether the host's own name has an address, and the addresses of ``localhost``."""
-    problem = ""
+    return {"problem": _look_up(socket.gethostname())[1], "localhost": _look_up("localhost")[0]}
+
+
+def _look_up(name: str) -> tuple[list[str], str]:
+    """The addresses of a host, and why there are none."""
     try:
-        _addresses(socket.gethostname())
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}), ""
     except OSError as error:
-        problem = error.strerror or str(error)
-    local = []
-    with contextlib.suppress(OSError):
-        local = _addresses("localhost")
-    return {"problem": problem, "localhost": local}
-
-
-def _addresses(name: str) -> list[str]:
-    return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+        return [], error.strerror or str(error)
 
 
 def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:
     """Whether any port can be bound, and which ports of the range cannot."""
-    first, last = asked or (0, -1)
-    tried = range(first, min(last, first + MAX_PORTS - 1) + 1)
-    return {
-        "problem": _bind(0),
-        "tried": len(tried),
-        "busy": {str(port): problem for port in tried if (problem := _bind(port))},
-    }
+    tried = range(asked[0], asked[1] + 1)[:MAX_PORTS] if asked else range(0)
+    return {"problem": _bind(0), "tried": len(tried), "busy": {str(port): problem for port in tried if (problem := _bind(port))}}
 
 
 def _bind(port: int) -> str:

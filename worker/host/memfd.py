@@ -14,12 +14,7 @@ def keep_in_memory(data: bytes) -> int:
 
         with tempfile.TemporaryFile(prefix="orch-") as file:
             fd = os.dup(file.fileno())
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.lseek(fd, 0, os.SEEK_SET)
-    except OSError:
-        os.close(fd)
-        raise
+    with open(fd, "wb", closefd=False) as writer:
+        writer.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
     return fd

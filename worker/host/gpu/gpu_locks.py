@@ -14,18 +14,12 @@ import fcntl
 import os
 import stat
 import struct
-import time
-from collections.abc import Collection, Iterator
-from typing import TextIO
+from collections.abc import Collection
 
 from ...protocol.messages import GpuHolder, TakeGpus
 
 _LOCK = struct.Struct("hhqqi4x")
 """Linux's ``struct flock``: type, whence, start, length, pid."""
-READS = 10
-"""How often the file of a GPU that is locked is read until it names a holder."""
-PAUSE_S = 0.02
-"""The pause between two reads."""
 
 
 class GpuLocks:
@@ -40,14 +34,11 @@ class GpuLocks:
 
     def holders(self) -> tuple[GpuHolder, ...]:
         """The GPUs that other agents hold now."""
-        found: list[GpuHolder] = []
         try:
-            for uuid in self._uuids:
-                with open(_open(uuid), encoding="utf-8") as file:
-                    found += _find_holders(uuid, file)
+            return tuple(holder for uuid in self._uuids for holder in _find_holders(uuid))
         except OSError as error:
             self._fail(error)
-        return tuple(found)
+            return ()
 
     def acquire(self, run_id: str, order: TakeGpus) -> tuple[GpuHolder, ...]:
         """Hold these GPUs in place of those that this agent held before.
@@ -115,15 +106,11 @@ def _lock(fd: int, kind: int) -> bool:
     return True
 
 
-def _find_holders(uuid: str, file: TextIO) -> Iterator[GpuHolder]:
+def _find_holders(uuid: str) -> list[GpuHolder]:
     """The agents that hold a GPU: none, one, or several that share. Runs that have ended, and shared the GPU with these, are named, too."""
-    for _ in range(READS):
+    with open(_open(uuid), encoding="utf-8") as file:
         in_the_way = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))[0]
         if in_the_way == fcntl.F_UNLCK:
-            return
-        if lines := file.readlines():
-            break
-        time.sleep(PAUSE_S)  # the agent is about to write its line
-    for line in lines or ["0 unknown"]:  # an agent that was stopped just then
-        pid, _, run_id = line.rstrip().partition(" ")
-        yield GpuHolder(uuid, run_id, int(pid), in_the_way == fcntl.F_RDLCK)
+            return []
+        holders = [line.rstrip().partition(" ") for line in file] or [("0", " ", "unknown")]  # the agent has not written its line yet
+    return [GpuHolder(uuid, run_id, int(pid), in_the_way == fcntl.F_RDLCK) for pid, _, run_id in holders]

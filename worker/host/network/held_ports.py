@@ -9,7 +9,6 @@ tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc; pull request tensorf
 from __future__ import annotations
 
 import errno
-import itertools
 import socket
 
 
@@ -19,26 +18,20 @@ class PortsExhaustedError(Exception):
 
 def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
     """`count` bound sockets, from the range `ports` (inclusive) or of the kernel's choice. Raises `PortsExhaustedError`."""
-    candidates = iter(range(ports[0], ports[1] + 1)) if ports else itertools.repeat(0)
+    held: list[socket.socket] = []
+    for port in range(ports[0], ports[1] + 1) if ports else [0] * count:
+        if len(held) < count and (sock := _bind(port)) is not None:
+            held.append(sock)
+    if len(held) == count:
+        return held
+    for sock in held:
+        sock.close()
     if ports:
         span, remedy = f"{ports[0]}-{ports[1]}", "give a wider range (ports:, --ports), or none, and the kernel chooses"
     else:
         span = "of the kernel's choice (net.ipv4.ip_local_port_range)"
         remedy = "end what holds them (ss -tanp), or give a range outside of it (ports:, --ports)"
-    held: list[socket.socket] = []
-    try:
-        while len(held) < count:
-            port = next(candidates, None)
-            sock = None if port is None else _bind(port)
-            if sock is not None:
-                held.append(sock)
-            elif not port:
-                raise PortsExhaustedError(f"ports {span} are used up: {count} needed, {len(held)} free; {remedy}")
-    except BaseException:
-        for sock in held:
-            sock.close()
-        raise
-    return held
+    raise PortsExhaustedError(f"ports {span} are used up: {count} needed, {len(held)} free; {remedy}")
 
 
 def _bind(port: int) -> socket.socket | None:

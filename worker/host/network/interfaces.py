@@ -43,29 +43,22 @@ def find_addresses() -> tuple[NetAddress, ...]:
     entry = first
     while entry:
         item = entry.contents
-        number = _number(item.address) if item.flags & _IFF_UP else ""
-        if number:
-            found.append(NetAddress(item.name.decode(errors="replace"), number, _prefix(item.netmask)))
+        address = _read(item.address)
+        if address and item.flags & _IFF_UP:
+            number = socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
+            prefix = sum(byte.bit_count() for byte in _read(item.netmask))
+            found.append(NetAddress(item.name.decode(errors="replace"), number, prefix))
         entry = item.next
     libc.freeifaddrs(first)
     return tuple(found)
 
 
-def _number(address: Any) -> str:
+def _read(address: Any) -> bytes:
+    """The bytes of an IPv4 or IPv6 address; none of another kind of address."""
     if not address:
-        return ""
-    family, data = address.contents.family, bytes(address.contents.data)
-    if family == socket.AF_INET:
-        return socket.inet_ntop(socket.AF_INET, data[2:6])
-    return socket.inet_ntop(socket.AF_INET6, data[6:22]) if family == socket.AF_INET6 else ""
-
-
-def _prefix(netmask: Any) -> int:
-    if not netmask:
-        return 0
-    data = bytes(netmask.contents.data)
-    bits = data[2:6] if netmask.contents.family == socket.AF_INET else data[6:22]
-    return sum(byte.bit_count() for byte in bits)
+        return b""
+    data = bytes(address.contents.data)
+    return {socket.AF_INET: data[2:6], socket.AF_INET6: data[6:22]}.get(address.contents.family, b"")
 
 
 def find_arrival() -> str:

@@ -13,16 +13,17 @@ from ..loop import Loop
 
 FIRST_S, MOST_S = 0.05, 0.5
 _TIMEOUT_S = 0.2
+_REFUSED = "no port is open yet"
 
 
 @dataclass(slots=True)
 class _Awaited:
     order: messages.TaskOrder
     find_other_tf_config: Callable[[], str]
-    refusal: str = ""
-    """Why the port did not answer at the last try; empty: there was no try."""
-    is_refused: bool = True
-    """No process listens, as far as is known. After any other refusal, such as a time-out, the machine may only be too busy to answer."""
+    refusal: str = _REFUSED
+    """Why the port did not answer at the last try. After a time-out, for one, the machine may only be too busy to answer."""
+    told: str = ""
+    """The reason that the controller was told last."""
 
 
 class Prober:
@@ -51,7 +52,7 @@ class Prober:
 
     def is_closed(self, order: messages.TaskOrder) -> bool:
         """Whether a task has a port, and the connection was refused there whenever it was tried."""
-        return any(one.order is order and one.is_refused for one in self._awaited)
+        return any(one.order is order and one.refusal == _REFUSED for one in self._awaited)
 
     def poll(self) -> None:
         """Try all ports at which a task was not seen to listen: the tasks may be stopped next."""
@@ -69,26 +70,24 @@ class Prober:
         self._probe_later()
 
     def _is_up(self, one: _Awaited) -> bool:
-        refusal, one.is_refused = _connect(one.order.port or 0)
-        if not refusal:
+        one.refusal = _connect(one.order.port or 0)
+        if not one.refusal:
             self._link.send(messages.TaskUp(one.order.task, one.order.attempt, clock.now()))
             return True
-        if other := one.find_other_tf_config():
-            refusal += f"; its TF_CONFIG is not the one that orch gave it: {other}"
-        if refusal != one.refusal:
-            one.refusal = refusal
-            self._link.send(messages.TaskWaiting(one.order.task, one.order.attempt, refusal, clock.now()))
+        other = one.find_other_tf_config()
+        reason = f"{one.refusal}; its TF_CONFIG is not the one that orch gave it: {other}" if other else one.refusal
+        if reason != one.told:
+            one.told = reason
+            self._link.send(messages.TaskWaiting(one.order.task, one.order.attempt, reason, clock.now()))
         return False
 
 
-def _connect(port: int) -> tuple[str, bool]:
-    """Why nothing can be reached at this host's `port`, in words, and whether no process listens there; empty: the connection was made."""
+def _connect(port: int) -> str:
+    """Why nothing can be reached at this host's `port`, in words; empty: the connection was made."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
-    except TimeoutError:
-        return "timed out", False
     except ConnectionRefusedError:
-        return "no port is open yet", True
+        return _REFUSED
     except OSError as error:
-        return (error.strerror or str(error)).lower(), False
-    return "", False
+        return (error.strerror or str(error)).lower()
+    return ""

@@ -92,30 +92,26 @@ def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str
     import queue
     import threading
 
-    waiting: queue.SimpleQueue[tuple[Target, str]] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[str, int, str, str]] = queue.SimpleQueue()
+    waiting, done = list(pairs), queue.SimpleQueue[tuple[Target, str, str]]()
 
     def work() -> None:
-        while True:
-            target, address = waiting.get()
-            done.put((target.host, target.port, address, _try(target, address)))
+        with contextlib.suppress(IndexError):
+            while True:
+                target, address = waiting.pop()
+                done.put((target, address, _try(target, address)))
 
-    for pair in pairs:
-        waiting.put(pair)
-    for number in range(min(AT_ONCE, len(pairs))):
-        try:
+    try:
+        for _ in range(min(AT_ONCE, len(pairs))):
             threading.Thread(target=work, daemon=True).start()
-        except RuntimeError:  # the limit of processes: fewer threads take longer
-            if number == 0:
-                raise
-            break
-    unanswered = f"the look-up of names does not answer for {LOOKUP_S:g} s"
-    refusals = {(target.host, target.port, address): unanswered for target, address in pairs}
+    except RuntimeError:  # the limit of processes: fewer threads take longer
+        if threading.active_count() == 1:
+            raise
+    refusals = dict.fromkeys(pairs, f"the look-up of names does not answer for {LOOKUP_S:g} s")
     with contextlib.suppress(queue.Empty):
         for _ in pairs:
-            host, port, address, refusal = done.get(timeout=LOOKUP_S)
-            refusals[host, port, address] = refusal
-    return [(*key, refusal) for key, refusal in refusals.items()]
+            target, address, refusal = done.get(timeout=LOOKUP_S)
+            refusals[target, address] = refusal
+    return [(target.host, target.port, address, refusal) for (target, address), refusal in refusals.items()]
 
 
 def _try(target: Target, address: str) -> str:

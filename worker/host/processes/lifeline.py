@@ -45,9 +45,7 @@ def hold_lifeline(fd: int) -> None:
     kept = keep_across_exec(fd)
     if _libc is None:
         return
-    fcntl.fcntl(kept, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(kept, fcntl.F_SETOWN, -os.getpid())
-    fcntl.fcntl(kept, fcntl.F_SETFL, fcntl.fcntl(kept, fcntl.F_GETFL) | os.O_ASYNC)
+    _send_on_input(kept, signal.SIGKILL, -os.getpid())
     poll = select.poll()
     poll.register(kept, 0)
     if poll.poll(0):  # the other end closed before the kernel was asked to watch it
@@ -70,6 +68,11 @@ def continue_on_input(fd: int) -> None:
     if _libc is None:
         return
     with contextlib.suppress(OSError):  # only pipes, sockets and terminals send signals
-        fcntl.fcntl(fd, _F_SETSIG, signal.SIGCONT)
-        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+        _send_on_input(fd, signal.SIGCONT, os.getpid())
+
+
+def _send_on_input(fd: int, number: int, receiver: int) -> None:
+    """Have the kernel send a signal when data arrive on `fd`, or its other end closes. `receiver`: a pid, or the negative of a group."""
+    fcntl.fcntl(fd, _F_SETSIG, number)
+    fcntl.fcntl(fd, fcntl.F_SETOWN, receiver)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)

@@ -39,22 +39,19 @@ class Command:
 def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
     """Start a program with these limits of open files (soft, hard). Returns its pid and the agent's end of its lifeline.
 
-    Raises `SpawnError`, or OSError if the agent has no descriptors left.
+    Raises `SpawnError`, or OSError if this process can have no more descriptors or children.
     """
-    life_read, life_write = os.pipe()
-    try:
-        error_read, error_write = os.pipe()
-    except OSError:
-        os.close(life_read)
-        os.close(life_write)
-        raise
     agent = os.getpid()
+    fds: list[int] = []
     try:
+        fds += os.pipe()
+        fds += os.pipe()
         pid = os.fork()
     except OSError as error:
-        for fd in (life_read, life_write, error_read, error_write):
+        for fd in fds:
             os.close(fd)
-        raise SpawnError(f"no process can be started: {error.strerror}") from None
+        raise OSError(error.errno, f"no process can be started: {error.strerror}") from None
+    life_read, life_write, error_read, error_write = fds
     if pid == 0:
         _execute(command, agent, limits, life_read, error_write)
     os.close(life_read)
