@@ -95,21 +95,20 @@ def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contro
     supervisor = Supervisor(spec, load(spec), rundir, show)
     started_at = now()
     broken: OrchError | None = None
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(rundir.hold())
-            rundir.lock.sign()
-            verdict = asyncio.run(_supervise(supervisor, rundir, controls))
-        except Exception as error:
-            broken = _in_words(rundir, error)
-            outcome = Outcome.BROKEN if broken.exit_code == BROKEN else Outcome.FAILED
-            verdict = Verdict(outcome, broken.exit_code, 1, started_at, now(), Cause(str(broken), now()))
-        if rundir.is_gone:
-            verdict = _without_record(rundir, verdict)
-        else:
-            _write_verdict(rundir, verdict, supervisor.cluster)
-        rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
-        show.end(Ended(rundir, supervisor.cluster, verdict, broken))
+    try:
+        rundir.hold()
+        rundir.lock.sign()
+        verdict = asyncio.run(_supervise(supervisor, rundir, controls))
+    except Exception as error:
+        broken = _in_words(rundir, error)
+        outcome = Outcome.BROKEN if broken.exit_code == BROKEN else Outcome.FAILED
+        verdict = Verdict(outcome, broken.exit_code, 1, started_at, now(), Cause(str(broken), now()))
+    if rundir.is_gone:
+        verdict = _without_record(rundir, verdict)
+    else:
+        _write_verdict(rundir, verdict, supervisor.cluster)
+    rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
+    show.end(Ended(rundir, supervisor.cluster, verdict, broken))
     if broken is not None:
         raise broken from None
     return verdict
@@ -193,7 +192,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         _refuse_again(rundir)
         code = run(rundir, read_spec(rundir), Log(), controls).exit_code
     except (OrchError, OSError) as error:
-        say(f"error: {error}")
+        say(str(error), head="Error")
         code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)
 

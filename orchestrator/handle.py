@@ -111,9 +111,8 @@ class Run:
 
     def __init__(self, run: RunDir, process: subprocess.Popen[bytes]) -> None:
         self._run, self._process = run, process
-        self._holding = contextlib.ExitStack()
         with contextlib.suppress(OSError):  # the directory cannot be held: a move is not followed
-            self._holding.enter_context(run.hold())
+            run.hold()
         self._progress = Progress(run)
         self._lock = threading.RLock()
         self._ended: Result | None = None
@@ -177,7 +176,7 @@ class Run:
         with self._lock:
             if self._ended is None:
                 self._ended = _read_result(self._run, self.tasks, self._cluster())
-                self._holding.close()
+                self._run.let_go()
             return self._ended
 
     # --- events and output --------------------------------------------------------------------------
@@ -190,9 +189,7 @@ class Run:
 
     def _cluster(self) -> Cluster | None:
         with self._lock:
-            for _ in self._progress.advance():
-                pass
-            return self._progress.cluster
+            return self._progress.read()
 
     @property
     def events(self) -> Iterator[dict[str, Any]]:

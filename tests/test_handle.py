@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tests.live import held_run, plan_for
 
 
 @pytest.fixture
-def rundir(tmp_path: Path) -> RunDir:
-    return create_run(tmp_path / "home", "one")
+def rundir(tmp_path: Path) -> Iterator[RunDir]:
+    run = create_run(tmp_path / "home", "one")
+    yield run
+    run.let_go()
 
 
 def over(rundir: RunDir) -> Run:

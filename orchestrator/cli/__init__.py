@@ -54,9 +54,7 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __name__)
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
@@ -146,4 +144,4 @@ def _complaint(error: OrchError) -> str:
     from ..record.output.lines import clean  # an error may have the words of a host or a task
 
     lines = clean(str(error)).splitlines() or [type(error).__name__]
-    return "\n".join(["Error: " + lines[0], *("       " + line for line in lines[1:])])
+    return "Error: " + "\n       ".join(lines)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from ..errors import OrchError, UsageError
 from ..model.slots import behind_the_chief, task_ids
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
-from ..record.storage.run_directory import RunDir
 from ..record.storage.run_store import discard
 from ..signals import handle_signals, hold_signals
 from ..starting import create
@@ -41,34 +38,23 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 
         return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
     start_ahead(load(spec), spec, run.agent_log)  # after `create`: a spec that is refused starts nothing
-    return _run_shown(run, spec, shown, tasks, only, as_json=as_json)
-
-
-def _run_shown(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[str], only: set[str] | None, *, as_json: bool) -> int:
     import_asyncio()
     from .. import controller
-    from ..record.output.console import Sink
     from ..record.output.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
-    show: controller.Show
-    if as_json:
-        show = JsonLines(run, Sink())
-    else:
-        sink = Sink(encoding=sys.stdout.encoding)
-        view = LogView(
-            tasks,
-            color=wants_color(shown["color"], sys.stdout.isatty(), os.environ),
-            timestamps=shown["timestamps"],
-            fold=not shown["everything"],
-            shorten=not shown["everything"],
-            only=only,
-            behind=behind_the_chief(spec.counts, named(spec.strategy)),
-        )
-        show = Terminal(run, sink, view, quiet=shown["quiet"], verbose=shown["verbose"])
+    view = LogView(
+        tasks,
+        color=wants_color(shown["color"]),
+        timestamps=shown["timestamps"],
+        fold=not shown["everything"],
+        shorten=not shown["everything"],
+        only=only,
+        behind=behind_the_chief(spec.counts, named(spec.strategy)),
+    )
+    show: controller.Show = JsonLines(run) if as_json else Terminal(run, view, quiet=shown["quiet"], verbose=shown["verbose"])
     try:
-        verdict = controller.run(run, spec, show, [handle_signals])
+        return controller.run(run, spec, show, [handle_signals]).exit_code
     except UsageError:
         discard(run)
         raise
-    return verdict.exit_code

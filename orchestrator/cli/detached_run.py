@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -10,21 +11,22 @@ import time
 import click
 
 from ..errors import BROKEN, USAGE, OrchError
+from ..record.output.follower import Follower
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Progress
 from ..record.storage.run_store import discard
-from ..record.text.event_messages import OUTCOMES, Messages, headline, say
+from ..record.text.event_messages import say
 from ..signals import release_signals
 from ..starting import start_controller
 
 POLL_S = 0.01
-"""How often the events of the run are read, in seconds."""
+"""How often the files of the run are read, in seconds."""
 
 
 def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
-    """Starts the controller of a run, and shows the events until the tasks have started (`quiet`: only the end). Returns the exit code.
+    """Starts the controller of a run, and shows its messages until the tasks have started (`quiet`: only if the run ends before).
 
-    Raises `OrchError` if the run ends before. The caller blocks the signals, so that no Ctrl-C comes while the controller is being started.
+    Returns the exit code. The caller blocks the signals, so that no Ctrl-C comes while the controller is being started.
     """
     try:
         process = start_controller(run)
@@ -33,10 +35,16 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
         raise
     try:
         release_signals()
-        _follow(run, process, quiet=quiet)
+        code = _follow(run, process, quiet=quiet)
     except KeyboardInterrupt:  # the controller has its own session, and does not get the Ctrl-C
         process.send_signal(signal.SIGTERM)
         raise
+    if code == USAGE and run.read_plan() is None:  # the run was refused
+        discard(run)
+    if code < 0:
+        say(f"the controller of {run.run_id} was killed; its messages are in {run.path / 'controller.log'}")
+    if code:
+        return code if code > 0 else BROKEN
     if as_json:
         click.echo(json.dumps({"run": run.run_id, "directory": str(run.path)}))
     else:
@@ -45,33 +53,16 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
     return 0
 
 
-def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> None:
-    """Returns when all tasks have started. Raises `OrchError` if the run fails before."""
-    progress = Progress(run, None if quiet else Messages())
+def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> int:
+    """Returns 0 when all tasks have started, or the code of a controller that has ended before."""
+    messages, progress = Follower(run.path / "controller.log"), Progress(run)
     while True:
-        code = process.poll()  # before the events are read: an ended controller records no more
-        for _ in progress.advance():
-            if progress.cluster is not None and all(task.pid is not None for task in progress.cluster.members):
-                return
-        if code is not None:
-            _check_verdict(run, code)
-            return
+        code = process.poll()  # before the files are read: an ended controller writes no more
+        cluster = progress.read()
+        has_started = cluster is not None and all(task.pid is not None for task in cluster.members)
+        if not quiet or (code and not has_started):
+            with contextlib.suppress(OSError):  # as in `say`
+                click.echo(b"".join(messages.read_present()), nl=False, err=True)
+        if has_started or code is not None:
+            return 0 if has_started else code or 0
         time.sleep(POLL_S)
-
-
-def _check_verdict(run: RunDir, code: int) -> None:
-    """Raises `OrchError` if a run that is over has failed, and removes a run that was refused."""
-    verdict = run.read_verdict()
-    if verdict is None:
-        raise OrchError(f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}")
-    what = headline(verdict.cause) if verdict.cause else OUTCOMES[verdict.outcome]
-    if verdict.exit_code == USAGE and run.read_plan() is None:  # the run was refused
-        discard(run)
-    elif verdict.exit_code:
-        hint = f"; orch logs {run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
-        what = f"{run.run_id}: {what}{hint}"
-    else:
-        return
-    error = OrchError(what)
-    error.exit_code = code if code > 0 else BROKEN
-    raise error

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import click
 
 from ..backends import load
 from ..errors import UsageError
 from ..insight.input import input_files, shards_report
-from ..model.input.sharding_advice import Advice, Planned, advise
-from ..model.input.spec_inputs import SpecInput, input_of
+from ..model.input.sharding_advice import Advice, advise
+from ..model.input.spec_inputs import input_of
 from ..model.spec import ClusterSpec
 
 MOST_BYTES, MOST_FILES = 1_000_000_000, 5_000
@@ -30,11 +30,12 @@ def check_input(spec: ClusterSpec) -> None:
         return
     try:
         names = input_files.find(patterns, spec.workdir)
+        is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
+        advice = advise(shards_report.plan(input_files.inspect(names, counts=is_small), known))
     except UsageError as error:
         if spec.prepare.run or not all(host.is_here for host in load(spec).hosts(spec)):
             return
-        raise UsageError(f"input.files: {error}") from None
-    advice = advise(_plan(known, names))
+        raise UsageError("\n".join(f"input.files: {line}" for line in str(error).splitlines())) from None
     if refused := [one for one in advice if one.topic == "no elements"]:
         raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
     for line in _lines(one for one in advice if one.severity != "note"):
@@ -46,11 +47,3 @@ def _lines(advice: Iterable[Advice]) -> Iterator[str]:
     for one in advice:
         unless = ", unless the script shares them out itself" if one.topic in ("few files", "no reader", "uneven") else ""
         yield f"{one.what}{unless}" + (f"; {one.remedy}" if one.remedy else "")
-
-
-def _plan(known: SpecInput, names: Sequence[str]) -> Planned:
-    is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
-    try:
-        return shards_report.plan(input_files.inspect(names, counts=is_small), known)
-    except UsageError as error:
-        raise UsageError("\n".join(f"input.files: {line}" for line in str(error).splitlines())) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -25,8 +26,8 @@ from ..signals import release_signals
 class Terminal(Console):
     """Text: the output of the tasks and the messages of orch. `quiet`: only the end. `verbose`: at the end also the slowest phase."""
 
-    def __init__(self, run: RunDir, sink: Sink, view: LogView, *, quiet: bool, verbose: bool) -> None:
-        super().__init__(run, sink, view, quiet=quiet)
+    def __init__(self, run: RunDir, view: LogView, *, quiet: bool, verbose: bool) -> None:
+        super().__init__(run, Sink(encoding=sys.stdout.encoding), view, quiet=quiet)
         self._verbose = verbose
 
     def end(self, ended: Ended) -> None:
@@ -44,8 +45,8 @@ class Terminal(Console):
 class JsonLines(Console):
     """JSON: a line for each event, and the verdict as the last line. The console shows no output, so its view is not used."""
 
-    def __init__(self, run: RunDir, sink: Sink) -> None:
-        super().__init__(run, sink, LogView(()), quiet=True)
+    def __init__(self, run: RunDir) -> None:
+        super().__init__(run, Sink(), LogView(()), quiet=True)
 
     def on_plan(self, planned: Plan) -> None:
         self._write_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]})

@@ -24,13 +24,14 @@ from ..model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from ..model.run.events import StopRequested
 from ..model.run.restarts import PREEMPTED_CODES
 from ..model.spec import ClusterSpec
-from ..record.storage.event_log import REPORTS_S, ReportLimit
 from ..record.storage.run_directory import RunDir
 from .log_collector import LogCollector
 from .preparation import EndedEarlyError, Preparation
 
 UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
+REPORTS_S = 3.0
+"""How long a report waits to be recorded: of a hundred tasks that report all the time, each has one report in this time."""
 
 
 class Viewer(Protocol):
@@ -65,7 +66,8 @@ class Supervisor:
         """The notes of what the run waits for, in this attempt."""
         self._disk_full = False
         self._is_host_lost = False
-        self._report_limit = ReportLimit()
+        self._reports: dict[str, events.TaskReported] = {}
+        """The latest report of each task, if it is not recorded yet."""
         self._catching_up: asyncio.TimerHandle | None = None
         self._asked_at_end = False
         self._left: set[str] = set()
@@ -215,10 +217,12 @@ class Supervisor:
         """Record an event, step the cluster with it, show it, and perform the actions."""
         if self._cluster is not None and isinstance(event, (events.TaskExited, events.Tick)):
             self._find_checkpoint(self._cluster, event)
-        for due in self._report_limit.due(event):
-            self._record(due)
-        if self._report_limit.holds and self._catching_up is None:
-            self._catching_up = self._loop.call_later(REPORTS_S, self._record_held)
+        if isinstance(event, events.TaskReported):
+            self._reports[event.task] = event
+            self._catching_up = self._catching_up or self._loop.call_later(REPORTS_S, self._record_reports)
+        else:
+            self._record_reports()
+            self._record(event)
         if isinstance(event, events.RunNoted):
             self._viewer.on_note(event)
         elif self._cluster is not None:
@@ -232,11 +236,14 @@ class Supervisor:
             if self._cluster is not before or isinstance(event, events.Tick):
                 self._set_timer()
 
-    def _record_held(self) -> None:
-        """Record the last reports, which no other event has brought into the record."""
-        self._catching_up = None
-        for event in self._report_limit.flush():
-            self._record(event)
+    def _record_reports(self) -> None:
+        """Record the last reports: after `REPORTS_S`, or before any other event, so that replaying the file gives the same decisions."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            self._catching_up = None
+        for report in self._reports.values():
+            self._record(report)
+        self._reports.clear()
 
     def _perform(self, action: events.Action) -> None:
         match action:

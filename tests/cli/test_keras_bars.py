@@ -17,7 +17,7 @@ def test_progress_is_shown_once_and_of_whoever_is_asked_for(orch: Orch, script: 
     assert f"worker-0 | Epoch 1/1\nworker-0 | {BAR}\n" in shown.out
     assert "worker-1 | mine\n" in shown.out
     assert f"worker-1 | {BAR}" not in shown.out
-    assert "2 lines of Keras's progress folded, which repeat the chief's; --all shows all lines" in shown.err
+    assert "2 lines of TensorFlow's own messages folded; --all shows all lines" in shown.err
     assert f"worker-1 | {BAR}" not in orch("logs", check=0).out
     for words in (("logs", "--all"), ("logs", "worker-1"), ("up", "script.py", "-n", "2", "--only", "worker-1")):
         assert OTHERS in orch(*words, check=0).out

@@ -38,7 +38,7 @@ def test_a_run_that_logged_nothing_is_told_how_to_log(orch: Orch) -> None:
 def test_each_task_s_own_device_is_written_without_its_name(orch: Orch) -> None:
     done = orch("up", "program.py", "-n", "3", env={"WRITES": "1"}, check=0)
     assert "(Add)" not in done.out
-    assert "3 lines that say where operations ran folded" in done.err
+    assert "3 lines of TensorFlow's own messages folded" in done.err
     assert "Add        CPU:0     -       1  worker-0..2" in orch("placement", check=0).out
     only = json.loads(orch("placement", "--json", "--task", "worker-1", check=0).out)
     assert [(row["task"], row["placed"]) for row in only["operations"]] == [("worker-1", 1)]
@@ -72,4 +72,4 @@ def test_mistakes_are_named_with_the_right_word(orch: Orch) -> None:
     assert "there is no run" in orch("placement", check=2).err
     orch("up", "program.py", check=0)
     assert "did you mean 'worker-0'" in orch("placement", "--task", "workr-0", check=2).err
-    assert "its last is attempt 1" in orch("placement", "--attempt", "7", check=2).err
+    assert "has no attempt 7; it has 1" in orch("placement", "--attempt", "7", check=2).err

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -195,7 +196,8 @@ def test_a_detached_run_whose_tasks_cannot_be_started_has_not_started(orch: Orch
     (tmp_path / "program").chmod(0o755)
     done = orch("up", "-d", "--no-python", "./program", "-n", "2", check=125)
     assert done.out == ""
-    assert re.search(r"^Error: program-\S+: worker-[01] could not be started: ", done.err, re.MULTILINE), done.err
+    assert re.search(r"worker-[01] could not be started: ", done.err), done.err
+    assert done.err.endswith("orch:   exit code 125\n"), done.err
     assert ps(orch)["result"]["exit_code"] == 125
 
 
@@ -374,7 +376,7 @@ def test_down_says_who_is_late_and_waits_on(
     monkeypatch.setattr(run_commands, "STUCK_S", 0.1)
     cli.orch.main(["down", run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     shown = capsys.readouterr()
-    assert f"process {pid}, is stopped; kill -9 {pid} ends it" in shown.err
+    assert f"kill -9 of its controller (process {pid} on {socket.gethostname()}) in any case" in shown.err
     assert "cancelled" in shown.out
 
 
@@ -421,7 +423,7 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
             cli.orch.main(["ps", "--all", "--run-dir", str(home)], standalone_mode=False)
             lines = capsys.readouterr().out.splitlines()
             assert [line.partition(":")[0] for line in lines] == ["ended", "good", "one"]
-            assert lines[2].startswith("one: running; the plan of one cannot be read: " if damaged else "one: running (starting) since ")
+            assert lines[2].startswith("one: the plan of one cannot be read: " if damaged else "one: running (starting) since ")
 
 
 # --- what is shown ------------------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,49 +50,35 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
 
     spec, document = read_spec(ctx, needs_program=False)
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
-    backend = load_checked(spec)
-    hosts_asked = backend.hosts(spec)
+    hosts_asked = load_checked(spec).hosts(spec)
     wanted = _wanted(spec, strategy, hosts_asked)
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
     order = Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout)
-    announce = functools.partial(_announce, hosts_asked, backend.python_for(spec, hosts_asked[0]), wanted.needs_tensorflow, import_timeout)
-    hosts = examine(spec, order, str(home), on_begin=announce)
+    importing = f"; importing TensorFlow there may take up to {import_timeout:g} s" if wanted.needs_tensorflow else ""
+    doing = f"orch: asking {few([host.name for host in hosts_asked])}{importing}"
+    hosts = examine(spec, order, str(home), on_begin=lambda: click.echo(doing, err=True))
     findings = judge(hosts, wanted)
     code = doctor_report.exit_code(findings, strict=strict)
     if as_json:
         click.echo(json.dumps(doctor_report.to_json(hosts, findings, wanted, code)))
         return code
-    click.echo("\n".join(doctor_report.to_text(hosts, findings, color=wants_color(color, sys.stdout.isatty(), os.environ))), color=True)
+    click.echo("\n".join(doctor_report.to_text(hosts, findings, color=wants_color(color))), color=True)
     return code
-
-
-def _announce(hosts: Sequence[Host], python: str, needs_tensorflow: bool, import_s: float) -> None:
-    """Says what the examination, which may take long, begins with. `python`: the interpreter of the first host."""
-    is_here = len(hosts) == 1 and hosts[0].is_here
-    doing = [] if is_here else [f"asking {few([host.name for host in hosts])}"]
-    if needs_tensorflow:
-        doing.append(f"importing TensorFlow {f'with {python}' if is_here else 'there'} (at most {import_s:g} s)")
-    if doing:
-        click.echo(f"orch: {', and '.join(doing)}", err=True)
 
 
 def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
     env = dict(spec.env)
     for tasks in spec.tasks:
         env.update(tasks.env)
-    has_service = bool(spec.data_workers)
-    needs_tensorflow = has_service or spec.program.kind != "command"
     asked = [tasks.devices_of(index).gpus for tasks in spec.tasks for index in (0, *tasks.overrides)]
-    gpus = any(wish.count or wish.ids for wish in asked)
-    shares = {name: len(tasks) for name, tasks in plan.place(spec, slots_of(hosts)).items()}
     return Wanted(
         strategy,
         spec.size,
-        shares=shares,
+        shares={name: len(tasks) for name, tasks in plan.place(spec, slots_of(hosts)).items()},
         ports=spec.ports,
-        gpus=gpus,
-        needs_tensorflow=needs_tensorflow,
-        data_service=has_service,
+        gpus=any(wish.count or wish.ids for wish in asked),
+        needs_tensorflow=bool(spec.data_workers) or spec.program.kind != "command",
+        data_service=bool(spec.data_workers),
         env=env,
         tpu=spec.tpu.tpu if strategy else "",
         falls_back=spec.tpu.fallback != "none",

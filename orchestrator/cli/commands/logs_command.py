@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -25,7 +24,7 @@ from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
+from ...record.storage.run_store import NO_TASKS_YET, check_attempt, find_run, plan_of
 from ..options import color_options, home_option, only_tasks
 
 POLL_S = 0.1
@@ -62,25 +61,25 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     planned = plan_of(run)
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
-    _check_attempt(run, given["attempt"])
+    check_attempt(run, given["attempt"])
     since = None if given["since"] is None else KeptMarks(run, moment(given["since"], datetime.now().astimezone()))
     as_json = given["as_json"]
     view = LogView(
         tasks,
-        color=not as_json and wants_color(given["color"], sys.stdout.isatty(), os.environ),
+        color=not as_json and wants_color(given["color"]),
         fold=not (given["everything"] or as_json),
         grep=_pattern(given["grep"]),
         as_json=as_json,
         behind=() if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)),
     )
-    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since, view)
+    output = _Output(run, [task for task in tasks if shown is None or task in shown], given, since, view)
     is_alive = True
-    while (streams.show() or is_alive) and given["follow"]:
+    while (output.show() or is_alive) and given["follow"]:
         if not as_json:
-            streams.write(view.idle(now()))
+            output.write(view.idle(now()))
         time.sleep(POLL_S)
         is_alive = run.lock.is_alive()  # read before the files: an ended run writes no more
-    streams.write(view.finish())
+    output.write(view.finish())
     if view.folded_note:
         click.echo(f"orch: {view.folded_note}", err=True)
     return 0
@@ -104,12 +103,6 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
         return find_run(home, others[0] if others else None), wanted
     except UsageError as error:
         raise UsageError(f"{error}; tasks are written worker-0" if others else str(error)) from None
-
-
-def _check_attempt(run: RunDir, asked: int | None) -> None:
-    found = run.attempts()
-    if asked is not None and asked not in found:
-        raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
 
 
 def moment(text: str, present: datetime) -> float:
@@ -140,7 +133,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise SpecError(Problem("--grep", f"{text!r} is not a regular expression: {error}")) from None
 
 
-class _Streams:
+class _Output:
     """The files to show, with `view`. After the files of an attempt, those of the task's next attempt follow.
 
     `since`: the output begins at this time, also in older attempts.
@@ -148,49 +141,48 @@ class _Streams:
 
     def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: KeptMarks | None, view: LogView) -> None:
         self._run, self._asked, self._view = run, given["attempt"], view
-        self._sink = Sink(encoding=sys.stdout.encoding)
+        self._sink = Sink(err_fd=1 if view.as_json else 2, encoding=sys.stdout.encoding)
         self._streams = (given["stream"],) if given["stream"] else STREAMS
         newest = run.last_attempts()
-        self._attempts = {task: given["attempt"] or self._first_attempt(task, newest.get(task, 1), since) for task in tasks}
-        self._followers = {task: self._open(task, tail=given["tail"], since=since) for task in tasks}
+        self._attempts: dict[str, int] = {}
+        self._followers: dict[str, list[tuple[str, Follower]]] = {}
+        for task in tasks:
+            self._open(task, given["attempt"] or self._first_attempt(task, newest.get(task, 1), since), given["tail"])
+            if since is not None:
+                for stream, follower in self._followers[task]:
+                    follower.offset = max(follower.offset, since.offset(task, self._attempts[task], stream))
 
     def _first_attempt(self, task: str, newest: int, since: KeptMarks | None) -> int:
         if since is None:
             return newest
-        numbers = (number for number in self._run.attempts() if number < newest)
-        late = (number for number in numbers if any(since.last_time(task, number, stream) >= since.at for stream in self._streams))
+        late = (number for number in self._run.attempts() if any(since.last_time(task, number, one) >= since.at for one in self._streams))
         return next(late, newest)
 
-    def _open(self, task: str, *, tail: int | None = None, since: KeptMarks | None = None) -> list[tuple[str, Follower]]:
-        attempt = self._attempts[task]
-        opened = [(stream, Follower(self._run.log_path(task, attempt, stream), tail=tail)) for stream in self._streams]
-        for stream, follower in opened:
-            follower.offset = max(follower.offset, since.offset(task, attempt, stream) if since is not None else 0)
-        return opened
+    def _open(self, task: str, attempt: int, tail: int | None = None) -> None:
+        self._attempts[task] = attempt
+        paths = [(stream, self._run.log_path(task, attempt, stream)) for stream in self._streams]
+        self._followers[task] = [(stream, Follower(path, tail=tail)) for stream, path in paths]
 
     def write(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Writes texts to their streams; JSON to stdout. If the reader of stderr is gone, stdout goes on."""
         for stream, text in texts:
-            try:
-                self._sink.write("stdout" if self._view.as_json else stream, text)
-            except BrokenPipeError:
-                if stream == "stdout" or self._view.as_json or "stdout" not in self._streams:
-                    raise
+            self._sink.write(stream, text)
 
     def show(self) -> bool:
         """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""
         newest = {} if self._asked else self._run.last_attempts()  # read first: an attempt gets no more output once the next one exists
         is_new = False
-        while True:
-            for task, opened in self._followers.items():
-                for stream, follower in opened:
-                    for data in follower.read_present():
-                        self.write([(stream, self._view.render(task, stream, data, now()))])
-                        is_new = True
-            behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
-            if not behind:
-                return is_new
-            for task in behind:
-                self._attempts[task] += 1  # one after the other: a task may have several new attempts
+        for task in self._followers:
+            is_new |= self._show_attempt(task)
+            while newest.get(task, 0) > self._attempts[task]:
                 self.write(self._view.finish(task))
-                self._followers[task] = self._open(task)
+                self._open(task, self._attempts[task] + 1)
+                is_new |= self._show_attempt(task)
+        return is_new
+
+    def _show_attempt(self, task: str) -> bool:
+        is_new = False
+        for stream, follower in self._followers[task]:
+            for data in follower.read_present():
+                self.write([(stream, self._view.render(task, stream, data, now()))])
+                is_new = True
+        return is_new

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from ...errors import UsageError
 from ...insight.placement import run_placement
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import cluster_of
+from ...record.storage.run_store import check_attempt, cluster_of
 from ..options import only_tasks, run_argument
 
 
@@ -41,8 +40,7 @@ def placement_command(
     CPU, and variables that are used on another device than their own.
     """
     cluster = cluster_of(run)
-    if attempt is not None and attempt not in run.attempts():
-        raise UsageError(f"{run.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
+    check_attempt(run, attempt)
     shown = only_tasks(tasks, list(cluster.tasks))
     # A task that was restarted alone has a later attempt than the others.
     attempts = {name: attempt or task.attempt for name, task in cluster.tasks.items() if shown is None or name in shown}

@@ -56,7 +56,12 @@ def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
 
 def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
     """Prints the plan as known before a start: the ports are known only when a run starts."""
-    for text in _json_parts(_imagine(spec)) if as_json else _lines(_imagine(spec)):
+    hosts, facts = load_checked(spec).hosts(spec), []
+    for host in hosts:
+        address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
+        facts.append(HostFacts(host.name, address, count_cores(), run_dir=run_dir, is_here=host.is_here))
+    planned = plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
+    for text in _json_parts(planned) if as_json else _lines(planned):
         click.echo(text, nl=not as_json)
 
 
@@ -68,29 +73,15 @@ def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
     print_plan(spec, as_json=as_json)
 
 
-def _imagine(spec: ClusterSpec) -> Plan:
-    hosts, facts = load_checked(spec).hosts(spec), []
-    for host in hosts:
-        address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
-        facts.append(HostFacts(host.name, address, count_cores(), run_dir=run_dir, is_here=host.is_here))
-    return plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
-
-
 def _lines(planned: Plan) -> Iterator[str]:
     spec = planned.spec
-    program = spec.program
     yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
-    yield f"each runs {program.kind} {program.target}".rstrip()
     yield ""
     envs = list(_environments(planned))
     yield from _table(planned, envs)
     for task, env in zip(planned.tasks, envs, strict=True):
         yield ""
         yield f"{task.id} on {task.host}"
-        if task.order.program != program:
-            yield f"  {task.order.program.kind} {task.order.program.target}".rstrip()
-        if task.order.program.args:
-            yield f"  arguments {json.dumps(list(task.order.program.args))}"
         for section, values in _sections(task).items():
             for name, value in sorted(values.items()):
                 yield f"  {section}.{name}: {json.dumps(value)}"
@@ -118,9 +109,10 @@ def _table(planned: Plan, envs: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
-    """The settings of a task, by section."""
+    """The program and the settings of a task, by section."""
     settings = task.order.settings
-    return {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
+    sections = {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
+    return {"program": asdict(task.order.program), **sections}
 
 
 def _environments(planned: Plan) -> Iterator[dict[str, str]]:
@@ -156,7 +148,6 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "task": str(task.id),
             "host": task.host,
             "address": task.address,
-            "program": asdict(task.order.program),
             **_sections(task),
             "env": env,
             "unset": task.order.unset,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -15,7 +14,7 @@ import click
 from ...backends import Cleanup, load
 from ...errors import DEADLINE, OrchError, UsageError
 from ...model.run import restarts
-from ...model.run.cluster import Cluster, Phase
+from ...model.run.cluster import Phase
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
 from ...record.text import timeline as times
@@ -26,7 +25,7 @@ from ...requests import ask, ask_running
 from ..options import home_option, not_nan, run_argument
 
 STUCK_S = 15.0
-"""Seconds after the grace period until `orch down` prints why the run has not ended."""
+"""Seconds until `orch down` prints what ends a run that has not ended."""
 POLL_S = 0.1
 """The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
@@ -52,7 +51,7 @@ def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as
     if everything:
         runs = list_runs(home)
         if as_json:
-            click.echo(json.dumps([_summary_of_several(one) for one in runs]))
+            click.echo(json.dumps([_summary(one) for one in runs]))
         else:
             click.echo("\n".join(_line_of_several(one) for one in runs) or f"there is no run in {home}")
         return 0
@@ -61,7 +60,7 @@ def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as
     measured = times.measure(found.read_events(), cluster) if cluster else {}
     if as_json:
         tasks = [asdict(task) for task in cluster.tasks.values()] if cluster else []
-        click.echo(json.dumps({**_summary(found, cluster), "tasks": tasks, "timeline": measured}))
+        click.echo(json.dumps({**_summary(found), "tasks": tasks, "timeline": measured}))
         return 0
     click.echo(_line(found))
     if timeline:
@@ -131,11 +130,11 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
     """
     was_running = ask(run, "stop", reason="stopped by orch down", now=at_once)
-    if was_running:
-        patience_s = STUCK_S + (0.0 if at_once else _grace_s(run))
-        if not _wait(run, patience_s):
-            _report_stuck(run, patience_s)
-            run.lock.wait()
+    if was_running and not _wait(run, STUCK_S):
+        who = run.lock.describe_controller()
+        how = f"orch down --now ends it without the grace period, and kill -9 of its controller{who} in any case"
+        click.echo(f"orch: {run.run_id} has not ended after {STUCK_S:g} s: {how}. Still waiting", err=True)
+        run.lock.wait()
     cleanup = Cleanup()
     planned = run.read_plan()
     if run.read_verdict() is None and planned is not None:
@@ -145,7 +144,7 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
             cleanup = Cleanup(hint="the run belongs to another user: processes that it may have left were not looked for")
     if as_json:
         ended = {"was_running": was_running, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
-        click.echo(json.dumps({**_summary(run, run.read_cluster()), **ended}))
+        click.echo(json.dumps({**_summary(run), **ended}))
     else:
         click.echo(_line(run) if was_running else f"{_line(run)}; it was not running")
         if cleanup.killed:
@@ -153,24 +152,6 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
         if cleanup.hint:
             click.echo(cleanup.hint)
     return 0
-
-
-def _grace_s(run: RunDir) -> float:
-    with contextlib.suppress(OrchError):  # a plan that cannot be read is an error once the run has ended
-        planned = run.read_plan()
-        if planned is not None:
-            return planned.spec.timeouts.grace_s
-    return 0.0
-
-
-def _report_stuck(run: RunDir, patience_s: float) -> None:
-    import psutil  # a slow import
-
-    text = "its controller has not reacted"
-    with contextlib.suppress(psutil.Error):
-        if pid := run.lock.controller_pid_here():
-            text = f"its controller, process {pid}, is {psutil.Process(pid).status()}; kill -9 {pid} ends it and its tasks"
-    click.echo(f"orch: {run.run_id} has not ended after {patience_s:g} s: {text}. Still waiting", err=True)
 
 
 def _wait(run: RunDir, timeout: float | None) -> bool:
@@ -196,9 +177,9 @@ def _state(run: RunDir) -> str:
 
 def _line(run: RunDir) -> str:
     if run.lock.is_alive():
-        cluster, problem = _read_cluster(run)
+        cluster = run.read_cluster()
         if cluster is None:
-            return f"{run.run_id}: running; {problem or f'it has {NO_TASKS_YET}'}"
+            return f"{run.run_id}: running; it has {NO_TASKS_YET}"
         return f"{run.run_id}: running ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
     if verdict := run.read_verdict():
         took = describe_seconds(verdict.ended_at - verdict.started_at)
@@ -208,35 +189,21 @@ def _line(run: RunDir) -> str:
 
 
 def _line_of_several(run: RunDir) -> str:
+    """As `_line`, with the reason where a file of the run cannot be read: `orch ps --all` shows the other runs."""
     try:
         return _line(run)
     except OrchError as error:
         return f"{run.run_id}: {error}"
 
 
-def _summary_of_several(run: RunDir) -> dict[str, Any]:
+def _summary(run: RunDir) -> dict[str, Any]:
+    """The same for programs. What cannot be read is null, and `problem` says why."""
+    known = ("state", "phase", "controller_pid", "result", "problem")
+    found: dict[str, Any] = {"run": run.run_id, "directory": str(run.path), **dict.fromkeys(known)}
     try:
-        return _summary(run, *_read_cluster(run))
+        found |= {"state": _state(run), "controller_pid": run.lock.controller_pid(), "result": run.read_result()}
+        cluster = run.read_cluster()
+        found["phase"] = cluster.phase.value if cluster else None
     except OrchError as error:
-        unknown = dict.fromkeys(("state", "phase", "controller_pid", "result"))
-        return {"run": run.run_id, "directory": str(run.path), **unknown, "problem": str(error)}
-
-
-def _read_cluster(run: RunDir) -> tuple[Cluster | None, str | None]:
-    """The state of a run, or why it cannot be read. So `orch ps --all` shows the other runs."""
-    try:
-        return run.read_cluster(), None
-    except OrchError as error:
-        return None, str(error)
-
-
-def _summary(run: RunDir, cluster: Cluster | None, problem: str | None = None) -> dict[str, Any]:
-    return {
-        "run": run.run_id,
-        "directory": str(run.path),
-        "state": _state(run),
-        "phase": cluster.phase.value if cluster else None,
-        "controller_pid": run.lock.controller_pid(),
-        "result": run.read_result(),
-        "problem": problem,
-    }
+        found["problem"] = str(error)
+    return found

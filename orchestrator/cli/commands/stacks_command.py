@@ -11,17 +11,13 @@ import click
 
 from ...errors import UsageError
 from ...model.planning.plan import Plan
-from ...model.run.cluster import Cluster
 from ...model.task_names import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import plan_of
+from ...record.storage.run_store import cluster_of, plan_of
 from ...record.text import stack_report
 from ...requests import ask_running
 from ..options import run_argument
-
-NATIVE_S = 30.0
-"""The most seconds that py-spy may take for one task."""
 
 
 @click.command("stacks")
@@ -37,8 +33,7 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
       orch stacks --full      the stacks of all threads
       orch stacks --native    with C and C++ frames
     """
-    planned = plan_of(run)
-    cluster = run.fold(planned)
+    planned, cluster = plan_of(run), cluster_of(run)
     py_spy = _py_spy_for(planned) if native else ""
     new = stack_report.collect(run, planned, cluster, lambda: ask_running(run, "stacks"))
     answers = {name: stack_report.parse(text) for name, text in new.items()}
@@ -50,16 +45,17 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     for name, text in new.items() if full else ():
         click.echo(f"\n{name}\n{clean(text)}")
     for name in new if native else ():
-        click.echo(f"\n{name}\n{_dump_native(py_spy, name, cluster)}")
+        click.echo(f"\n{name}")
+        if pid := cluster.tasks[name].pid:
+            subprocess.run([py_spy, "dump", "--native", "--pid", str(pid)], check=False)
     return 0
 
 
 def _py_spy_for(planned: Plan) -> str:
     """The path of py-spy. Raises `UsageError` if it is not installed, or if a task is on another host."""
     if not all(host.is_here for host in planned.hosts):
-        raise UsageError(
-            "--native looks into tasks on this machine only; run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
-        )
+        how = "run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
+        raise UsageError(f"--native looks into tasks on this machine only; {how}")
     found = find_py_spy()
     if found is None:
         raise UsageError("--native needs py-spy, which is not installed: pip install py-spy")
@@ -69,15 +65,3 @@ def _py_spy_for(planned: Plan) -> str:
 def find_py_spy() -> str | None:
     """py-spy beside this interpreter, or on PATH."""
     return shutil.which("py-spy", path=os.path.dirname(sys.executable)) or shutil.which("py-spy")
-
-
-def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
-    pid = cluster.tasks[name].pid
-    if pid is None:
-        return "not started yet"
-    try:
-        argv = [py_spy, "dump", "--native", "--pid", str(pid)]
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=NATIVE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"py-spy failed: {error}"
-    return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip() or done.returncode}"

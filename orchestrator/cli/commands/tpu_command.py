@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -65,7 +64,7 @@ def tpu_command(
     if as_json:
         click.echo(json.dumps(words.to_json(layout, partitions)))
     else:
-        click.echo("\n".join(words.to_text(layout, partitions, color=wants_color(color, sys.stdout.isatty(), os.environ))), color=True)
+        click.echo("\n".join(words.to_text(layout, partitions, color=wants_color(color))), color=True)
     return int(any(words.breaks(one, layout.cores) for one in partitions))
 
 

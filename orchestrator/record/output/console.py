@@ -6,7 +6,6 @@ and this thread reads, renders and writes when it can.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -70,8 +69,8 @@ class Console(Messages):
         self._run, self._sink, self._view, self._quiet = run, sink, view, quiet
         self._gone: set[str] = set()
         """The streams that can no longer be written."""
-        self._grown: dict[StreamKey, int] = {}
-        """The files with bytes that are not shown yet, with the sizes of these files."""
+        self._grown: set[StreamKey] = set()
+        """The files that may have bytes that are not shown yet."""
         self._followers: dict[StreamKey, Follower] = {}
         self._unreadable: set[StreamKey] = set()
         self._attempts: dict[str, int] = {}
@@ -86,10 +85,10 @@ class Console(Messages):
 
     # --- called by the supervisor --------------------------------------------------------------
 
-    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
+    def on_output(self, task: str, attempt: int, stream: str, size: int = 0) -> None:
         if not self._quiet:
             with self._changed:
-                self._grown[task, attempt, stream] = size
+                self._grown.add((task, attempt, stream))
                 self._changed.notify()
 
     def say(self, text: str) -> None:
@@ -108,9 +107,7 @@ class Console(Messages):
         """Shows all output up to now, and ends the thread. Blocks as long as the descriptors do, unless `abandon` was called."""
         for task in cluster.tasks.values() if cluster is not None else ():
             for stream in STREAMS:
-                path = self._run.log_path(task.name, task.attempt, stream)
-                with contextlib.suppress(OSError):
-                    self.on_output(task.name, task.attempt, stream, path.stat().st_size)
+                self.on_output(task.name, task.attempt, stream)
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -143,7 +140,7 @@ class Console(Messages):
             self._changed.wait_for(lambda: self._texts or self._ending or self._grown, IDLE_S)
             texts, self._texts = self._texts, []
             ending, abandoned = self._ending, self._abandoned
-            grown = self._next_files()
+            grown = self._take_grown()
         self._write_all(texts)
         if abandoned:
             return False
@@ -170,34 +167,31 @@ class Console(Messages):
                     why = f"standard output cannot be written: {error.strerror}"
                     self._write_all([("stderr", f"orch: {why}; the run goes on, and orch logs shows what its tasks write\n")])
 
-    def _next_files(self) -> list[StreamKey]:
+    def _take_grown(self) -> list[StreamKey]:
         """The files with new bytes, stdout before stderr: so the output before a traceback is shown before the traceback.
 
         Of each task only the files of its oldest attempt: they are shown before those of the next attempt.
         """
-        oldest: dict[str, int] = {}
-        for task, attempt, _ in sorted(self._grown):
-            oldest.setdefault(task, attempt)
-        return sorted((key for key in self._grown if key[1] == oldest[key[0]]), key=lambda key: key[2] == "stderr")
+        oldest = {task: attempt for task, attempt, _ in sorted(self._grown, reverse=True)}
+        taken = sorted((key for key in self._grown if key[1] == oldest[key[0]]), key=lambda key: (key[2] == "stderr", key))
+        self._grown.difference_update(taken)
+        return taken
 
     def _show_some(self, key: StreamKey) -> None:
         task, attempt, stream = key
         if self._attempts.setdefault(task, attempt) != attempt:
             self._attempts[task] = attempt
-            self._write_all(self._view.finish(task, now()))
-        path = self._run.log_path(*key)  # not kept: the run's directory may be moved
-        follower = self._followers.setdefault(key, Follower(path))
-        follower.path = path
-        data, size = b"", self._grown[key]
+            self._write_all(self._view.finish(task))
+        follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
+        follower.path = self._run.log_path(*key)  # the run's directory may have been moved
         try:
             data = follower.read(CHUNK)
         except (OSError, OrchError) as error:
             if key not in self._unreadable:
                 self._unreadable.add(key)
                 self._write_all([("stderr", f"orch: {clean(str(error))}; its lines are shown once it can be read\n")])
+            return
         if data:
             self._write_all([(stream, self._view.render(task, stream, data, now()))])
-        with self._changed:
-            # Without data the file is shorter than reported, because its task has truncated it, or cannot be read: until it grows again.
-            if self._grown[key] == size and (not data or follower.offset >= size):
-                del self._grown[key]
+        if len(data) == CHUNK:  # there may be more
+            self.on_output(task, attempt, stream)

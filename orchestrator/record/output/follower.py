@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,13 +27,11 @@ class Follower:
 
     def read(self, limit: int = BLOCK) -> bytes:
         """The next bytes, at most `limit`; empty if there are none yet. Of a file that became shorter: what is added from then on."""
-        try:
-            with open_file(self.path) as file:
-                self.offset = min(self.offset, os.fstat(file.fileno()).st_size)
-                file.seek(self.offset)
-                data = file.read(limit)
-        except FileNotFoundError:
-            return b""
+        data = b""
+        with contextlib.suppress(FileNotFoundError), open_file(self.path) as file:
+            self.offset = min(self.offset, os.fstat(file.fileno()).st_size)
+            file.seek(self.offset)
+            data = file.read(limit)
         self.offset += len(data)
         return data
 
@@ -49,20 +48,18 @@ def tail_offset(path: Path, lines: int) -> int:
 
     A last line without a line end counts.
     """
-    try:
-        with open_file(path) as file:
-            size = end = file.seek(0, os.SEEK_END)
-            while lines and end:  # back block by block: a log of progress bars may have gigabytes without a line end
-                start = max(0, end - BLOCK)
-                file.seek(start)
-                block = file.read(end - start)
-                if end == size:
-                    block = block.removesuffix(b"\n")
-                found = block.count(b"\n")
-                if found >= lines:
-                    return start + len(block.rsplit(b"\n", lines)[0]) + 1
-                lines -= found
-                end = start
-            return end
-    except FileNotFoundError:
-        return 0
+    end = 0
+    with contextlib.suppress(FileNotFoundError), open_file(path) as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while lines and end:  # back block by block: a log of progress bars may have gigabytes without a line end
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            block = file.read(end - start)
+            if end == size:
+                block = block.removesuffix(b"\n")
+            found = block.count(b"\n")
+            if found >= lines:
+                return start + len(block.rsplit(b"\n", lines)[0]) + 1
+            lines -= found
+            end = start
+    return end

@@ -15,7 +15,6 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from .lines import strip_colors
 
@@ -35,11 +34,8 @@ _BAR = re.compile(
 _EPOCH = re.compile(r"Epoch \d+/\d+", re.ASCII)
 
 
-def fold_bars(lines: list[str], folded: Counter[str]) -> list[str]:
-    """The lines without progress, in order; the same list object if none is progress. Text of the program behind a bar is a line.
-
-    `folded`: counts the lines of progress, as ``bars``.
-    """
+def without_bars(lines: list[str]) -> list[str]:
+    """The lines without progress, in order; the same list object if none is progress. Text of the program behind a bar is a line."""
     if not any("/s" in line or "- ETA: " in line or line.startswith("Epoch ") for line in lines):
         return lines
     shown = []
@@ -48,8 +44,6 @@ def fold_bars(lines: list[str], folded: Counter[str]) -> list[str]:
         found = _BAR.match(text)
         if not _EPOCH.fullmatch(text) and (found is None or found["rest"].startswith(" - ")):
             shown.append(line)
-            continue
-        folded["bars"] += 1
-        if found and (rest := found["rest"].strip(" ")):
+        elif found and (rest := found["rest"].strip(" ")):
             shown.append(rest)
     return shown

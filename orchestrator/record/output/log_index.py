@@ -12,7 +12,7 @@ import contextlib
 from pathlib import Path
 
 from ..storage.run_directory import RunDir
-from ..storage.run_files import open_file, private_opener
+from ..storage.run_files import open_file, private_opener, read_file
 from .follower import BLOCK
 
 EVERY_S = 1.0
@@ -50,17 +50,15 @@ class KeptMarks:
     def __init__(self, run: RunDir, at: float = 0.0) -> None:
         self._run, self.at = run, at
         self._marks: dict[str, list[tuple[float, int]]] = {}
-        with contextlib.suppress(FileNotFoundError), open_file(_path(run)) as file:
-            for line in file.read().decode("ascii", "replace").splitlines(keepends=True):
-                if line.endswith("\n"):  # otherwise the line is still being written
-                    with contextlib.suppress(ValueError):  # an incomplete line: the disk was full
-                        self._add(line)
-
-    def _add(self, line: str) -> None:
-        at, *sizes = line.split()
-        for text in sizes:
-            key, _, size = text.partition("=")
-            self._marks.setdefault(key, []).append((float(at), int(size)))
+        kept = b""
+        with contextlib.suppress(FileNotFoundError):
+            kept = read_file(_path(run))
+        for line in kept.decode("ascii", "replace").splitlines():
+            with contextlib.suppress(ValueError):  # an incomplete line: the disk was full, or the line is still being written
+                time, *sizes = line.split()
+                for text in sizes:
+                    key, _, size = text.partition("=")
+                    self._marks.setdefault(key, []).append((float(time), int(size)))
 
     def offset(self, task: str, attempt: int, stream: str) -> int:
         """The offset of a line from which on a reader gets all output that was written at the time `at` or later."""

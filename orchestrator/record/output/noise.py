@@ -3,10 +3,9 @@
 A line is noise by its shape:
 
 * Every C++ line of level INFO (``I0000 … file.cc:12] …``) is noise, whoever wrote it.
-* A C++ warning or error is noise if it is on a short list (`_HARMLESS`). INFO lines of TensorFlow's Python code are noise if they are on
-  another one (`_PYTHON`).
-* A C++ warning or error about a lost connection or an aborted call (`_LOSS`) is noise, and is counted apart.
-* Lines of ``tf.debugging.set_log_device_placement(True)`` are noise, and are counted apart: `orch placement` sums them up.
+* A C++ warning or error is noise if it is on a short list (`_HARMLESS`).
+* A C++ warning or error about a lost connection or an aborted call (`_LOSS`) is noise.
+* Lines of ``tf.debugging.set_log_device_placement(True)`` are noise: `orch placement` sums them up.
 * A warning of an installed Python package is noise if a task of this run has printed the same one before.
 * A line that belongs to a noise line is noise: a node, a peer, the text of a protocol buffer.
 
@@ -17,7 +16,6 @@ The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tes
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Literal
 
 # Both shapes of a C++ log line. absl's Python line looks like the first one.
@@ -46,25 +44,6 @@ _HARMLESS = (
 )
 # The statuses of a call that a lost or stopping peer has ended, and all that the coordination service says at these levels.
 _LOSS = re.compile(r"\b(?:UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |coordination_service\w*\.(?:cc|h):")
-_PYTHON_LINE = "INFO:tensorflow:"
-_PYTHON = (
-    # tensorflow/python/distribute: collective_all_reduce_strategy, mirrored_strategy, cross_device_ops
-    "Enabled multi-worker collective ops with available devices: ",
-    "Waiting for the cluster, timeout = ",
-    "Cluster is ready.",
-    "Check health not enabled.",
-    "MultiWorkerMirroredStrategy with cluster_spec = ",
-    "Single-worker MultiWorkerMirroredStrategy with local_devices = ",
-    "Using MirroredStrategy with devices ",
-    "Collective all_reduce tensors: ",
-    "Collective all_reduce IndexedSlices: ",
-    # parameter_server_strategy, parameter_server_strategy_v2
-    "`tf.distribute.experimental.ParameterServerStrategy` is initialized with cluster_spec: ",
-    "ParameterServerStrategyV2 is now connecting to cluster with cluster_spec: ",
-    "ParameterServerStrategy (CentralStorageStrategy if you are using a single machine) with compute_devices = ",
-    "Multi-worker ParameterServerStrategy with cluster_spec = ",
-    "Number of GPUs on workers: ",
-)
 # The end of a dataset, as a coordinator reports it for every closure that it had scheduled: cluster_coordinator.py.
 _CLOSURE = re.compile(
     r"(?:ERROR:tensorflow:|E\d{4} \d\d:\d\d:[\d.]+ +\d+ cluster_coordinator\.py:\d+\] )"
@@ -97,6 +76,7 @@ _EMPTY_FOLLOWS = re.compile(r"  File |.*Graph execution error:\Z")
 _DUMP = re.compile(r"goo\.gle/debug\w+ *\Z")
 _DUMP_LINE = re.compile(r"(?:  )*(?:[a-z_]+(?: \{|: .*)|\})\Z")
 
+_SHAPES = (_LOG_LINE, _PREAMBLE, _CLOSURE, _WARNING)
 _FIRST = frozenset("IWET2/")
 """How a line that may be noise begins: with a level, WARNING, INFO, To, the year, or the path of a package."""
 
@@ -104,16 +84,14 @@ _FIRST = frozenset("IWET2/")
 class Noise:
     """Recognises the noise in the lines of one stream. Each stream has its own object; the lines are given in order.
 
-    `folded`: counts the noise lines: ``noise``, ``losses``, ``placements``.
     `warnings`: the packages' warnings that tasks of this run have printed so far. All streams of a view share this set.
     `shows_losses`: lines about a lost connection are no noise here.
     """
 
-    def __init__(self, folded: Counter[str] | None = None, warnings: set[str] | None = None, *, shows_losses: bool = False) -> None:
-        self._folded = Counter() if folded is None else folded
+    def __init__(self, warnings: set[str] | None = None, *, shows_losses: bool = False) -> None:
         self._warnings = set() if warnings is None else warnings
         self._shows_losses = shows_losses
-        self._before: Literal["", "noise", "losses", "warning", "dump"] = ""
+        self._before: Literal["", "noise", "warning", "dump"] = ""
         """What the line before was, if lines may belong to it."""
         self._last = ""
 
@@ -122,51 +100,46 @@ class Noise:
         if not self._before:
             # Ordinary output returns here: the first character of each line decides.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
-            if not any(_LOG_LINE.match(line) or _is_noise(line) or _WARNING.match(line) or _says_placement(line) for line in suspects):
+            if not any(_says_placement(line) or any(shape.match(line) for shape in _SHAPES) for line in suspects):
                 return lines
         return [line for line in lines if not self.hides(line)]
 
     def hides(self, line: str) -> bool:
         """Whether this next line of the stream is noise."""
-        kind = self._kind(line)
-        if kind:
-            self._folded[kind] += 1
+        hidden = self._belongs(line) or self._is_hidden(line)
         self._last = line
-        return bool(kind)
+        return hidden
 
-    def _kind(self, line: str) -> str:
-        """Under which name the line is counted; empty if it is shown."""
-        before = self._before
-        if before and self._belongs(line):
-            return "losses" if before == "losses" else "noise"
+    def _is_hidden(self, line: str) -> bool:
         self._before = ""
         if _says_placement(line):
-            return "placements"
+            return True
         if line[:1] not in _FIRST:
-            return ""
+            return False
         if line in self._warnings:
             self._before = "warning"
-        elif _is_noise(line):
+        elif _is_noise(line, self._shows_losses):
             self._before = "noise"
-        elif not self._shows_losses and _is_loss(line):
-            self._before = "losses"
         elif _WARNING.match(line):
             self._warnings.add(line)
-        kind = "noise" if self._before == "warning" else self._before
+        hidden = bool(self._before)
         if _DUMP.search(line) and _LOG_LINE.match(line):
             self._before = "dump"
-        return kind
+        return hidden
 
     def _belongs(self, line: str) -> bool:
         """Whether the line belongs to the one before it."""
-        if self._before == "warning":  # the line of source below it
-            self._before = ""
-            return line.startswith("  ")
-        if self._before == "dump":
-            if not line:
+        match self._before:
+            case "warning":  # the line of source below it
                 self._before = ""
-            return not line or _DUMP_LINE.match(line) is not None
-        return _DETAIL.match(line) is not None or (not line and _EMPTY_FOLLOWS.match(self._last) is not None)
+                return line.startswith("  ")
+            case "dump":
+                if not line:
+                    self._before = ""
+                return not line or _DUMP_LINE.match(line) is not None
+            case "noise":
+                return _DETAIL.match(line) is not None or (not line and _EMPTY_FOLLOWS.match(self._last) is not None)
+        return False
 
 
 def _says_placement(line: str) -> bool:
@@ -180,20 +153,11 @@ def _says_placement(line: str) -> bool:
     return level == "I" and found[3] == "cc" and (_EXECUTED.match(line, text) or _PLACED.match(line, text)) is not None
 
 
-def _is_noise(line: str) -> bool:
-    """Whether a line, by itself, is noise or the first line of some."""
+def _is_noise(line: str, shows_losses: bool) -> bool:
+    """Whether a line, by itself, is noise or the first line of some. `shows_losses`: lines about a lost connection are none."""
     found = _LOG_LINE.match(line)
-    if found is None:
-        if line.startswith(_PYTHON_LINE):
-            return line.startswith(_PYTHON, len(_PYTHON_LINE))
+    if found is None or found[3] == "py":
         return _PREAMBLE.match(line) is not None or _CLOSURE.match(line) is not None
-    level, text = found[1] or found[2], found.end()
-    if found[3] == "py":
-        return (level == "I" and line.startswith(_PYTHON, text)) or _CLOSURE.match(line) is not None
-    return level == "I" or line.startswith(_HARMLESS, text)
-
-
-def _is_loss(line: str) -> bool:
-    """Whether a C++ warning or error is about a lost connection."""
-    found = _LOG_LINE.match(line)
-    return found is not None and found[3] != "py" and _LOSS.search(line) is not None
+    if (found[1] or found[2]) == "I" or line.startswith(_HARMLESS, found.end()):
+        return True
+    return not shows_losses and _LOSS.search(line) is not None

@@ -6,53 +6,19 @@ A line is ``{"event": NAME, …fields…}``, an event of `model.run.events`: ``T
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from worker.protocol.codec import ContractError, from_json, to_json
 
-from ...model.run.events import Event, TaskReported
+from ...model.run.events import Event
+from .run_files import open_file
 
-REPORTS_S = 5.0
-"""The least time between two recorded reports of a task, in seconds. Without this limit, a hundred tasks would record millions a day."""
-
-
-class ReportLimit:
-    """Limits a task's reports in `events.jsonl` to one in `REPORTS_S` seconds.
-
-    The latest report is recorded before any other event, so replaying the file gives the same decisions. Call `flush` `REPORTS_S` seconds
-    after `holds` becomes true.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[str, TaskReported] = {}
-        self._recorded_at: dict[str, float] = {}
-
-    def due(self, event: Event) -> list[Event]:
-        """The events to record now that `event` has happened."""
-        if not isinstance(event, TaskReported):
-            return [*self.flush(), event]
-        if event.at - self._recorded_at.get(event.task, -REPORTS_S) < REPORTS_S:
-            self._held[event.task] = event
-            return []
-        self._held.pop(event.task, None)
-        self._recorded_at[event.task] = event.at
-        return [event]
-
-    @property
-    def holds(self) -> bool:
-        """Whether a report is not recorded yet."""
-        return bool(self._held)
-
-    def flush(self) -> list[TaskReported]:
-        """The reports to record now."""
-        held = list(self._held.values())
-        self._held.clear()
-        self._recorded_at.update((event.task, event.at) for event in held)
-        return held
+if TYPE_CHECKING:
+    from .run_directory import RunDir
 
 
 def _name(cls: type[Any]) -> str:
@@ -67,15 +33,26 @@ def to_line(event: Event) -> bytes:
     return json.dumps({"event": _name(type(event)), **to_json(event)}, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def from_lines(lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events in these lines. A last line without a newline is still being written, and is skipped."""
-    for fields in objects(takewhile(lambda line: line.endswith(b"\n"), lines)):
-        try:
-            cls = _BY_NAME.get(fields.pop("event", ""))
-            if cls is not None:
-                yield from_json(cls, fields)
-        except (ValueError, TypeError, ContractError):
-            continue
+class EventReader:
+    """Reads the events of a run as they are recorded."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run, self._offset = run, 0
+
+    def new(self) -> Iterator[Event]:
+        """The events that were recorded since the last call."""
+        for fields in objects(self._new_lines()):
+            with contextlib.suppress(ValueError, TypeError, ContractError):
+                if cls := _BY_NAME.get(fields.pop("event", "")):
+                    yield from_json(cls, fields)
+
+    def _new_lines(self) -> Iterator[bytes]:
+        with contextlib.suppress(FileNotFoundError), open_file(self._run.path / "events.jsonl") as file:
+            file.seek(self._offset)
+            for line in file:
+                if line.endswith(b"\n"):  # otherwise the line is still being written
+                    self._offset += len(line)
+                    yield line
 
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ from worker.protocol.codec import ContractError, from_json, to_json
 from worker.protocol.task_id import STACKS, file_of
 
 from ...errors import OrchError
-from .run_files import open_file, read_file, write_all, write_whole
+from .run_files import read_file, write_all, write_whole
 from .run_lock import RunLock
 
 # Functions import the model: `orch up` makes the directory and starts its agent first, and imports the model meanwhile.
@@ -62,24 +62,19 @@ class RunDir:
 
     @property
     def path(self) -> Path:
-        """The path of the directory: inside `hold` the present one, even if the directory was moved."""
-        held = self._held  # another thread may leave `hold` meanwhile
-        if held is not None:
-            self._path = Path(held.path)
-        return self._path
+        """The path of the directory: after `hold` the present one, even if the directory was moved."""
+        held = self._held  # another thread may call `let_go` meanwhile
+        return self._path if held is None else Path(held.path)
 
     # --- the controller's side -----------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> None:
         """Keeps the directory open, so that `path` follows a move. Raises OSError if the directory does not exist."""
         self._held = Directory(str(self._path))
-        try:
-            yield
-        finally:
-            self._path = self.path
-            self._held.close()
-            self._held = None
+
+    def let_go(self) -> None:
+        """Ends what `hold` has begun; `path` stays as it is."""
+        self._path, self._held = self.path, None
 
     @property
     def is_gone(self) -> bool:
@@ -164,19 +159,14 @@ class RunDir:
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest_checkpoint(self) -> float:
-        """The newest mtime of a checkpoint's file; 0 if there is none. Beyond `MOST_CHECKPOINTS`, directories count too."""
+        """The newest mtime of a checkpoint's file; 0 if there is none. Beyond `MOST_CHECKPOINTS`, directories count in place of files."""
+        root = str(self.path / "checkpoints")
         newest, seen = 0.0, 0
-        folders = [str(self.path / "checkpoints")]
-        for folder in folders:  # the loop appends to this list
-            with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    seen += 1
-                    if seen > MOST_CHECKPOINTS:
-                        return max(newest, *map(_changed_at, folders))
-                    if not entry.is_dir():
-                        newest = max(newest, _changed_at(entry.path))
-                    elif not entry.is_symlink():
-                        folders.append(entry.path)
+        for folder, folders, names in os.walk(root):
+            seen += len(folders) + len(names)
+            if seen > MOST_CHECKPOINTS:
+                return max(newest, _changed_at(root), _changed_at(folder))
+            newest = max(newest, *(_changed_at(os.path.join(folder, name)) for name in names), 0.0)
         return newest
 
     def last_attempts(self) -> dict[str, int]:
@@ -228,34 +218,23 @@ class RunDir:
             return None
 
     def read_events(self) -> Iterator[Event]:
-        from .event_log import from_lines
+        from .event_log import EventReader
 
-        try:
-            with open_file(self.path / "events.jsonl") as file:
-                yield from from_lines(file)
-        except FileNotFoundError:
-            return
+        return EventReader(self).new()
 
     def read_cluster(self) -> Cluster | None:
         """The state of the run after all recorded events; None if `read_plan` returns None."""
-        planned = self.read_plan()
-        return None if planned is None else self.fold(planned)
-
-    def fold(self, planned: Plan) -> Cluster:
-        """The state of the run of this plan after all recorded events."""
         from ...model.run import lifecycle
         from ...model.run.events import HostLost
+        from .run_progress import Progress
 
-        # Read before the events: a controller writes its last event before it releases the lock.
-        lives = self.lock.is_alive()
-        cluster = lifecycle.of_plan(planned)
-        at = 0.0
-        for event in self.read_events():
-            (cluster, _), at = lifecycle.step(cluster, event), event.at
-        if not cluster.is_over and not lives:
+        lives = self.lock.is_alive()  # read before the events: a controller writes its last event before it releases the lock
+        progress = Progress(self)
+        cluster = progress.read()
+        if cluster is not None and not cluster.is_over and not lives:
             # The controller died without a verdict; its agents have ended with it, and the tasks with them.
-            for host in planned.hosts:
-                cluster, _ = lifecycle.step(cluster, HostLost(host.name, "its controller died", at))
+            for host in dict.fromkeys(task.host for task in cluster.tasks.values()):
+                cluster, _ = lifecycle.step(cluster, HostLost(host, "its controller died", progress.at))
         return cluster
 
 

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import socket
 import stat
 import time
@@ -33,7 +32,7 @@ LOCK_BYTES = 4096
 
 _UNREACHED = {
     errno.ENXIO: "no process of this machine reads its requests; give the same command where it runs",
-    errno.ENOENT: "its directory holds no named pipe for requests (not every file system can)",
+    errno.ENOENT: "its directory holds no named pipe for requests (not every file system can); kill ends this process, and the run with it",
     errno.EAGAIN: "it has not read its last requests; try again",
 }
 
@@ -113,17 +112,10 @@ class RunLock:
         pid, _ = _parse(self._read_held())
         return pid
 
-    def controller_pid_here(self) -> int | None:
-        """The same pid, if the kernel says that this process of this machine holds the lock (``lock`` in proc_pid_fdinfo(5)); else None."""
-        pid = self.controller_pid()
-        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user; or there is no /proc
-            held = self._path.stat()
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(FileNotFoundError):  # the process may close the descriptor at any time
-                    is_open = os.path.samestat(held, os.stat(f"/proc/{pid}/fd/{fd}"))
-                    if is_open and re.search(r"^lock:.* FLOCK .* WRITE ", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE):
-                        return pid
-        return None
+    def describe_controller(self) -> str:
+        """`` (process 4711 on hostA)``, as the lock has it, for a message; empty if the lock names nobody."""
+        pid, host = _parse(self._read_held())
+        return f" (process {pid} on {clean(host)})" if pid is not None else ""
 
     def wait(self) -> None:
         """Returns when no process holds the lock. Raises `OrchError` if the lock cannot be read."""
@@ -143,15 +135,10 @@ class RunLock:
             finally:
                 os.close(fd)
         except OSError as error:
-            held = self._read_held()
-            if held is None:
+            if not self.is_alive():
                 return False
-            pid, host = _parse(held)
-            who = f" (process {pid} on {clean(host)})" if pid is not None else ""
             why = _UNREACHED.get(error.errno or 0) or f"{self._pipe}: {error.strerror or error}"
-            here = self.controller_pid_here()
-            remedy = f"; kill {here} ends it" if here is not None and error.errno == errno.ENOENT else ""
-            raise OrchError(f"{self._place().name}{who} cannot be asked: {why}{remedy}") from None
+            raise OrchError(f"{self._place().name}{self.describe_controller()} cannot be asked: {why}") from None
         return True
 
     def _check_pipe(self, fd: int) -> None:

@@ -12,7 +12,7 @@ from worker.words import few
 
 from ...errors import OrchError, UsageError
 from .run_directory import RunDir
-from .run_files import private_opener, write_whole
+from .run_files import write_whole
 
 if TYPE_CHECKING:  # see run_directory.py
     from ...model.planning.plan import Plan
@@ -33,8 +33,7 @@ def create_run(home: Path, run_id: str) -> RunDir:
         run.path.parent.mkdir(mode=0o700, exist_ok=True)
         run.path.mkdir(mode=0o700)
         try:
-            with open(run.path / "reserve", "wb", opener=private_opener) as file:
-                file.write(b"\0" * RESERVE_BYTES)
+            write_whole(run.path / "reserve", bytes(RESERVE_BYTES))
         except OSError:
             discard(run)
             raise
@@ -88,7 +87,17 @@ def plan_of(run: RunDir) -> Plan:
 
 def cluster_of(run: RunDir) -> Cluster:
     """The state of a run after all recorded events. Raises as `plan_of` does."""
-    return run.fold(plan_of(run))
+    plan_of(run)
+    cluster = run.read_cluster()
+    assert cluster is not None
+    return cluster
+
+
+def check_attempt(run: RunDir, number: int | None) -> None:
+    """Raises `UsageError` for an attempt that the run does not have."""
+    found = run.attempts()
+    if number is not None and number not in found:
+        raise UsageError(f"{run.run_id} has no attempt {number}; it has {', '.join(map(str, found)) or 'none'}")
 
 
 def list_runs(home: Path) -> list[RunDir]:

@@ -26,10 +26,10 @@ OUTCOMES = {
 """How a run ended, in words for people. JSON has the values of `Outcome`."""
 
 
-def say(text: str) -> None:
+def say(text: str, head: str = "orch") -> None:
     """Print a line on stderr. A full disk is no error here: it ends the run where events are recorded."""
     with contextlib.suppress(OSError):
-        print(f"orch: {clean(text)}", file=sys.stderr, flush=True)
+        print(f"{head}: {clean(text)}", file=sys.stderr, flush=True)
 
 
 class Messages:

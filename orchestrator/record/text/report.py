@@ -47,13 +47,13 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     cause = verdict.cause
     if cause is not None and cause.task:
         lines += _describe_failure(cause, run, directory)
-        lines += _describe_suspect(cause, run, cluster)
+        lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect and cluster is not None else []
         lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines.append(f"  {cause.what}")
         if verdict.outcome is Outcome.TIMED_OUT and cluster is not None:
-            lines += _describe_stacks(run, cluster)
+            lines += _describe_stacks(run, cluster, cluster.tasks)
         lines += [] if run.is_gone else [f"  logs: {directory}"]
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
@@ -77,23 +77,12 @@ def _describe_past(verdict: Verdict) -> list[str]:
     return [f"  {left_out} earlier attempts: see events.jsonl", *lines] if left_out else lines
 
 
-def _describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
-    """The lines of code at which the tasks were when their stacks were last collected."""
-    answers = {name: _last_answer(run, name, task.attempt) for name, task in cluster.tasks.items()}
+def _describe_stacks(run: RunDir, cluster: Cluster, tasks: Iterable[str]) -> list[str]:
+    """The lines of code at which these tasks were when their stacks were last collected."""
+    paths = {name: run.stacks_path(name, cluster.tasks[name].attempt) for name in tasks}
+    answers = {name: stack_report.parse(stack_report.read_from(path)) for name, path in paths.items()}
     found = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
     return ["  where the tasks were:", *_indent(found)] if found else []
-
-
-def _last_answer(run: RunDir, task: str, attempt: int) -> stack_report.Answer:
-    return stack_report.parse(stack_report.read_from(run.stacks_path(task, attempt)))
-
-
-def _describe_suspect(cause: Cause, run: RunDir, cluster: Cluster | None) -> list[str]:
-    """The line of code at which the suspected task was, if its stacks were collected before it was stopped."""
-    if not cause.suspect or cluster is None:
-        return []
-    answer = _last_answer(run, cause.suspect, cluster.tasks[cause.suspect].attempt)
-    return [f"  {cause.suspect} was {stack_report.place(stack_report.Answer(answer.frames))}"] if answer.frames else []
 
 
 def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:

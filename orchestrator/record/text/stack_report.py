@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 
 from worker.fast_dataclass import dataclass
@@ -145,25 +145,20 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
 
 
 def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], object]) -> dict[str, str]:
-    """The stacks of each running task after `request` has asked the controller; empty for a task without an answer in time."""
+    """The stacks of each running task after `request` has asked the controller; empty for a task without an answer in time.
+
+    Waits until all Python programs have answered and no file grows, or for `GIVE_UP_S`.
+    """
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: size_of(path) for name, path in files.items()}
+    awaited = files.keys() - {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
     request()
-    never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
-    _wait_until_still(files, before, files.keys() - never)
-    return {name: read_from(path, before[name]) for name, path in files.items()}
-
-
-def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awaited: Collection[str]) -> None:
-    """Returns when the tasks in `awaited` have answered and no file grows, or after `GIVE_UP_S`."""
-    deadline = time.monotonic() + GIVE_UP_S
-    last: dict[str, int] = {}
-    while time.monotonic() < deadline:
+    deadline, texts = time.monotonic() + GIVE_UP_S, dict.fromkeys(files, "")
+    while True:
         time.sleep(POLL_S)
-        sizes = {name: size_of(path) for name, path in files.items()}
-        if sizes == last and all(parse(read_from(files[name], before[name])) for name in awaited):
-            return
-        last = sizes
+        last, texts = texts, {name: read_from(path, before[name]) for name, path in files.items()}
+        if time.monotonic() >= deadline or (texts == last and all(parse(texts[name]) for name in awaited)):
+            return texts
 
 
 def read_from(path: Path, offset: int = 0) -> str:

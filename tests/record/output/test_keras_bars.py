@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.output.keras_bars import fold_bars
+from orchestrator.record.output.keras_bars import without_bars
 from orchestrator.record.output.log_view import LogView
 
 BARS = (
@@ -44,7 +42,7 @@ def test_the_chiefs_bars_are_shown_and_the_others_are_counted() -> None:
     data = told(["hello", "Epoch 1/2", *BARS, "bye"])
     assert view.render("worker-1", "stdout", data) == "worker-1 | hello\nworker-1 | bye\n"
     assert view.render("worker-0", "stdout", data).count("\n") == len(BARS) + 3
-    assert view.folded_note == "11 lines of Keras's progress folded, which repeat the chief's; --all shows all lines"
+    assert view.folded_note == "11 lines of TensorFlow's own messages folded; --all shows all lines"
 
 
 def test_who_asks_sees_all_bars() -> None:
@@ -57,14 +55,14 @@ def test_who_asks_sees_all_bars() -> None:
 
 @pytest.mark.parametrize("line", OTHERS)
 def test_a_line_that_only_looks_alike_is_shown(line: str) -> None:
-    assert fold_bars([line], Counter()) == [line]
+    assert without_bars([line]) == [line]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x1b"), max_size=60), max_size=20))
 def test_text_is_shown(lines: list[str]) -> None:
-    assert fold_bars(lines, Counter()) == lines
+    assert without_bars(lines) == lines
 
 
 def test_what_is_printed_behind_a_bar_is_a_line() -> None:
     lines = [f"{BARS[0]}my line 5", f"{BARS[0]}12 done", f"{BARS[6]}[1, 2]"]
-    assert fold_bars(lines, Counter()) == ["my line 5", "12 done", "[1, 2]"]
+    assert without_bars(lines) == ["my line 5", "12 done", "[1, 2]"]

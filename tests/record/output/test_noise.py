@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,20 +23,8 @@ def lines_of(name: str) -> list[str]:
 def test_a_real_start_is_noise_from_end_to_end(name: str) -> None:
     lines = lines_of(name)
     assert lines
-    assert Noise().fold(lines) == []
-
-
-def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
-    shown = Noise().fold(lines_of("tf2.21-parameter-server-chief-0-info.log"))
-    # The script had set the level to INFO; what it asked for beyond the start is not ours to hide.
-    assert sorted(set(shown)) == [
-        "INFO:tensorflow:ClusterCoordinator destructor: stopping cluster",
-        "INFO:tensorflow:Start cancelling remote resource-building functions",
-        "INFO:tensorflow:Stopping cluster, starting with failure handler",
-        "INFO:tensorflow:Stopping queue",
-        "INFO:tensorflow:Stopping workers",
-        "INFO:tensorflow:Waiting for all global closures to be finished.",
-    ]
+    shown = Noise().fold(lines)
+    assert [line for line in shown if not line.startswith("INFO:tensorflow:") and ".py:" not in line] == [], "these it has asked for"
 
 
 @pytest.mark.parametrize(
@@ -52,9 +39,6 @@ def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
         "numerical results due to floating-point round-off errors from different computation orders. To turn them off, set the "
         "environment variable `TF_ENABLE_ONEDNN_OPTS=0`.",
         "I0000 00:00:1739936883.011491  576052 cuda_dnn.cc:529] Loaded cuDNN version 90300",
-        "INFO:tensorflow:Waiting for the cluster, timeout = inf",
-        "INFO:tensorflow:Cluster is ready.",
-        "I1121 03:33:01.595343 140549862341504 mirrored_strategy.py:423] Using MirroredStrategy with devices ('/job:worker/task:1',)",
     ],
 )
 def test_lines_of_other_builds_and_hosts(line: str) -> None:
@@ -68,8 +52,9 @@ def test_lines_of_other_builds_and_hosts(line: str) -> None:
         "I am worker 0",
         "Epoch 1/10",
         "INFO:root:started",
-        "INFO:tensorflow:Saving checkpoints for 0 into model.ckpt.",
-        "INFO:tensorflow:my own message about the cluster",
+        # of these, a script gets only what it asks for
+        "INFO:tensorflow:Cluster is ready.",
+        "I1121 03:33:01.595343 140549862341504 mirrored_strategy.py:423] Using MirroredStrategy with devices ('/job:worker/task:1',)",
         "WARNING:tensorflow:Using MirroredStrategy with devices ()",
         "WARNING: All log messages",
         "To enable the following instructions: read the manual",
@@ -94,11 +79,9 @@ WHERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 @pytest.mark.parametrize("path", sorted(PLACEMENT_SAMPLES.iterdir()), ids=lambda path: path.name)
-def test_lines_that_say_where_operations_ran_are_folded_and_counted_apart(path: Path) -> None:
+def test_lines_that_say_where_operations_ran_are_folded(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if "task:0/device:CPU" in line and "specification" not in line]
-    folded = Counter[str]()
-    assert Noise(folded).fold(lines) == []
-    assert folded == {"placements": len(lines)}
+    assert Noise().fold(lines) == []
 
 
 @pytest.mark.parametrize(
@@ -152,16 +135,13 @@ LOST = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt", "tf2.21-peer
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_a_lost_connection_is_noise_that_is_counted_apart(name: str) -> None:
+def test_a_lost_connection_is_noise(name: str) -> None:
     lines = lines_of(name)
     news, own = lines[: start_of_traceback(lines)], lines[start_of_traceback(lines) :]
     told = [line for line in news if line[0] == "E" or ": E " in line or "rendezvous" in line]
     assert told
-    folded = Counter[str]()
-    shown = [line for line in Noise(folded).fold(lines) if "Warning: " not in line and not line.startswith("  self.data_adapter")]
+    shown = [line for line in Noise().fold(lines) if "Warning: " not in line and not line.startswith("  self.data_adapter")]
     assert shown == own, "its own traceback is shown"
-    details = [line for line in news if line.startswith(("Additional GRPC", ":", "The error could", "\t [["))]
-    assert len(told) <= folded["losses"] <= len(told) + len(details)
     assert set(told) <= set(Noise(shows_losses=True).fold(lines)), "the report shows them"
 
 
@@ -192,7 +172,7 @@ WARNED = [
 
 def test_a_package_s_warning_is_shown_once_for_all_tasks_and_the_program_s_own_each_time() -> None:
     shared: set[str] = set()
-    first, second = (Noise(Counter(), shared) for _ in range(2))
+    first, second = (Noise(shared) for _ in range(2))
     assert first.fold([*WARNED, "Epoch 1"]) == [*WARNED, "Epoch 1"]
     assert second.fold([*WARNED, "  indented", "Epoch 1"]) == ["  indented", "Epoch 1"]
     assert second.fold([WARNED[0], "Epoch 1"]) == ["Epoch 1"]
