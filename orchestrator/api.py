@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from .model.spec.document import Node
 from .model.spec.parse import parse, to_document
 from .model.spec.tree import refusal
 from .record.storage.run_store import discard
-from .sources import Overlay, as_seen_from, instead_of_others, read_file, tasks_directory
+from .sources import as_seen_from, read_file, tasks_directory, with_program
 from .starting import create, start_controller
 
-FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options() if option.says != "false"}
-"""The flags of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""
+FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options()}
+"""The options of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""
 OTHERS = {"env": "defaults.env", "devices": "defaults.devices"}
 """Two more keywords. Any other keyword is a key of orch.yaml."""
 
@@ -90,11 +90,13 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSp
     for path, value in _overlays(keywords):
         if value.value != {} or not documents.has(document, path):  # an empty mapping has no key to change
             document = documents.overlay(document, path, value)
+    programs = {kind: keywords[kind] for kind in PROGRAM_KINDS if keywords.get(kind) is not None}
+    for kind, target in programs.items():
+        place = f"launch({kind}=…)"
+        document = with_program(document, kind, _file_name(target, place), place)
     if script is not None:
-        directory = tasks_directory(document, base)
-        for path, value in _program("script", as_seen_from(directory, script, "script"), "launch"):
-            document = documents.overlay(document, path, value)
-    named = [name for name, value in (("a script", script), *((kind, keywords.get(kind)) for kind in PROGRAM_KINDS)) if value is not None]
+        document = with_program(document, "script", as_seen_from(tasks_directory(document, base), script, "script"), "launch")
+    named = [*(["a script"] if script is not None else []), *programs]
     if len(named) > 1:
         raise UsageError(f"launch is given {' and '.join(named)}; only one program can run")
     if not (isinstance(document.value, dict) and any(kind in document.value for kind in PROGRAM_KINDS)):
@@ -114,18 +116,16 @@ def _read(program: Program | None) -> tuple[Node, str, str | None]:
     return documents.empty(), os.getcwd(), name
 
 
-def _overlays(keywords: Mapping[str, Any]) -> Iterator[Overlay]:
+def _overlays(keywords: Mapping[str, Any]) -> Iterator[tuple[list[str], Node]]:
     """The changes that the keywords make: first the keys of orch.yaml, then the flags, which override them."""
     for name, value in sorted(keywords.items(), key=lambda item: item[0] in FLAGS):
-        if value is None:
+        if value is None or name in PROGRAM_KINDS:
             continue
         place, flag = f"launch({name}=…)", FLAGS.get(name)
-        if name in PROGRAM_KINDS:
-            yield from _program(name, _file_name(value, place), place)
-        elif flag is None or isinstance(value, Mapping):  # backend="ssh" is the flag, backend={"type": "ssh"} the key
+        if flag is None or isinstance(value, Mapping):  # backend="ssh" is the flag, backend={"type": "ssh"} the key
             yield from _leaves(OTHERS.get(name, name).split("."), value, place)
         else:
-            yield from _leaves(flag.path.split("."), int(value) if isinstance(value, bool) and flag.says == "1" else value, place)
+            yield from _leaves(flag.path.split("."), int(value) if isinstance(value, bool) and "1" in flag.says else value, place)
 
 
 def _file_name(value: Any, place: str) -> str:
@@ -135,11 +135,7 @@ def _file_name(value: Any, place: str) -> str:
         raise refusal(place, f"must be a text, not a value of type {type(value).__name__}") from None
 
 
-def _program(kind: str, target: str, place: str) -> Iterable[Overlay]:
-    return [*instead_of_others(kind, place), ((kind,), Node(target, place, target))]
-
-
-def _leaves(path: list[str], value: Any, place: str) -> Iterator[Overlay]:
+def _leaves(path: list[str], value: Any, place: str) -> Iterator[tuple[list[str], Node]]:
     """The values at `path` and below: a mapping changes only the keys that it has."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():

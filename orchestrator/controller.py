@@ -25,7 +25,6 @@ if __name__ == "__main__":  # before any import of orch
 import asyncio
 import contextlib
 import functools
-import json
 import os
 import traceback
 from collections.abc import Callable, Sequence
@@ -41,7 +40,7 @@ from .backends import load
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
 from .model.spec import ClusterSpec
-from .model.spec.document import from_data, read
+from .model.spec.document import read
 from .model.spec.parse import parse
 from .record.storage.run_directory import RunDir
 from .record.text import timeline
@@ -210,11 +209,7 @@ def read_spec(rundir: RunDir) -> ClusterSpec:
         text = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    try:
-        document = from_data(json.loads(text), str(path))  # orch itself writes JSON; no YAML reader has to be imported for that
-    except ValueError:
-        document = read(text, str(path))
-    return parse(document, workdir=os.getcwd())
+    return parse(read(text, str(path)), workdir=os.getcwd())
 
 
 def _shown(path: Path) -> Path:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .errors import Problem, SpecError, UsageError
 from .model.spec import PROGRAM_KINDS
 from .model.spec import document as documents
 from .model.spec.document import Node
-
-Overlay = tuple[str | Sequence[str], Node]
-"""A path of the spec, and the value that replaces the value there."""
 
 
 def read_file(name: str | None) -> tuple[Node, str]:
@@ -30,21 +26,19 @@ def read_whole(path: Path) -> bytes:
     """The bytes of a file that is no longer than a spec may be. Raises `UsageError`, `SpecError`."""
     try:
         with open(path, "rb") as file:
-            # One byte more than allowed is enough for the error; the rest of a huge file is not read.
-            data = file.read(documents.MAX_BYTES + 1)
-            size = os.fstat(file.fileno()).st_size
+            data = file.read(documents.MAX_BYTES + 1)  # one byte more than allowed: the rest of a huge file is not read
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    if size > documents.MAX_BYTES:
-        raise SpecError(Problem(str(path), f"{size / 1e6:.1f} MB long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
+    if len(data) > documents.MAX_BYTES:
+        raise SpecError(Problem(str(path), f"too long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
     return data
 
 
-def instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
-    """Empty the keys of the other kinds of program: a chosen program replaces a program from a weaker source."""
-    for kind in PROGRAM_KINDS:
-        if kind != chosen:
-            yield (kind,), Node(None, place, "")
+def with_program(document: Node, kind: str, target: str, place: str) -> Node:
+    """The document with this program in place of any other."""
+    for other in PROGRAM_KINDS:
+        document = documents.overlay(document, other, Node(target if other == kind else None, place, target))
+    return document
 
 
 def tasks_directory(document: Node, base: str) -> str:

@@ -26,48 +26,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = options()
 
 GROUPS = {
-    "What runs": ("script", "module", "command", "python", "workdir", "defaults.env", "prepare", "keras", "serve", "name"),
+    "What runs": (
+        *("script", "module", "command", "python", "workdir", "defaults.env", "prepare", "keras", "serve", "name"),
+        *("file", "no_python", "variables", "assignments"),
+    ),
     "The cluster": ("strategy", "tasks", "tpu"),
     "Devices": ("defaults.devices",),
     "Input": ("input",),
     "Limits and restarts": ("timeouts", "restart"),
-    "Where the tasks run": ("backend", "ports"),
-    "Output": ("defaults.log_level",),
+    "Where the tasks run": ("backend", "ports", "hostfile"),
+    "Output": ("defaults.log_level", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
 }
-"""The headings of the settings in a help text, with the keys of orch.yaml below each. Other settings are below `OTHER_SETTINGS`."""
-OTHER_SETTINGS = "Other settings"
-HELPERS = {
-    "file": "What runs",
-    "no_python": "What runs",
-    "variables": "What runs",
-    "assignments": "What runs",
-    "hostfile": "Where the tasks run",
-    **dict.fromkeys(("home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"), "Output"),
-}
-"""The headings of options that are not settings. All other options are about the command itself."""
+"""The headings of a help text. Below each: keys of orch.yaml, and parameters of options that are no settings."""
+OTHERS = "This command"
 
 
 def _heading(parameter: str) -> str:
-    """The heading of an option; empty for an option about the command itself."""
-    if parameter in HELPERS:
-        return HELPERS[parameter]
-    path = next((option.path for option in OPTIONS if option.parameter == parameter), "")
+    """The heading of an option."""
+    path = next((option.path for option in OPTIONS if option.parameter == parameter), parameter)
     found = (heading for heading, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}."))
-    return next(found, OTHER_SETTINGS if path else "")
+    return next(found, OTHERS)
 
 
 class ScriptCommand(click.Command):
     """A command whose words after ``--`` are arguments of the script. Its help text has the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*GROUPS, OTHER_SETTINGS, "")}
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*GROUPS, OTHERS)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 groups[_heading(parameter.name or "")].append(record)
         for heading, rows in groups.items():
             if rows:
-                with formatter.section(heading or "This command"):
+                with formatter.section(heading):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,8 +80,11 @@ class ScriptCommand(click.Command):
             raise
 
 
-def _join(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | None:
-    return ",".join(texts) if texts else None
+class _Switch(click.Option):
+    """An option for true and false. Only its variable can have a wrong value."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return f"'{self.envvar}'"
 
 
 def spec_options(command: F, keys: Sequence[str] = ()) -> F:
@@ -98,14 +93,11 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
     `keys`: the keys of orch.yaml that matter to the command: its help text leaves out the options of other keys. Empty: all matter.
     """
     for option in reversed(OPTIONS):
-        settings: dict[str, Any] = {"help": option.help, "hidden": bool(keys) and option.path.partition(".")[0] not in keys}
-        if not option.says:
-            settings["metavar"] = option.metavar
-            if option.adds_up:
-                settings |= {"multiple": True, "callback": _join}
-        else:
-            settings |= {"is_flag": True, "flag_value": option.says, "default": None}
-        command = click.option(*filter(None, (option.short, option.name)), option.parameter, **settings)(command)
+        is_hidden = bool(keys) and option.path.partition(".")[0] not in keys
+        settings: dict[str, Any] = {"help": option.help, "hidden": is_hidden, "envvar": option.variable, "multiple": option.adds_up}
+        name = f"{option.name}/--no-{option.name[2:]}" if option.says else option.name
+        settings |= {"cls": _Switch, "default": None} if option.says else {"metavar": option.metavar}
+        command = click.option(*filter(None, (option.short, name)), option.parameter, **settings)(command)
     decorators = (
         click.option(
             "--set",

@@ -73,8 +73,6 @@ class Strategy:
     """TensorFlow listens on a port in each task: the task is up when its port is open."""
     implied_by: str = ""
     """A type of tasks, or a section, that selects this strategy if the spec names none."""
-    one_process_because: str = ""
-    """Why there is only one task, if there is a special reason."""
     imports_ahead: bool = True
     """A template may import TensorFlow before the task starts. False if the import depends on the state of the host at the start."""
     sections: tuple[str, ...] = ()
@@ -127,7 +125,7 @@ class Strategy:
         training = {kind: count for kind, count in counts.items() if kind not in DATA_SERVICE}
         strangers = [kind for kind, count in training.items() if count and kind not in self.roles]
         if self.one_process and not strangers and sum(training.values()) != 1:
-            rest = self.one_process_because or f"for several use {DEFAULT.name}"
+            rest = "TensorFlow drives all hosts of a TPU from it" if self.drives_all_hosts else f"for several use {DEFAULT.name}"
             yield "tasks", f"strategy {self.name} runs in one process: it takes 1 task; {rest}", ""
         for kind in strangers:
             yield f"tasks.{kind}.count", f"tasks.{kind}: {kind} tasks are for strategy {with_tasks(kind)}, not {self.name}", ""
@@ -194,7 +192,6 @@ STRATEGIES: dict[str, Strategy] = {
             implied_by="tpu",
             sections=("tpu",),
             drives_all_hosts=True,
-            one_process_because="TensorFlow drives all hosts of a TPU from one process",
             imports_ahead=False,
         ),
         _in_one_process("none", "one task, whose script does what it likes"),

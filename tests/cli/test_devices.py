@@ -45,10 +45,10 @@ def test_every_flag_has_its_setting(orch: Orch) -> None:
 
 
 def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, tmp_path: Path) -> None:
-    task = planned(orch, "--threads", "3,2", "--xla", "--no-tf32", "--determinism")["worker-0"]
+    task = planned(orch, "--threads", "3", "--inter-threads", "2", "--xla", "--no-tf32", "--determinism")["worker-0"]
     assert task["devices"] == {"threads": {"intra": 3, "inter": 2}, "xla": True, "tf32": False, "determinism": True}
     assert (task["env"]["TF_NUM_INTRAOP_THREADS"], task["env"]["TF_NUM_INTEROP_THREADS"]) == ("3", "2")
-    told = {"ORCH_THREADS": ",4", "ORCH_XLA": "off", "ORCH_NO_TF32": "no", "ORCH_DETERMINISM": "0"}
+    told = {"ORCH_INTER_THREADS": "4", "ORCH_XLA": "off", "ORCH_TF32": "yes", "ORCH_DETERMINISM": "0"}
     (tmp_path / "orch.yaml").write_text("defaults: {devices: {threads: {intra: 1, inter: 1}, xla: true}}")
     task = planned(orch, "--threads", "5", env=told)["worker-0"]
     assert task["devices"] == {"threads": {"intra": 5, "inter": 4}, "xla": False, "tf32": True, "determinism": False}
@@ -57,8 +57,8 @@ def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1,2,3", "--threads: '1,2,3' has 3 parts (write INTRA[,INTER])"),
-        ("0,many", "--threads: defaults.devices.threads.intra: must be at least 1, not 0"),
+        ("1,2", "--threads: defaults.devices.threads.intra: must be a whole number, not '1,2'"),
+        ("0", "--threads: defaults.devices.threads.intra: must be at least 1, not 0"),
     ],
 )
 def test_threads_that_cannot_be_are_refused_by_the_flags_name(orch: Orch, text: str, expected: str) -> None:
@@ -129,13 +129,13 @@ def test_threads_that_are_too_few_for_a_parameter_server_are_the_users_own_and_s
     told, given = run()
     assert told == []
     assert min(map(int, given)) >= 4
-    known = f"is known to hang (unset, it would be {given[0]}; --threads INTRA,INTER sets it, too)"
+    known = f"is known to hang (unset, it would be {given[0]}; --inter-threads N sets it, too)"
     every = f"orch: host local: chief-0, worker-0, worker-1, ps-0: TF_NUM_INTEROP_THREADS is 1, with which ParameterServerStrategy {known}"
-    assert run("--threads", "1,1") == ([every], ["1"] * 3)
+    assert run("--threads", "1", "--inter-threads", "1") == ([every], ["1"] * 3)
     assert run(TF_NUM_INTEROP_THREADS="1") == ([every], ["1"] * 3)
     one = f"orch: host local: worker-0, worker-1: TF_NUM_INTEROP_THREADS is 1, with which ParameterServerStrategy {known}"
     assert run("--set", "tasks.worker.env.TF_NUM_INTEROP_THREADS='1'") == ([one], [given[0], "1", given[0]])
-    assert run("--threads", "1,3") == ([], ["3"] * 3)
+    assert run("--threads", "1", "--inter-threads", "3") == ([], ["3"] * 3)
 
 
 def test_a_program_that_is_not_python_is_tied_too(orch: Orch) -> None:

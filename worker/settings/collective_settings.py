@@ -25,5 +25,5 @@ class CollectiveSettings:
         words="no limit",
     )
     implementation: Literal["auto", "ring", "nccl"] | None = setting(
-        None, "The implementation of collective operations.", example="nccl", words="auto, TensorFlow's choice", label="the implementations"
+        None, "The implementation of collective operations.", words="auto, TensorFlow's choice"
     )

@@ -27,26 +27,20 @@ class Setting:
     about: str
     """One sentence: what the setting does."""
     example: str = ""
-    """A value as YAML, on one line, for the file that ``orch init`` writes; empty: the default."""
+    """A value as YAML, on one line, for the file that ``orch init`` writes; empty: the default, or a value of the type."""
     words: str = ""
     """The value without the setting, in words; empty: the field's default."""
     flag: str = ""
-    """Its option on the command line: ``--ps``, or ``-n --workers``. The option's variable follows from it: ORCH_WORKERS."""
+    """Its option on the command line: ``--ps``, or ``-n --workers``. The option's variable follows from it: ORCH_WORKERS. An option for
+    true and false has a second name, such as ``--no-serve``."""
     metavar: str = ""
-    """The placeholder of the value in the help; empty: N for a whole number, S for seconds, NAME for a choice, else TEXT."""
-    help: str = ""
-    """A sentence for ``orch up --help``, if `about` does not fit there."""
-    no: str = ""
-    """The sentence of a second option, ``--no-…``, which turns off a setting that is on by default."""
+    """The placeholder of the value in the help; empty: N for a whole number, S for seconds, the words of a choice, else TEXT."""
     kind: Any = None
-    """How the value is checked, if the field's type is not enough: a `Kind`, a function that makes one when it is first needed, or the name
-    of one in orchestrator/model/spec/derive.py."""
+    """How the value is checked, if the field's type is not enough: a `Kind`, or a function that makes one when it is first needed."""
     least: float | None = None
     most: float | None = None
     """The smallest and the largest number. Without `least`, a number of seconds must be above 0, and a whole number at least 0. Without
     `most`, the largest is a billion."""
-    label: str = ""
-    """The name of the choices in a message: "the levels"."""
     inline: Any = None
     """A section whose keys stand in the mapping of this section itself, in place of a mapping of their own."""
     live: bool = False

@@ -10,19 +10,21 @@ from .declare import setting
 class ThreadSettings:
     """The sizes of TensorFlow's thread pools, which TensorFlow reads from TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS."""
 
+    SHORTHAND = "intra"
+
     intra: int | None = setting(
         None,
         "The number of threads that one operation may use.",
-        example="2",
         words="the cores of the host, divided by its tasks",
+        flag="--threads",
         least=1,
         most=1024,
     )
     inter: int | None = setting(
         None,
         "The number of operations that may run at the same time.",
-        example="2",
         words="TensorFlow's own; with parameter servers at least 4, and at least one more than there are workers",
+        flag="--inter-threads",
         least=1,
         most=1024,
     )
@@ -38,17 +40,15 @@ class DeviceSettings:
         None, "The number of logical CPU devices in each task.", example="1", words="1", flag="--cpus", least=1, most=1024
     )
     threads: ThreadSettings = setting(
-        ThreadSettings(), "The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]", everywhere=True
+        ThreadSettings(), "The sizes of TensorFlow's thread pools: the number intra, or a mapping as here.", everywhere=True
     )
     gpus: int | None = None
     """The number of GPUs that the user has requested and TensorFlow must find. CUDA_VISIBLE_DEVICES names them."""
     memory_growth: bool | None = setting(
         None,
-        "Let a task take GPU memory when the task needs it, not all of it at the start.",
-        example="true",
+        "Let a task take GPU memory when the task needs it, not all of it at the start: one value for all its GPUs.",
         words="false (TensorFlow's own)",
         flag="--memory-growth",
-        kind="growth",
         everywhere=True,
     )
     memory_limit_mb: int | None = setting(
@@ -59,7 +59,6 @@ class DeviceSettings:
         flag="--gpu-memory",
         metavar="MB",
         least=1,
-        most=100_000_000,
     )
     logical_gpus: tuple[int, ...] | None = setting(
         None,
@@ -68,38 +67,25 @@ class DeviceSettings:
         words="one logical GPU with all memory",
         flag="--logical-gpus",
         metavar="MB,MB",
-        kind="sizes",
     )
     soft_placement: bool | None = setting(
-        None,
-        "Fall back to another device if the requested one does not exist.",
-        example="false",
-        words="true (TensorFlow's own)",
-        flag="--soft-placement",
-        no="Fail if a requested device does not exist.",
+        None, "Fall back to another device if the requested one does not exist.", words="true (TensorFlow's own)", flag="--soft-placement"
     )
     log_placement: bool | None = setting(
-        None,
-        "Log the device of every operation. orch placement makes a table of the log.",
-        example="false",
-        words="false",
-        flag="--log-placement",
+        None, "Log the device of every operation. orch placement makes a table of the log.", words="false", flag="--log-placement"
     )
     xla: bool | None = setting(
-        None, "Let XLA compile operations where XLA can (autoclustering).", example="true", words="false (TensorFlow's own)", flag="--xla"
+        None, "Let XLA compile operations where XLA can (autoclustering).", words="false (TensorFlow's own)", flag="--xla"
     )
     tf32: bool | None = setting(
         None,
         "Multiply float32 matrices in TensorFloat-32, which is faster and less precise.",
-        example="false",
         words="true (TensorFlow's own)",
         flag="--tf32",
-        no="Use full float32 precision for matrix products (no TensorFloat-32).",
     )
     determinism: bool | None = setting(
         None,
         "Make every operation give the same result in each run. The script must set a seed.",
-        example="true",
         words="false (TensorFlow's own)",
         flag="--determinism",
         everywhere=True,

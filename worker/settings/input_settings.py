@@ -23,66 +23,44 @@ class InputSettings:
         "How a dataset is divided among the workers. file: each worker reads its share of the files; data: each worker "
         "reads all files and keeps its share of the elements; hint: as the script says with SHARD_HINT; off: each worker "
         "reads and keeps everything; auto: file if the dataset reads files, else data.",
-        example="data",
         words="the script's own, or else auto",
         flag="--auto-shard",
-        metavar="auto|file|data|hint|off",
-        label="the policies",
     )
     global_batch_size: int | None = setting(
         None,
         "The number of elements that all replicas of all workers together take in one step. worker.distribute makes batches of this size.",
-        example="256",
         words="the script's own batches",
         flag="--global-batch-size",
         least=1,
     )
     drop_remainder: bool | None = setting(
-        None,
-        "Leave out the last batch if it is not full. This holds for the batches that worker.distribute makes.",
-        example="true",
-        words="false",
+        None, "Leave out the last batch if it is not full. This holds for the batches that worker.distribute makes.", words="false"
     )
     prefetch: int | None = setting(
         None,
         "The number of batches that each worker reads ahead. -1: tf.data chooses the number. Batches that TensorFlow "
         "fetches to the devices are not counted.",
-        example="-1",
         words=_AS_TENSORFLOW,
         least=-1,
-        most=1_000_000,
     )
     # The next three: tf.distribute.InputOptions
     fetch_to_device: bool | None = setting(
-        None,
-        "Copy each batch to the replica's device before the replica needs the batch.",
-        example="false",
-        words=f"true ({_AS_TENSORFLOW})",
+        None, "Copy each batch to the replica's device before the replica needs the batch.", words=f"true ({_AS_TENSORFLOW})"
     )
     per_replica_buffer_size: int | None = setting(
-        None,
-        "The number of batches that are copied to each replica's device ahead of time.",
-        example="2",
-        words=f"1 ({_AS_TENSORFLOW})",
-        least=0,
-        most=1_000_000,
+        None, "The number of batches that are copied to each replica's device ahead of time.", words=f"1 ({_AS_TENSORFLOW})"
     )
     replication_mode: Literal["per_worker", "per_replica"] | None = setting(
         None,
         "Whether a dataset's function is called once for each worker or once for each replica.",
-        example="per_replica",
         words=f"per_worker ({_AS_TENSORFLOW})",
-        label="the modes",
     )
     shuffle_seed: int | None = setting(
-        None,
-        "The seed for the order of files. With a seed, all workers list the files in the same order.",
-        example="1",
-        words="none",
+        None, "The seed for the order of files. With a seed, all workers list the files in the same order.", words="none"
     )
     # tf.data.Options.deterministic
     deterministic: bool | None = setting(
-        None, "Give the elements in the same order in each run, at some cost in speed.", example="true", words=f"true ({_AS_TENSORFLOW})"
+        None, "Give the elements in the same order in each run, at some cost in speed.", words=f"true ({_AS_TENSORFLOW})"
     )
     files: tuple[str, ...] = setting(
         (),

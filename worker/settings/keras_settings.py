@@ -21,8 +21,6 @@ class KerasSettings:
         "legacy: Keras 2, the package tf-keras; off: TensorFlow's choice, and orch changes nothing in Keras.",
         example="legacy",
         flag="--keras",
-        metavar="auto|v3|legacy|off",
-        label="the ways to use Keras",
     )
     report: bool = setting(True, "Let Keras's fit report its epoch, steps per second, losses and metrics. orch ps shows the report.")
 

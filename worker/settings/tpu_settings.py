@@ -26,13 +26,9 @@ class Partition:
 
     name: str
     """The name for `worker.split`."""
-    dims: tuple[int, ...] = setting(
-        ..., "The number of equal parts into which each dimension of the tensor is split.", example="[1, 2, 4, 1]", kind="parts"
-    )
-    shape: tuple[int | None, ...] | None = setting(
-        None, "The shape of the tensor; null for a size that is unknown.", example="[null, 224, 224, 3]", words="unknown", kind="shape"
-    )
-    dtype: str = setting("float32", "The type of the tensor's elements.", kind="dtype")
+    dims: tuple[int, ...] = setting((), "The number of equal parts into which each dimension of the tensor is split.")
+    shape: tuple[int | None, ...] | None = setting(None, "The shape of the tensor; null for a size that is unknown.", words="unknown")
+    dtype: str = setting("float32", "The type of the tensor's elements.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,6 @@ class TpuSettings:
         words="unknown; TensorFlow checks the shapes when the TPU starts",
         flag="--topology",
         metavar="NAME|XxYxZxC",
-        kind="topology",
     )
     # DeviceAssignment.build
     computation_shape: tuple[int, ...] | None = setting(
@@ -71,7 +66,6 @@ class TpuSettings:
         words="[1, 1, 1, 1], one device for each replica",
         flag="--computation-shape",
         metavar="X,Y,Z,C",
-        kind="computation_shape",
     )
     num_replicas: int | None = setting(
         None, "The number of replicas.", example="1", words="as many as fit", least=1, most=1 << 16, flag="--num-replicas"
@@ -85,15 +79,11 @@ class TpuSettings:
         "the number of parts of each dimension, or a mapping with dims, shape and dtype.",
         example="{image: {dims: [1, 2, 4, 1], shape: [128, 224, 224, 3]}}",
         words="none",
-        kind="partition",
     )
     fallback: Literal["none", "cpu"] = setting(
         "none",
         "What the task does if no TPU is named and this machine has no TPU. none: the task fails; cpu: the task trains on the CPU.",
-        example="cpu",
         flag="--fallback",
-        metavar="none|cpu",
-        label="the fallbacks",
     )
     timeout_s: float = setting(
         300.0,

@@ -23,7 +23,7 @@ from ...model.input.sharding_advice import Planned, advise
 from ...model.input.spec_inputs import SpecInput, input_of
 from ...model.spec import ClusterSpec
 from ...record.output.lines import clean
-from ...sources import read_file
+from ...sources import read_file, with_program
 from ..spec_overlays import says
 
 
@@ -84,12 +84,11 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
 def _spec(file: str | None) -> ClusterSpec:
     """The spec in this file; None: in the orch.yaml of this directory. Raises `OrchError`."""
     from ...model.spec import PROGRAM_KINDS
-    from ...model.spec.document import Node, overlay
     from ...model.spec.parse import parse
 
     document, base = read_file(file)
     if not says(document, *PROGRAM_KINDS):  # the spec is not run
-        document = overlay(document, ("script",), Node("any.py", "orch shards", "any.py"))
+        document = with_program(document, "script", "any.py", "orch shards")
     return parse(document, workdir=base)
 
 

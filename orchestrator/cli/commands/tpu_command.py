@@ -12,13 +12,12 @@ import click
 
 from worker.settings.tpu_settings import Partition, TpuSettings
 
-from ...errors import Problem, SpecError, UsageError
+from ...errors import UsageError
 from ...insight.tpu import tpu_report as words
 from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
-from ...model.spec import document as documents
-from ...model.spec.findings import Findings
 from ...model.spec.kinds import Numbers
+from ...model.spec.tree import scalar
 from ...record.output.log_view import wants_color
 from ..options import ScriptCommand, color_option, spec_options
 from ..spec_overlays import read_spec
@@ -82,14 +81,6 @@ def _partition(dims: str | None, shape: str | None, dtype: str) -> Iterator[Part
         if shape is not None:
             raise UsageError("--shape is the shape of the tensor that --partition splits: give both")
         return
-    parts = tuple(number for number in _numbers(dims, "--partition", unknown=False) if number)
-    whole = None if shape is None else _numbers(shape, "--shape", unknown=True)
+    parts = Numbers().read(scalar(dims, "--partition"))
+    whole = None if shape is None else Numbers(unknown=True).read(scalar(shape, "--shape"))
     yield Partition("", parts, whole, dtype)
-
-
-def _numbers(text: str, place: str, *, unknown: bool) -> tuple[int | None, ...]:
-    findings = Findings()
-    found = Numbers("1,2,4,1", unknown=unknown).check(documents.scalar(text, place), "", findings)
-    if found is None:
-        raise SpecError(*(Problem(place, problem.message, problem.hint) for problem in findings.problems))
-    return found

@@ -12,20 +12,22 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting, settings_of
-from worker.settings.tpu_settings import Partition
-from worker.tensorflow_facts.partition import ITEM_BYTES
 
-from .. import tpu_topology
+from ...errors import Problem
 from .findings import Findings, quoted, shown
-from .kinds import ARGS, ENV, MAX_NUMBER, Checked, Flag, Integer, JsonSchema, Kind, Number, Numbers, OneOf, Struct, Text, or_null
-from .sections.gpu_wish import Growth
+from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, JsonSchema, Kind, Number, Numbers, OneOf, Struct, Text, join, or_null
 from .tree import Node
 
 S = TypeVar("S")
 
-_BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}
-
-
+_BY_TYPE: dict[Any, Kind] = {
+    bool: Flag(),
+    str: Text(),
+    tuple[str, ...]: ARGS,
+    tuple[int, ...]: Numbers(),
+    tuple[int | None, ...]: Numbers(unknown=True),
+    Mapping[str, str]: ENV,
+}
 _STRUCTS: dict[Any, Struct] = {}
 
 
@@ -43,9 +45,8 @@ def _derive(section: type) -> Struct:
         if declared.inline:
             keys |= struct_of(declared.inline).keys
         else:
-            default = _default(field)
-            example = declared.example or ("" if declared.words else default)
-            kind = _kind(declared, hints[field.name])
+            kind, default = _kind(declared, hints[field.name]), _default(field)
+            example = declared.example or (_example(kind) if declared.words else default)
             keys[field.name] = dataclasses.replace(declared, kind=kind, example=example, words=declared.words or default)
     shorthand, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "NAME"))
     return Struct(keys, shorthand, name=name)
@@ -53,21 +54,19 @@ def _derive(section: type) -> Struct:
 
 def _kind(declared: Setting, hint: Any) -> Kind:
     if declared.kind is not None:
-        named = NAMED[declared.kind] if isinstance(declared.kind, str) else declared.kind
-        kind: Kind = named() if callable(named) else named
+        kind: Kind = declared.kind() if callable(declared.kind) else declared.kind
         return kind
     hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
+    most = MAX_NUMBER if declared.most is None else declared.most
     if hint is int:
-        return Integer(int(declared.least or 0), int(_most(declared)))
+        return Integer(int(declared.least or 0), int(most))
     if hint is float:
-        return Number(declared.least, _most(declared))
+        return Number(declared.least, most)
     if get_origin(hint) is Literal:
-        return OneOf(get_args(hint), declared.label)
-    return _BY_TYPE[hint] if hint in _BY_TYPE else struct_of(hint)
-
-
-def _most(declared: Setting) -> float:
-    return MAX_NUMBER if declared.most is None else declared.most
+        return OneOf(get_args(hint))
+    if hint in _BY_TYPE:
+        return _BY_TYPE[hint]
+    return Named(get_args(hint)[0]) if get_origin(hint) is tuple else struct_of(hint)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -82,6 +81,13 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "none" if value == {} else value if isinstance(value, str) else ""
 
 
+def _example(kind: Kind) -> str:
+    """A value of a simple type, as YAML; empty for another type."""
+    if isinstance(kind, Integer):
+        return f"{max(kind.minimum or 0, 1)}"
+    return "true" if isinstance(kind, Flag) else kind.words[0] if isinstance(kind, OneOf) else ""
+
+
 # --- checked data -> values -> plain data --------------------------------------------------------
 
 
@@ -93,7 +99,7 @@ def make(section: type[S], given: Mapping[str, Any], base: Any = None, **special
         if field.name in special or inside is None:
             continue
         before = field.default if base is None else getattr(base, field.name)
-        is_section = _is_section(before) and isinstance(inside, Mapping)
+        is_section = dataclasses.is_dataclass(before) and isinstance(inside, Mapping)
         found[field.name] = make(type(before), inside, before) if is_section else inside
     return section(**found) if base is None else dataclasses.replace(base, **found)
 
@@ -115,7 +121,7 @@ def plain(value: Any, *, leave_out: tuple[str, ...] = (), whole: bool = False) -
 
 
 def _plain(item: Any) -> Any:
-    if _is_section(item):
+    if dataclasses.is_dataclass(item):
         return plain(item)
     if isinstance(item, tuple):
         return [_plain(part) for part in item]
@@ -126,50 +132,27 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
-def _is_section(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and any(True for _ in settings_of(type(value)))
-
-
 @dataclass(frozen=True, slots=True)
-class Named:
+class Named(Kind):
     """A mapping from names, which the user chooses, to values of one section. The value is a tuple of them, each with its `name`."""
 
     section: type
 
-    def check(self, node: Node, path: str, findings: Findings) -> tuple[Any, ...] | None:
+    def check(self, node: Node, path: str, findings: Findings) -> Any:
         if not isinstance(node.value, dict):
-            findings.add(node, path, f"must be a mapping, not {shown(node)}", "write {NAME: ...}")
+            findings.add(path, Problem(node.place, f"must be a mapping, not {shown(node)}", "write {NAME: ...}"))
             return None
         found = (self.check_one(name, item, path, findings) for name, item in node.value.items())
         return tuple(one for one in found if one is not None)
 
     def check_one(self, name: str, node: Node, path: str, findings: Findings) -> Any:
         """The section with this name; None if something is wrong with it."""
-        before, own = len(findings.found), f"{path}.{quoted(name)[1:-1]}"
-        given = {} if node.value is None else struct_of(self.section).check(node, own, findings)
-        if len(findings.found) > before or given is None:
-            return None
-        for field, _ in settings_of(self.section):
-            if field.name not in given and _default_of(field) is dataclasses.MISSING:
-                findings.add(node, own, f"has no {field.name}")
-                return None
-        return make(self.section, given, name=name)
+        before = len(findings.found)
+        given = {} if node.value is None else struct_of(self.section).check(node, join(path, quoted(name)[1:-1]), findings)
+        return None if len(findings.found) > before else make(self.section, given, name=name)
 
     def write(self, values: Sequence[Any]) -> dict[str, Any]:
         return {one.name: plain(one) for one in values}
 
     def json_schema(self) -> JsonSchema:
         return {"type": "object", "additionalProperties": or_null(struct_of(self.section).json_schema())}
-
-
-NAMED: Mapping[str, Kind] = {
-    "growth": Growth(),
-    "sizes": Numbers("[1024, 1024] for two logical GPUs of 1 GB", 100_000_000),
-    "topology": Checked(Text(), lambda text: tpu_topology.parse(text).name),
-    "computation_shape": Checked(Numbers("[1, 1, 1, 2]"), tpu_topology.computation_shape),
-    "partition": Named(Partition),
-    "parts": Numbers("[1, 2, 4, 1]"),
-    "shape": Numbers("[128, 224, 224, 3]", unknown=True),
-    "dtype": OneOf(tuple(ITEM_BYTES), "the types"),
-}
-"""The types that declarations in worker/ refer to by name."""

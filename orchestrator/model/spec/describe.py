@@ -14,7 +14,7 @@ from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting
 
 from .derive import Named, struct_of
-from .kinds import Flag, Integer, Kind, Mapping_, Number, OneOf, Struct, Text, sentence
+from .kinds import Flag, Integer, Kind, Mapping_, Number, OneOf, Struct, sentence
 from .sections.host_list import Hosts
 from .sections.run_sections import ClusterSpec
 from .sections.task_sections import DEVICES, INPUT
@@ -34,20 +34,16 @@ _SHORT = 70
 
 @dataclass(frozen=True, slots=True)
 class SpecOption:
-    """A command-line option for a setting. Flag, ``ORCH_*`` variable and key of orch.yaml are three names of one setting."""
+    """A command-line option for a setting. Option, ``ORCH_*`` variable and key of orch.yaml are three names of one setting."""
 
     name: str
     short: str
     path: str
-    """The key that gets the option's text."""
+    """The key that gets the option's value."""
     help: str
     metavar: str
-    says: str = ""
-    """The value of an option without a text; empty: the option takes a text."""
-    parts: tuple[str, ...] = ()
-    """The keys below `path` that get the parts of the text between commas. Keys without a part keep their values."""
-    is_text: bool = False
-    """The value is always a text, also where YAML would read something else, such as ``null``."""
+    says: tuple[str, ...] = ()
+    """The values of ``--no-name`` and of ``--name``; empty: the option takes a text."""
     adds_up: bool = False
     """A repeated option adds to the value. Of other options the last one counts."""
 
@@ -59,41 +55,31 @@ class SpecOption:
     def parameter(self) -> str:
         return "spec_" + self.name.lstrip("-").replace("-", "_")
 
-    @property
-    def off(self) -> str:
-        """The value of an option without a text if its variable turns it off."""
-        return {"true": "false", "false": "true"}.get(self.says, "0")
-
 
 def options() -> tuple[SpecOption, ...]:
-    """The options of all settings: first --workers, then the other numbers of tasks."""
-    return tuple(sorted(_options(root(), ""), key=lambda option: (not option.path.startswith("tasks."), option.path != "tasks.worker")))
+    """The options of all settings."""
+    return tuple(_options(root(), ""))
 
 
 def _options(struct: Struct, around: str) -> Iterator[SpecOption]:
     for name, key in struct.keys.items():
         if key.flag:
-            yield from _of_key(key, around + name)
+            yield _option(key, around + name)
         if isinstance(key.kind, Struct) and around != "tasks.":
             yield from _options(key.kind, f"{around}{name}.")
 
 
-def _of_key(key: Setting, path: str) -> Iterator[SpecOption]:
+def _option(key: Setting, path: str) -> SpecOption:
     short, _, name = key.flag.rpartition(" ")
-    kind: Kind = key.kind
-    parts: tuple[str, ...] = ()
-    if isinstance(kind, Struct) and kind.shorthand:
-        kind = kind.keys[kind.shorthand].kind
-    elif isinstance(kind, Struct):
-        parts = tuple(kind.keys)
-    metavar = key.metavar or {Integer: "N", Number: "S", OneOf: "NAME"}.get(type(kind), "TEXT")
-    says = "true" if isinstance(kind, Flag) else "1" if kind == Integer(0, 1) else ""
-    text = key.help or sentence(key)
+    kind: Kind = key.kind.keys[key.kind.shorthand].kind if isinstance(key.kind, Struct) else key.kind
+    simple = "|".join(kind.words) if isinstance(kind, OneOf) else "TEXT"
+    if isinstance(kind, Number):
+        simple = "N" if kind.WHOLE else "S"
+    says = ("false", "true") if isinstance(kind, Flag) else ("0", "1") if kind == Integer(0, 1) else ()
+    text = sentence(key)
     if key.words and len(key.words) <= _SHORT and not says and (key.words != "none" or isinstance(kind, OneOf)):
         text += f" Default: {key.words}."
-    yield SpecOption(name, short, path, text, metavar, says, parts, isinstance(kind, Text), isinstance(kind, Hosts))
-    if key.no:
-        yield SpecOption(name.replace("--", "--no-", 1), "", path, key.no, metavar, "false")
+    return SpecOption(name, short, path, text, key.metavar or simple, says, isinstance(kind, Hosts))
 
 
 # --- paths, JSON Schema, template ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Reads a YAML text into a tree of values with places, and overlays such trees.
+"""Reads a text in JSON or YAML into a tree of values with places, and overlays such trees.
 
-PyYAML parses the text. The text is not trusted: its depth and its number of values have limits, and tags and aliases are refused.
+PyYAML parses YAML. The text is not trusted: its depth and its number of values have limits, and tags and aliases are refused.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ MAX_NODES = 100_000
 _NOT_YAML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that YAML does not allow, not even in quotes (YAML 1.2.2, section 5.1)."""
 
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-
 
 def read(text: bytes | str, source: str) -> Node:
-    """The tree of a YAML (or JSON) text whose top level is a mapping. `source`: the name of the text in places, such as ``orch.yaml``.
+    """The tree of a JSON or YAML text whose top level is a mapping. `source`: the name of the text in places, such as ``orch.yaml``.
 
-    Raises `SpecError` with the line and the reason.
+    Raises `SpecError` with the reason, and the line of a YAML text.
     """
-    root = _tree(_decoded(text, source) if isinstance(text, bytes) else text, source)
+    text = _decoded(text, source) if isinstance(text, bytes) else text
+    try:
+        root: Node | None = from_data(json.loads(text), source)
+    except (ValueError, RecursionError):
+        root = _tree(text, source)
     if root is None or root.value is None:
         return Node({}, source)
     if not isinstance(root.value, dict):
@@ -63,12 +65,12 @@ def _tree(text: str, source: str, *, lines: bool = True) -> Node | None:
         line = text.count("\n", 0, found.start()) + 1
         raise refusal(f"{source}:{line}", f"the character U+{ord(found[0]):04X} is not allowed in YAML")
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    if _SURROGATE_ESCAPE.search(text):
-        loader = yaml.BaseLoader  # libyaml refuses surrogates, and JSON needs two for each character above U+FFFF
     try:
         return _Reader(yaml.parse(text, Loader=loader), source, lines=lines).document()
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, text, source) from None
+        mark: Any = error.problem_mark or error.context_mark
+        where = f"column {mark.column + 1}" + (f", {error.context}" if error.context else "")
+        raise refusal(f"{source}:{mark.line + 1}", f"cannot be read as YAML: {error.problem} ({where})") from None
     except yaml.YAMLError as error:
         raise refusal(source, f"cannot be read as YAML: {error}") from None
 
@@ -109,8 +111,7 @@ class _Reader:
             shown = event.tag.replace("tag:yaml.org,2002:", "!!")
             raise refusal(place, f"the tag {shown!r:.80} is not allowed", "write the value without a tag, in quotes if it is a text")
         if kind == "ScalarEvent":
-            text = _joined(event.value)
-            return Node(text, place, text) if event.style else scalar(text, place)
+            return Node(event.value, place, event.value) if event.style else scalar(event.value, place)
         if kind == "SequenceStartEvent":
             return Node([self._node(item, depth + 1) for item in self._inside()], place)
         return self._mapping(place, depth + 1)
@@ -130,26 +131,6 @@ class _Reader:
                 raise refusal(at, f"the key {key!r:.80} is given twice", f"first at {entries[key].place}")
             entries[key] = self._node(next(self._events), depth, at)
         return Node(entries, place)
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _joined(text: str) -> str:
-    """The text with one character for each pair of surrogates, as in JSON. Lone surrogates stay."""
-    if not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _syntax_error(error: Any, text: str, source: str) -> SpecError:
-    mark = error.problem_mark or error.context_mark
-    where = f"column {mark.column + 1}" + (f", {error.context}" if error.context else "")
-    lines = text.splitlines()
-    line = lines[mark.line] if mark.line < len(lines) else ""
-    indent = line[: len(line) - len(line.lstrip())]
-    hint = "indent with spaces, not with tabs" if "\t" in indent else ""
-    return refusal(f"{source}:{mark.line + 1}", f"cannot be read as YAML: {error.problem} ({where})", hint)
 
 
 # --- lookup and overlay -------------------------------------------------------------------------

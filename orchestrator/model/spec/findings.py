@@ -15,17 +15,14 @@ class Findings:
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
-        self._spoiled: set[str] = set()
+        self.spoiled: set[str] = set()
+        """The keys of the whole document that have a mistake: the rules between keys do not look at them."""
 
-    def add(self, node: Node, path: str, message: str, hint: str = "") -> None:
-        """Add a mistake at `path`. The message continues the path: ``must be at least 1, not 0``."""
-        self.note(Problem(node.place, about(path, message), hint), spoils=path)
-
-    def note(self, problem: Problem, *, spoils: str | None = None) -> None:
-        """Add a problem. `spoils`: the path whose value is not reliable because of the problem."""
-        if spoils is not None:
-            self._spoiled.add(spoils)
-        self.found.append(problem)
+    def add(self, path: str, problem: Problem) -> None:
+        """Add a mistake at `path`. The message continues the path: ``must be at least 1, not 0``. An empty path is the whole document."""
+        self.spoiled.add(path.partition(".")[0])
+        message = f"{path}: {problem.message}" if path else problem.message
+        self.found.append(Problem(problem.place, message, problem.hint))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -37,20 +34,6 @@ class Findings:
     def full(self) -> bool:
         """Whether more problems are only counted."""
         return len(self.found) >= MAX_FINDINGS
-
-    def sound(self, paths: Iterable[str]) -> bool:
-        """Whether these paths, and the mappings around them, have no mistakes. ``backend.*``: and nothing inside `backend`."""
-        around = {""}
-        for path in paths:
-            if path.endswith("*") and any(spoiled.startswith(path[:-1]) for spoiled in self._spoiled):
-                return False
-            around.update(path[:end] for end, mark in enumerate(path + ".") if mark == ".")
-        return around.isdisjoint(self._spoiled)
-
-
-def about(path: str, message: str) -> str:
-    """``path: message``; the empty path is the whole document."""
-    return f"{path}: {message}" if path else message
 
 
 # --- messages -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ...errors import Problem, SpecError
 from .derive import make, plain, struct_of
 from .document import Node
 from .findings import Findings
-from .kinds import MAX_NAME, Struct
+from .kinds import MAX_NAME
 from .rules import cluster_rules
 from .rules.device_rules import LEVEL
 from .rules.draft import Draft, draft_of
@@ -40,24 +40,11 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     Raises `SpecError` with every problem of the document.
     """
     findings = Findings()
-    given = _root().check(document, "", findings) or {}
-    draft = draft_of(document, given, findings)
-    for problem in cluster_rules.problems(draft):
-        findings.note(problem)
+    draft = draft_of(document, struct_of(ClusterSpec).check(document, "", findings) or {})
+    findings.found += cluster_rules.problems(draft, findings.spoiled)
     if findings.problems:
         raise SpecError(*findings.problems)
     return _spec(draft, workdir)
-
-
-def _root() -> Struct:
-    """The keys of orch.yaml. A key of a section, or the name of its option, that stands beside the section is told its place."""
-    root, misplaced = struct_of(ClusterSpec), dict[str, str]()
-    for section, key in root.keys.items():
-        for name, inner in key.kind.keys.items() if isinstance(key.kind, Struct) else ():
-            for word in {name, inner.flag.rpartition("--")[2].replace("-", "_")} - {""}:
-                known = f"{misplaced[word]} or" if word in misplaced else f"unknown key {word!r}; write it as"
-                misplaced[word] = f"{known} {section}: {{{name}: ...}}"
-    return replace(root, misplaced=misplaced)
 
 
 def _spec(draft: Draft, workdir: str) -> ClusterSpec:
@@ -129,7 +116,7 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
         **plain(spec, leave_out=("program", "tasks", "env")),
         spec.program.kind: spec.program.target,
         "args": list(spec.program.args),
-        "tasks": {tasks.type: _task_document(tasks, spec) for tasks in spec.tasks},
+        "tasks": {tasks.type: _task_document(tasks, spec) for tasks in spec.tasks if tasks.type != "dispatcher"},
         "defaults": {"env": dict(spec.env)},
     }
 

@@ -55,7 +55,7 @@ def test_a_command_is_a_text_for_the_shell_or_a_list(written: Any, run: tuple[st
         ([], "prepare: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
         ({"run": []}, "prepare.run: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
         ({"once_for": ["x"]}, "prepare: once_for without a command (write prepare: {run: ./fetch.sh})"),
-        ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known (the choices: all and first)"),
+        ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known (write all or first)"),
         ({"run": "x", "once": []}, "prepare: unknown key 'once' (did you mean 'once_for'?)"),
     ],
 )

@@ -34,7 +34,7 @@ def complaints(draft: Draft) -> Iterator[Complaint]:
     """All contradictions, each once."""
     found: dict[Complaint, None] = {}
     for kind, count in draft.counts.items():
-        if not count or kind in DATA_SERVICE or not draft.sound(f"tasks.{kind}.count"):
+        if not count or kind in DATA_SERVICE:
             continue
         own = draft.given.get("tasks", {}).get(kind, {})
         base = (("defaults", draft.given.get("defaults", {})), (f"tasks.{kind}", own))
@@ -70,11 +70,7 @@ def _memory_settings(layers: Layers) -> Iterator[Complaint]:
     words = [("memory_growth", growth)] if growth and growth[1] else []
     words += [(key, found) for key in ("memory_limit_mb", "logical_gpus") if (found := _find(layers, "devices", key))]
     for (first, there), (second, here) in itertools.pairwise(words):
-        hint = f"{there[0]} is given too"
-        if first == "memory_growth":
-            hint += "; TensorFlow allows one of them: set memory_growth: false here, or take the other away"
-        else:
-            hint += ": logical_gpus: [1024] is a limit as well; keep one"
+        hint = f"{there[0]} is given too; TensorFlow allows one of them"
         yield here[0], f"{here[0]}: {first} and {second} cannot both hold on one GPU", hint
 
 

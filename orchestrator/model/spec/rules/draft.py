@@ -11,7 +11,6 @@ from worker.protocol.task_id import TASK_TYPES
 from ... import strategies
 from ...strategies import Strategy
 from ..document import Node, place_of
-from ..findings import Findings
 from ..sections import backend_sections
 from ..sections.backend_sections import BackendSpec
 
@@ -22,9 +21,7 @@ class Draft:
 
     document: Node
     given: Mapping[str, Any]
-    """The values of the document."""
-    findings: Findings
-    """The mistakes in single keys."""
+    """The values of the document, without those with a mistake."""
     strategy: Strategy
     counts: Mapping[str, int]
     """The number of tasks of each type, with defaults and zeros."""
@@ -33,12 +30,8 @@ class Draft:
     def place(self, path: str) -> str:
         return place_of(self.document, path)
 
-    def sound(self, *paths: str) -> bool:
-        """Whether the values at these paths can be relied on; see `Findings.sound`."""
-        return self.findings.sound(paths)
 
-
-def draft_of(document: Node, given: Mapping[str, Any], findings: Findings) -> Draft:
+def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
     """The draft of a document and its checked values."""
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
     strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(dict.fromkeys(given, 1) | asked)
@@ -47,4 +40,4 @@ def draft_of(document: Node, given: Mapping[str, Any], findings: Findings) -> Dr
     if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
         free = sum(number or 1 for number in place.named_slots.values())
         counts["worker"] = max(1, free - sum(counts.values()) + counts["worker"])  # one worker for each slot that no other task uses
-    return Draft(document, given, findings, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts}, place)
+    return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts}, place)

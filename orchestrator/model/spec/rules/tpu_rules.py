@@ -11,25 +11,32 @@ from worker.tensorflow_facts import partition
 
 from ... import tpu_topology
 from ...strategies import Complaint
+from ..findings import listed, quoted
 from .draft import Draft
 
 
 def complaints(draft: Draft) -> Iterator[Complaint]:
     given = draft.given.get("tpu", {})
     yield from _named(given)
+    for key, check in (("topology", tpu_topology.parse), ("computation_shape", tpu_topology.computation_shape)):
+        try:
+            if key in given:
+                check(given[key])
+        except tpu_topology.ShapeError as error:
+            yield f"tpu.{key}", f"tpu.{key}: {error}", error.hint
+            return
     shape, replicas = given.get("computation_shape"), given.get("num_replicas")
-    if given.get("topology") and draft.sound("tpu.computation_shape", "tpu.num_replicas"):
+    if given.get("topology"):
         mesh, block = tpu_topology.parse(given["topology"]), shape or (1,) * tpu_topology.RANK
         if problem := tpu_topology.fit_problem(mesh, block, replicas):
-            is_count = replicas is not None and tpu_topology.fit_problem(mesh, block) is None
-            path = f"tpu.{'num_replicas' if is_count else 'computation_shape'}"
+            path = "tpu.num_replicas" if replicas and not tpu_topology.fit_problem(mesh, block) else "tpu.computation_shape"
             yield path, f"{path}: {problem}", problem.hint
-    if draft.sound("tpu.computation_shape"):
-        devices = math.prod(shape or (1,))
-        for one in given.get("partition") or ():
-            path = f"tpu.partition.{one.name}"
-            for message in partition.complaints(one.dims, one.shape, devices):
-                yield path, f"{path}: {message}", "" if shape else "say computation_shape, the devices of a replica"
+    for one in given.get("partition") or ():
+        path, devices = f"tpu.partition.{one.name}", math.prod(shape or (1,))
+        if one.dtype not in partition.ITEM_BYTES:
+            yield f"{path}.dtype", f"{path}.dtype: {quoted(one.dtype)} is not known", f"write {listed(partition.ITEM_BYTES, 'or')}"
+        for message in partition.complaints(one.dims, one.shape, devices) if one.dims else ("has no dims",):
+            yield path, f"{path}: {message}", "" if shape else "say computation_shape, the devices of a replica"
 
 
 def _named(given: Mapping[str, Any]) -> Iterator[Complaint]:

@@ -29,7 +29,7 @@ class BackendSpec:
     type: str = setting(
         "local",
         "Where the tasks run.",
-        kind=lambda: OneOf(tuple(BACKENDS), "the backends"),
+        kind=lambda: OneOf(tuple(BACKENDS)),
         example="ssh",
         words="ssh if there are hosts, else local",
         flag="--backend",
@@ -77,13 +77,11 @@ class SshSettings(BackendSpec):
         example="[hostA:2, hostB:2]",
         flag="-H --hosts",
         metavar="HOST:N,…",
-        help="Run on these hosts over ssh, N tasks on each host. May be repeated.",
     )
     code: Literal["shared", "ship", "unchecked"] = setting(
         "shared",
         "How hosts get the working directory. shared: each host has the directory, and orch compares the program and the commit; ship: "
         "orch copies the directory, without files that git ignores; unchecked: as shared, and orch compares nothing.",
-        label="the ways",
     )
     code_limit_mb: float = setting(100.0, "The largest directory that orch copies, in megabytes.", most=1_000_000)
     setup: tuple[str, ...] = setting(

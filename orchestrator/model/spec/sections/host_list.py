@@ -11,41 +11,21 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
+from ....errors import Problem
 from ..derive import Named
-from ..findings import Findings, quoted, shown
+from ..findings import Findings, quoted
 from ..kinds import JsonSchema, Listing, Text
 from ..tree import Node, scalar
 
 MAX_SLOTS = 100_000
-
-
-def _name_complaint(text: str) -> str:
-    name = text.rpartition("@")[2]
-    if not _is_address6(name) and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        return f"{quoted(name)} is not the name of a host"  # ssh would read a name with '-' in front as an option
-    return "" if "@" not in text else _user_complaint(text.rpartition("@")[0])
-
-
-def _user_complaint(text: str) -> str:
-    return "" if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._@$-]*", text) else f"{quoted(text)} is not the name of a user"
-
-
-def _address_complaint(text: str) -> str:
-    return "" if _is_address6(text) or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", text) else "must be an address, or a name that has one"
-
-
-def _interface_complaint(text: str) -> str:
-    return "" if re.fullmatch(r"[^\s/:]{1,15}", text) else "must be the name of a network interface, such as eth0"
-
-
-def _line_complaint(text: str) -> str:
-    if not text.strip():
-        return "must not be empty"
-    return "must be one line; write one item for each" if "\n" in text else ""
+_HOST = "(?![0-9]+$)[A-Za-z0-9_][A-Za-z0-9._-]*"
+_USER = "[A-Za-z0-9_][A-Za-z0-9._@$-]*"
+"""ssh would read a name with '-' in front as an option."""
 
 
 def parse_ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -56,12 +36,7 @@ def parse_ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
         return None
 
 
-def _is_address6(text: str) -> bool:
-    number = parse_ip(text)
-    return number is not None and number.version == 6
-
-
-SETUP = Listing(Text(_line_complaint))
+SETUP = Listing(Text(r"[^\n]*\S[^\n]*", "must be one line; write one item for each"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +53,20 @@ class HostSpec:
     address: str = setting(
         "",
         "The address by which the other hosts reach this host: a number or a name.",
-        kind=Text(_address_complaint),
+        kind=Text("[A-Za-z0-9_:][A-Za-z0-9._:%-]*", "must be an address, or a name that has one"),
         example="10.0.0.5",
         words="orch tries the addresses of the host",
     )
     interface: str = setting(
         "",
         "The network interface by which the other hosts reach this host.",
-        kind=Text(_interface_complaint),
+        kind=Text(r"[^\s/:]{1,15}", "must be the name of a network interface, such as eth0"),
         example="eth0",
         words="orch tries the addresses of the host",
     )
-    user: str = setting("", "The user on that host.", kind=Text(_user_complaint), example="me", words="the value in ssh's configuration")
+    user: str = setting(
+        "", "The user on that host.", kind=Text(_USER, "must be the name of a user"), example="me", words="the value in ssh's configuration"
+    )
     port: int | None = setting(
         None, "The port of the host's sshd.", example="22", words="the value in ssh's configuration", least=1, most=65535
     )
@@ -107,48 +84,41 @@ class HostSpec:
 class Hosts(Named):
     """All notations. The value is a tuple of `HostSpec`, each host once."""
 
-    def check(self, node: Node, path: str, findings: Findings) -> tuple[HostSpec, ...] | None:
+    def check(self, node: Node, path: str, findings: Findings) -> Any:
         before = len(findings.found)
         merged: dict[str, HostSpec] = {}
-        for name, item in self._named(node, path, findings):
-            if complaint := _name_complaint(name):
-                has_settings = re.search(r":[0-9]+$", name)  # the slots are a part of the name only beside settings
-                hint = "in a mapping: hostA: {slots: 2}; in a hostfile: hostA slots=2" if has_settings else "write hostA:2, or [fd00::7]:2"
-                findings.add(item, path, complaint, hint)
-            elif isinstance(item.value, str):
-                hint = "write {hostA: 2}, or {hostA: {slots: 2}}"
-                findings.add(item, f"{path}.{name}", f"must be slots or settings, not {shown(item)}", hint)
-            elif (host := self.check_one(name, item, path, findings)) is not None:
-                user, _, name = name.rpartition("@")
+        for given, item in _named(node):
+            user, _, name = given.rpartition("@")
+            is_host = re.fullmatch(_HOST, name) or (":" in name and parse_ip(name))
+            if not is_host or (user and not re.fullmatch(_USER, user)):
+                hint = "write hostA:2, or [fd00::7]:2; beside settings hostA: {slots: 2}, in a hostfile hostA slots=2"
+                findings.add(path, Problem(item.place, f"{quoted(given)} is not the name of a host", hint))
+            elif (host := self.check_one(given, item, path, findings)) is not None:
                 host = replace(host, name=name, user=host.user or user)
                 known = merged.get(name)
                 if known is not None and replace(known, slots=None) != replace(host, slots=None):
-                    findings.add(item, path, f"{name} is named twice, with different settings")
+                    findings.add(path, Problem(item.place, f"{name} is named twice, with different settings"))
                 merged[name] = replace(host, slots=(known.slots or 1) + (host.slots or 1)) if known else host
         if not merged and len(findings.found) == before:
-            findings.add(node, path, "names no host", "write hostA:2,hostB:2")
+            findings.add(path, Problem(node.place, "names no host", "write hostA:2,hostB:2"))
         return tuple(merged.values()) if len(findings.found) == before else None
 
-    def _named(self, node: Node, path: str, findings: Findings) -> Iterator[tuple[str, Node]]:
-        """The name of each host, and its settings: a mapping, its slots, or nothing."""
-        if isinstance(node.value, dict):
-            yield from node.value.items()
-        elif isinstance(node.value, list):
-            for item in node.value:
-                yield from self._named(item, path, findings)
-        elif isinstance(node.value, str):
-            for word in filter(None, re.split(r"[,\s]+", node.value)):
-                name, _, slots = word.rpartition(":")
-                has_slots = slots.isdigit() and not _is_address6(word.rpartition("@")[2])
-                name = re.sub(r"(^|@)\[([^\[\]]*:[^\[\]]*)\]$", r"\1\2", name if has_slots else word)  # around an IPv6 address
-                yield name, Node({"slots": scalar(slots, node.place)} if has_slots else None, node.place)
-        else:
-            findings.add(node, path, f"must name hosts, not {shown(node)}", "write hostA:2,hostB:2")
-
     def json_schema(self) -> JsonSchema:
-        names = Named.json_schema(self)
-        word = {"type": "string"}
-        return {"anyOf": [word, names, {"type": "array", "items": {"anyOf": [word, names]}}]}
+        return {"anyOf": [{"type": ["string", "array"]}, Named.json_schema(self)]}
+
+
+def _named(node: Node) -> Iterator[tuple[str, Node]]:
+    """The name of each host, and its settings: a mapping, its slots, or nothing."""
+    if isinstance(node.value, dict):
+        yield from node.value.items()
+    elif isinstance(node.value, list):
+        for item in node.value:
+            yield from _named(item)
+    else:
+        for word in filter(None, re.split(r"[,\s]+", node.text)):
+            found = re.fullmatch(r"(.*@)?(\[[^\[\]]*:[^\[\]]*\]|[^:]*)(:[0-9]+)?", word)  # any other word is a name as a whole
+            user, name, slots = found.groups(default="") if found else ("", word, "")
+            yield user + (name.strip("[]") if ":" in name else name), scalar(slots.removeprefix(":"), node.place)
 
 
 def read_hostfile(text: str, name: str) -> Node:
@@ -161,5 +131,5 @@ def read_hostfile(text: str, name: str) -> Node:
         for key, equals, value in (word.partition("=") for word in words):
             settings[key] = scalar(value, place) if equals else Node(key, place, key)
         if host:
-            items.append(Node({host: Node(settings, place)} if settings else host, place))
+            items.append(Node({host: Node(settings, place)} if settings else host, place, host))
     return Node(items, name)

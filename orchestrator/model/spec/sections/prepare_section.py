@@ -7,9 +7,8 @@ from typing import Any, Literal
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
-from ..findings import Findings
-from ..kinds import ANY_TEXT, ARGS, JsonSchema, Listing, Text
-from ..tree import Node
+from ..kinds import ANY_TEXT, JsonSchema, Text
+from ..tree import Node, refusal
 
 _SHELL = ("/bin/sh", "-c")
 
@@ -19,17 +18,16 @@ class CommandLine(Text):
 
     __slots__ = ()
 
-    def check(self, node: Node, path: str, findings: Findings) -> Any:
+    def read(self, node: Node) -> Any:
         if not isinstance(node.value, list):
-            text = Text.check(self, node, path, findings)
-            return None if text is None else (*_SHELL, text)
-        if not node.value or not node.value[0].text:
-            findings.add(node, path, "must begin with a program", "write [./fetch.sh, data], or a text for the shell")
-            return None
-        return Listing(ANY_TEXT).check(node, path, findings)
+            return (*_SHELL, Text.read(self, node))
+        words = tuple(ANY_TEXT.read(item) for item in node.value)
+        if not words or not words[0]:
+            raise refusal(node.place, "must begin with a program", "write [./fetch.sh, data], or a text for the shell")
+        return words
 
     def json_schema(self) -> JsonSchema:
-        return {"anyOf": [Text.json_schema(self), {**ARGS.json_schema(), "minItems": 1}]}
+        return {"type": ["string", "number", "boolean", "array"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,4 @@ class Prepare:
         example="[data/*.tfrecord]",
         words="every run runs the command",
     )
-    hosts: Literal["all", "first"] = setting(
-        "all", "Which hosts run the command: all, or first, for a directory that all hosts share.", label="the choices"
-    )
+    hosts: Literal["all", "first"] = setting("all", "Which hosts run the command: all, or first, for a directory that all hosts share.")

@@ -33,12 +33,7 @@ class Defaults:
     env: Mapping[str, str] = setting({}, "Environment variables of every task.", example="{NAME: value}")
     devices: TaskDevices = setting(TaskDevices(), "Devices of every task.")
     log_level: Literal["debug", "info", "warning", "error"] | None = setting(
-        None,
-        "The lowest level that TensorFlow's runtime logs.",
-        example="warning",
-        words="TensorFlow's own choice",
-        label="the levels",
-        flag="--log-level",
+        None, "The lowest level that TensorFlow's runtime logs.", example="warning", words="TensorFlow's own choice", flag="--log-level"
     )
 
 
@@ -131,13 +126,14 @@ class ClusterSpec:
     strategy: str = setting(
         ...,
         "TensorFlow's distribution strategy.",
-        kind=OneOf(tuple(STRATEGIES), "the strategies"),
+        kind=OneOf(tuple(STRATEGIES)),
         example=DEFAULT.name,
         words=f"{implied({'ps': 1}).name} if there are ps tasks, else {DEFAULT.name}",
         flag="--strategy",
+        metavar="NAME",
     )
     program: Program = setting(..., "", inline=ProgramKeys)
-    tasks: tuple[TaskSpec, ...] = setting(..., "The number of tasks of each type.", kind=TASKS, live=True)
+    tasks: tuple[TaskSpec, ...] = setting(..., "The tasks of each type: their number, or a mapping as for worker.", kind=TASKS, live=True)
     workdir: str = setting(
         ...,
         "The working directory of the tasks. A relative path starts at the directory of orch.yaml.",

@@ -82,16 +82,10 @@ class TaskSpec:
         TaskDevices(), "Devices of these tasks. Other keys of defaults.devices stay.", example="{cpus: 1}", words="defaults.devices"
     )
     input: InputSettings = setting(
-        InputSettings(),
-        "Input of these tasks. Other keys of the cluster's input stay.",
-        example="{auto_shard: data}",
-        words="input of the cluster",
+        InputSettings(), "Input of these tasks. Other keys of the cluster's input stay.", example="data", words="input of the cluster"
     )
     overrides: Mapping[int, TaskDevices] = setting(
-        {},
-        "Settings of single tasks, by index.",
-        kind=Overrides(_OVERRIDE, _index_complaint),
-        example="{0: {devices: {cpus: 1}}}",
+        {}, "Settings of single tasks, by index.", kind=Overrides(_OVERRIDE, _index_complaint), example="{0: {devices: {cpus: 1}}}"
     )
 
     def devices_of(self, index: int) -> TaskDevices:
@@ -99,55 +93,39 @@ class TaskSpec:
         return self.overrides.get(index, self.devices)
 
 
-def _tasks(least: int, most: int) -> Struct:
-    """The keys of a type with `least` to `most` tasks."""
-    keys = struct_of(TaskSpec).keys
+def _tasks(least: int, most: int, *names: str) -> Struct:
+    """The keys of a type with `least` to `most` tasks: those in `names`, or all."""
+    keys = {name: key for name, key in struct_of(TaskSpec).keys.items() if not names or name in names}
     return Struct({**keys, "count": replace(keys["count"], kind=Integer(least, most))}, shorthand="count")
-
-
-def _servers(most: int) -> Struct:
-    """The keys of a type of server of the tf.data service. orch itself runs these servers."""
-    keys = _tasks(0, most).keys
-    return Struct({name: keys[name] for name in ("count", "env")}, shorthand="count")
 
 
 TASKS = Struct(
     {
         "chief": Setting(
-            "The task that leads the training: 0 or 1.",
+            "The number of chiefs: 0 or 1. A chief leads the training.",
             "1",
             f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
             kind=_tasks(0, 1),
             flag="--chief",
-            help="Add a chief: the task that leads the training.",
         ),
         "worker": Setting(
-            "The tasks that train: a number, or a mapping as here. Every task type takes both forms.",
+            "The number of workers, the tasks that train.",
             words="1; with hosts, one for each slot that the other tasks do not use",
             kind=_tasks(1, MAX_TASKS),
             live=True,
             flag="-n --workers",
-            help="The number of workers.",
         ),
         "ps": Setting(f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", kind=_tasks(0, MAX_TASKS), flag="--ps"),
         "evaluator": Setting(
-            "A task beside the training that evaluates its checkpoints: 0 or 1.",
-            "1",
-            "0",
-            kind=_tasks(0, 1),
-            flag="--evaluator",
-            help="Add an evaluator: a task that evaluates the checkpoints of the training.",
-        ),
-        "dispatcher": Setting(
-            "The server that divides the work among the data workers: 0 or 1.", "1", "1 if there are data workers", kind=_servers(1)
+            "The number of evaluators: 0 or 1. An evaluator evaluates checkpoints.", "1", "0", kind=_tasks(0, 1), flag="--evaluator"
         ),
         "data_worker": Setting(
-            "Servers of the tf.data service, which prepare the input of the training.",
+            "Servers of the tf.data service, with a dispatcher. They prepare the input of the training.",
             "2",
             "0",
-            kind=_servers(MAX_TASKS),
+            kind=_tasks(0, MAX_TASKS, "count", "env"),
             flag="--data-workers",
         ),
     },
-    misplaced={"master": "TensorFlow 2 has no task type 'master'; use 'chief'"},
+    misplaced={"master": "TensorFlow 2 has no such task type: use 'chief'"},
 )
