@@ -154,8 +154,9 @@ def check_refusals(found: dict[str, str], directory: str) -> None:
     assert found["epochs"] == "ValueError: worker.files: repeat=-2: it is the number of epochs; None (or -1): for ever"
     assert found["batches"] == "ValueError: worker.files: start=-1: it is the number of batches that were trained, 0 or more"
     assert f"there is no element in these files: {directory}/empty/" in found["empty files"]
-    assert found["an empty file"].endswith("worker 0 would get 0 elements of 4 in an epoch: say shard='data'")
-    assert found["few elements"].endswith("would get 0 elements of 1 in an epoch: write more elements, or take fewer workers")
+    ways = "say shard='data', take a smaller batch or fewer workers, or write more elements"
+    assert found["an empty file"].endswith(f"worker 0 would get 0 elements of 4 in an epoch: {ways}")
+    assert found["few elements"].endswith(f"would get 0 elements of 1 in an epoch: {ways}")
 
 
 def test_two_workers_share_files(files: str) -> None:

@@ -142,8 +142,8 @@ GIVEN: dict[str, tuple[Any, Any]] = {
 SAID = (
     "input: auto_shard data (experimental_distribute_dataset at {program}:",
     "input: auto_shard stays file, which the program has set, and not data (experimental_distribute_dataset at {program}:",
-    "input: batches of 4 for 2 replicas, auto_shard data (worker.distribute at {program}:",
-    "input: auto_shard data; the dataset comes in batches of 6, and is not batched by 4, the global_batch_size (worker.distribute at",
+    "input: batches of 4 for 2 replicas; auto_shard data (worker.distribute at {program}:",
+    "input: the dataset comes in batches of 6, and is not batched by 4, the global_batch_size; auto_shard data (worker.distribute at",
     "input: auto_shard does not apply to datasets from a function, which divides them itself (worker.distribute at",
 )
 
@@ -177,11 +177,11 @@ worker.distribute(numbers.batch(1), data_service=False)
 print("function", given(worker.distribute(lambda context: numbers.batch(context.get_per_replica_batch_size(4)))))
 """
 SAID_OF_PARTS = (
-    "fetch_to_device false, batches of 4 for 2 replicas; replication_mode per_replica is only for functions, under tf.distribute.Mirrored",
+    "batches of 4 for 2 replicas; replication_mode per_replica is only for functions, under tf.distribute.MirroredStrategy",
     "the data workers of the tf.data service make the batches, which go to whichever worker asks first",
     "a batch of 3 for 2 replicas cannot be divided evenly: their batches differ in size by one",
     "a batch of 1 for 2 replicas: 1 of them get empty batches in every step",
-    "fetch_to_device false, replication_mode per_replica (worker.distribute at script.py",
+    "fetch_to_device false; replication_mode per_replica; prefetch 2 (worker.distribute at script.py",
 )
 TWICE = [[[number, number + 1]] * 2 for number in range(0, 8, 2)] + [[[8]] * 2]
 """In the mode `per_replica` the function is called for each replica."""
@@ -190,7 +190,7 @@ PARTS = "[[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]"
 
 def test_mirrored_with_a_data_service(orch: Orch, script: Callable[..., Path]) -> None:
     script(MIRRORED)
-    mode = "input={global_batch_size: 4, replication_mode: per_replica, fetch_to_device: false}"
+    mode = "input={global_batch_size: 4, replication_mode: per_replica, fetch_to_device: false, prefetch: 2}"
     words = ("--strategy", "mirrored", "--cpus", "2", "--data-workers", "1", "--set", mode)
     done = orch("up", "script.py", *words, "--timeout", "200", timeout=300, check=0)
     assert f"dataset {PARTS}" in done.out
@@ -198,6 +198,7 @@ def test_mirrored_with_a_data_service(orch: Orch, script: Callable[..., Path]) -
     assert f"function {TWICE}" in done.out
     assert [said for said in SAID_OF_PARTS if f"orch: input: {said}" not in done.out + done.err] == []
     assert "the program's own InputOptions" not in done.out + done.err
+    assert "prefetch 2; prefetch 2" not in done.out + done.err
 
 
 def read_by_the_only_worker(strategy: Any) -> tuple[Any, Any]:

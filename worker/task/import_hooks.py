@@ -14,13 +14,36 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def after(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `name`: now if the process or its template has imported it, or else once it is imported."""
+def after(name: str, change: Callable[[ModuleType], None], what: str) -> None:
+    """Call `change` with the module `name`: now if the process or its template has imported it, or else once it is imported.
+
+    A library of another version must still work as by hand: if `change` fails, a line on stderr says that `what` stays as it was.
+    """
+
+    def try_to_change(module: ModuleType) -> None:
+        try:
+            change(module)
+        except Exception as error:
+            print(f"orch: {what} stays as {name} has it: {type(error).__name__}: {error}", file=sys.stderr)
+
     present = sys.modules.get(name)
     if present is not None:
-        then(present)
+        try_to_change(present)
     else:
-        sys.meta_path.insert(0, _Finder(name, then))
+        sys.meta_path.insert(0, _Finder(name, try_to_change))
+
+
+def replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+    """Replace a function of a class or of a module by `ours`, which gets the replaced function first, then the arguments of the call."""
+    import functools  # TensorFlow and Keras have imported functools by now
+
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return ours(real, *args, **kwargs)
+
+    setattr(owner, name, replacement)
 
 
 class _Finder:
@@ -35,12 +58,11 @@ class _Finder:
         # Only the finders after this one: another `_Finder` for the same module would call this one again.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
                     self._follow(spec.loader)
-                found: ModuleSpec = spec
-                return found
+                return spec
         return None
 
     def _follow(self, loader: Any) -> None:
@@ -63,18 +85,14 @@ class _Finder:
             pass
 
 
-def named_like(real: Any, ours: Any) -> Any:
-    """The function `ours`, with the name and the docstring of `real`, which it replaces."""
-    import functools  # TensorFlow and Keras have imported functools by now
-
-    return functools.wraps(real)(ours)
-
-
 _printed: set[str] = set()
 
 
-def print_once(text: str) -> None:
-    """Print a line on stderr, once in this process, and only in the first task of each type: the other tasks would print the same."""
-    if text not in _printed and os.environ.get("ORCH_TASK", "-0").endswith("-0"):
+def print_once(text: str, *, in_each_task: bool = False) -> None:
+    """Print a line on stderr, once in this process. Without `in_each_task`, only in the first task of each type: the other tasks would
+    print the same.
+    """
+    is_first = in_each_task or os.environ.get("ORCH_TASK", "-0").endswith("-0")
+    if is_first and text not in _printed and sys.stderr is not None:
         _printed.add(text)
         print(f"orch: {text}", file=sys.stderr)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import json
 import math
 import operator
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from .. import task_files
+from .import_hooks import print_once
 
 INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"
@@ -38,7 +37,6 @@ class _Writer:
         self._path = ""
         self._held: bytes | None = None
         self._next = -math.inf
-        self._warned = False
 
     def add(self, path: str, line: bytes) -> None:
         with self._lock:
@@ -64,22 +62,17 @@ class _Writer:
 
     def _write(self, line: bytes) -> None:
         try:
-            with open(self._path, "ab", buffering=0, opener=_open_private) as file:
-                if file.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append(self._path, line)
         except OSError as error:
-            self._warn(error)
-
-    def _warn(self, error: OSError) -> None:
-        if self._warned or sys.stderr is None:
-            return
-        self._warned = True
-        with contextlib.suppress(OSError, ValueError):  # stderr may be on the same full disk, or closed
-            print(f"orch: worker.report cannot write to {self._path}: {error.strerror}; training goes on without reports", file=sys.stderr)
+            text = f"worker.report cannot write to {self._path}: {error.strerror}; training goes on without reports"
+            with contextlib.suppress(OSError, ValueError):  # stderr may be on the same full disk, or closed
+                print_once(text, in_each_task=True)
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def append(path: str, line: bytes) -> None:
+    """Add a line to a file of reports, by one write. Raises OSError."""
+    with open(path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(line)
 
 
 _writer = _Writer()

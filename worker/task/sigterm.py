@@ -28,33 +28,30 @@ _theirs: list[int] = []
 
 def keep_sigterm() -> None:
     """Keep the program's handler of SIGTERM when TensorFlow's runtime starts."""
-    import_hooks.after("tensorflow", _watch)
+    import_hooks.after("tensorflow", _watch, "the handling of SIGTERM")
 
 
 def _watch(tensorflow: ModuleType) -> None:
-    """Compare the handlers before and after each start of the runtime. A TensorFlow with other names stays unchanged."""
+    """Compare the handlers before and after the start of the runtime. A module of the program with TensorFlow's name stays unchanged."""
     context: Any = getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
     watcher: Any = getattr(sys.modules.get("tensorflow.python.distribute.failure_handling.preemption_watcher"), "PreemptionWatcher", None)
-    if not hasattr(context, "ensure_initialized") or watcher is None:
+    if context is None or watcher is None:
         return
-    start = context.ensure_initialized
-    watch = watcher.__init__
 
-    def ensure_initialized(self: Any) -> None:
-        if getattr(self, "_initialized", False):  # each operation calls this
-            return
+    def ensure_initialized(real: Any, self: Any) -> None:
         before = _installed()
-        start(self)
+        real(self)
+        context.ensure_initialized = real  # each operation calls this function
         if _installed() != before:
             _restore()
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         if _theirs:
             _call("PyOS_setsig", _theirs.pop())
-        watch(self, *args, **kwargs)
+        real(self, *args, **kwargs)
 
-    context.ensure_initialized = ensure_initialized
-    watcher.__init__ = init
+    import_hooks.replace(context, "ensure_initialized", ensure_initialized)
+    import_hooks.replace(watcher, "__init__", init)
 
 
 def _restore() -> None:

@@ -397,6 +397,14 @@ def test_outside_orch_it_does_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["s.py"]
 
 
+def test_a_full_disk_costs_no_descriptors() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space left"):
+            reports.append("/dev/full", b"{}\n")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("how", ["full", "gone"])
 def test_a_file_that_cannot_be_written_is_told_once_and_never_raised(tmp_path: Path, how: str) -> None:
     prepare = {

@@ -21,7 +21,7 @@ def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "waited_for", raising=False)
     seen: list[tuple[str, int]] = []
     for who in ("first", "second", "third"):
-        import_hooks.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)))
+        import_hooks.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)), "it")
     import waited_for  # type: ignore[import-not-found]
 
     assert seen == [("first", 1), ("second", 1), ("third", 1)]
@@ -56,9 +56,23 @@ def test_a_loader_may_serve_several_modules_and_refuse_attributes(
     for name in ("waited_for", "another"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     seen: list[str] = []
-    import_hooks.after("waited_for", lambda module: seen.append(module.__name__))
+    import_hooks.after("waited_for", lambda module: seen.append(module.__name__), "it")
     assert importlib.util.find_spec("waited_for") is not None  # found, and not imported yet
     importlib.import_module("another")
     assert seen == []
     importlib.import_module("waited_for")
     assert seen == expected
+
+
+def test_a_library_of_another_version_stays_as_it_is_and_a_line_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    import_hooks.after("json", lambda module: import_hooks.replace(module, "no_such_function", print), "the reading of JSON")
+    said = "orch: the reading of JSON stays as json has it: AttributeError: module 'json' has no attribute 'no_such_function'\n"
+    assert capfd.readouterr().err == said
+
+
+def test_a_function_is_replaced_by_one_that_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = ModuleType("owner")
+    exec("def double(number, times=1):\n    'Twice.'\n    return 2 * number * times", owner.__dict__)
+    import_hooks.replace(owner, "double", lambda real, number, **others: real(number + 1, **others))
+    assert owner.double(3, times=2) == 16
+    assert (owner.double.__name__, owner.double.__doc__) == ("double", "Twice.")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...protocol.codec import to_json
 from ...words import count_of
 from ..context import Context, context
 from ..import_hooks import print_once
+from ..strategy import strategy_builder
 from . import input_counter, input_policy
 from .input_policy import Changes
 
@@ -18,18 +20,19 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
     """See `worker.distribute`."""
     import tensorflow as tf
 
-    from ...protocol.codec import to_json
-
-    is_function = not isinstance(source, tf.data.Dataset)
-    if is_function and not callable(source):
-        hint = "; tf.data.Dataset.from_tensor_slices makes a dataset of arrays" if hasattr(source, "__len__") else ""
-        given = type(source).__name__
-        raise TypeError(f"worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not {given}{hint}")
+    is_dataset = isinstance(source, tf.data.Dataset)
+    if not is_dataset and not callable(source):
+        raise TypeError(
+            f"worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not {type(source).__name__}; "
+            "tf.data.Dataset.from_tensor_slices makes a dataset of arrays"
+        )
     task, changes = context(), Changes("worker.distribute")
-    strategy = strategy if strategy is not None else _current()
+    if strategy is None:
+        strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.current()
     settings: dict[str, Any] = to_json(task.settings.input)
-    options = input_policy.input_options(settings, options, strategy, changes, is_function=is_function)
-    coordinator = _coordinator(strategy)
+    is_coordinated = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    # A strategy has only one coordinator (`ClusterCoordinator.__new__` in tensorflow/python/distribute/coordinator).
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy) if is_coordinated else None
     if coordinator is None:
         input_counter.begin()
     else:
@@ -39,46 +42,23 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
             f"input: under {name} the dataset is not divided: each worker reads the whole dataset. "
             "Shuffle it, repeat it, and count the steps"
         )
-    if is_function:
-        if task.data_service is not None:
-            print_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
-        changed = input_policy.apply_to_function(source, settings, changes)
-
-        def make() -> Any:
-            with input_policy.applied():
-                return strategy.distribute_datasets_from_function(changed, options)
-
-        # The function has an InputContext of its own on each worker.
-        return make() if coordinator is None else coordinator.create_per_worker_dataset(make)
-    dataset = _batched(source, batch, strategy, task, changes)
-    if data_service and task.data_service is not None:
-        dataset = _through_service(dataset, task)
+    if is_dataset:
+        source = _batched(source, batch, strategy, task, changes)
+    if is_dataset and data_service and task.data_service is not None:
+        source = _through_service(source, task)
         settings.pop("auto_shard", None)  # the service divides the dataset; TensorFlow turns its own sharding off
-    dataset = input_policy.apply_to_dataset(dataset, settings, changes)
-    changes.print()
-    with input_policy.applied():
-        distributed = strategy.experimental_distribute_dataset(dataset, options)
-    return distributed if coordinator is None else coordinator.create_per_worker_dataset(distributed)
+    elif task.data_service is not None and not is_dataset:
+        print_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
+    source, options = input_policy.apply(source, options, strategy, settings, changes)
+    if is_dataset:
+        distributed = input_policy.original("experimental_distribute_dataset")(strategy, source, options)
+        return distributed if coordinator is None else coordinator.create_per_worker_dataset(distributed)
 
+    def make() -> Any:
+        return input_policy.original("distribute_datasets_from_function")(strategy, source, options)
 
-def _current() -> Any:
-    """The strategy of the scope around the call, or else of this run."""
-    import tensorflow as tf
-
-    from ..strategy import strategy_builder
-
-    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.current()
-
-
-def _coordinator(strategy: Any) -> Any:
-    """The `ClusterCoordinator` that schedules the steps of the strategy, if there is one. A strategy has only one coordinator
-    (`ClusterCoordinator.__new__` in tensorflow/python/distribute/coordinator).
-    """
-    import tensorflow as tf
-
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        return tf.distribute.coordinator.ClusterCoordinator(strategy)
-    return None
+    # The function has an InputContext of its own on each worker.
+    return make() if coordinator is None else coordinator.create_per_worker_dataset(make)
 
 
 # --- batches -----------------------------------------------------------------------------------------
@@ -91,7 +71,7 @@ def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Contex
     replicas, found = strategy.num_replicas_in_sync, _batch_size(dataset)
     if batch is False or (found is not None and given is None):
         if found and size not in (None, found):
-            changes.kept.append(f"the dataset comes in batches of {found}, and is not batched by {size}, the global_batch_size")
+            changes.told.append(f"the dataset comes in batches of {found}, and is not batched by {size}, the global_batch_size")
         _check_size(found or replicas, replicas)
         return dataset
     if size is None:
@@ -102,7 +82,7 @@ def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Contex
             f"make it {replicas} or more (input.global_batch_size, --global-batch-size)"
         )
     _check_size(size, replicas)
-    changes.done.append(f"batches of {size} for {count_of(replicas, 'replica')}")
+    changes.told.append(f"batches of {size} for {count_of(replicas, 'replica')}")
     return dataset.batch(size, drop_remainder=bool(task.settings.input.drop_remainder))
 
 

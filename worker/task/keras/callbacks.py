@@ -13,102 +13,66 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
+from typing import Any
 
-from ..import_hooks import named_like
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .fit import Wanted
+from ..import_hooks import print_once, replace
+from ..input import input_counter
+from .fit import is_wanted
 
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
+_PLACE = 5
+"""The place of the callbacks among the arguments of `fit`, in Keras 3 and in Keras 2."""
 
 
-def mend(callbacks: Any, trainer: Any, is_wanted: Wanted | None, *, reports: bool) -> None:
-    """Change the module of Keras's callbacks.
+def mend(callbacks: Any, model: Any, *, is_in_cluster: bool, is_reported: bool) -> None:
+    """Change Keras's callbacks, and add orch's own to each `fit`. `callbacks`: the module of Keras 3 or 2; `model`: the class with `fit`.
 
-    `is_wanted`: None in a task without other tasks. `reports`: `fit` reports its progress by `worker.report`.
+    `is_in_cluster`: several workers may train one model. `is_reported`: `fit` reports its progress and its input.
     """
-    first, last = [], []
-    if is_wanted is not None:
-        _keep_apart(callbacks, is_wanted)
-        first.append(_shared_statistics(callbacks.Callback, is_wanted))
-        last.append(_agreement(callbacks.Callback, is_wanted))
-    if reports:
-        last.append(_progress(callbacks.Callback))
-    _add_to_fit(callbacks.CallbackList, trainer.TensorFlowTrainer, first, last)
+    base = callbacks.Callback
+    first = [_shared_statistics(base)] if is_in_cluster else []
+    last = [*([_agreement(base)] if is_in_cluster else []), *([_progress(base)] if is_reported else [])]
 
+    def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_reported:
+            input_counter.begin()
+            input_counter.check_end(args[0] if args else kwargs.get("x"), kwargs.get("steps_per_epoch"))
+        given = args[_PLACE] if len(args) > _PLACE else kwargs.pop("callbacks", None)
+        if not isinstance(given, callbacks.CallbackList):  # a program's own list stays as it is
+            own = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+            given = [*(make() for make in first), *own, *(make() for make in last)]
+        if len(args) > _PLACE:
+            return real(self, *args[:_PLACE], given, *args[_PLACE + 1 :], **kwargs)
+        return real(self, *args, callbacks=given, **kwargs)
 
-def report_keras_2(callbacks: Any, training: Any) -> None:
-    """Let `fit` of Keras 2 report its progress, too. `callbacks`, `training`: modules of Keras 2."""
-    _add_to_fit(callbacks.CallbackList, training.Model, [], [_progress(callbacks.Callback)])
-
-
-def _add_to_fit(callback_list: Any, trainer: Any, first: list[Any], last: list[Any]) -> None:
-    """Add callbacks to each `fit`, before and after its own. A list that a program makes for a loop of its own stays unchanged."""
-    real_fit, real_init = trainer.fit, callback_list.__init__
-    is_awaited: list[bool] = []
-    """For each running `fit`: whether it will still make its list."""
-
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_awaited.append(True)
-        try:
-            return real_fit(self, *args, **kwargs)
-        finally:
-            is_awaited.pop()
-
-    def __init__(self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any) -> None:
-        if add_history and is_awaited and is_awaited[-1]:
-            is_awaited[-1] = False
-            given = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-            callbacks = [*(make() for make in first), *given, *(make() for make in last)]
-        real_init(self, callbacks, add_history, *args, **kwargs)
-
-    trainer.fit = named_like(real_fit, fit)
-    callback_list.__init__ = named_like(real_init, __init__)
+    replace(model, "fit", fit)
+    if is_in_cluster and os.environ.get("ORCH_IS_CHIEF") != "1":
+        replace(callbacks.BackupAndRestore, "_save_model", _leave_to_the_chief)
+        replace(callbacks.BackupAndRestore, "on_train_end", _leave_to_the_chief)  # this removes the backup
+        replace(callbacks.TensorBoard, "set_model", _log_to_own_directory)
+        replace(callbacks.CSVLogger, "on_train_begin", _log_to_own_file)
 
 
 # --- files for each worker ----------------------------------------------------------------------
 
 
-def _keep_apart(callbacks: Any, is_wanted: Wanted) -> None:
-    if os.environ.get("ORCH_IS_CHIEF") == "1":
-        return
-    for method in ("_save_model", "on_train_end"):  # on_train_end removes the backup
-        _wrap(callbacks.BackupAndRestore, method, lambda real, self, *args, **kwargs: None, is_wanted)
-    _wrap(callbacks.TensorBoard, "set_model", _log_to_own_directory, is_wanted)
-    _wrap(callbacks.CSVLogger, "on_train_begin", _log_to_own_file, is_wanted)
+def _leave_to_the_chief(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    if not is_wanted(self.model.distribute_strategy):
+        real(self, *args, **kwargs)
 
 
-def _wrap(owner: Any, name: str, wrapper: Any, is_wanted: Wanted) -> None:
-    """Call `wrapper(real, self, ...)` in place of a method, for models that several workers train."""
-    real = getattr(owner, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        model = args[0] if name == "set_model" else self.model
-        if not is_wanted(getattr(model, "distribute_strategy", None)):
-            return real(self, *args, **kwargs)
-        return wrapper(real, self, *args, **kwargs)
-
-    setattr(owner, name, named_like(real, method))
+def _log_to_own_directory(real: Any, self: Any, model: Any) -> None:
+    if is_wanted(model.distribute_strategy):
+        self.log_dir = _own(self.log_dir, "tensorboard")
+    real(self, model)
 
 
-def _log_to_own_directory(real: Any, self: Any, model: Any) -> Any:
-    self.log_dir = _own(self.log_dir, "tensorboard")
-    return real(self, model)
-
-
-def _log_to_own_file(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    self.filename = _own(self.filename, os.path.basename(self.filename))
-    return real(self, *args, **kwargs)
-
-
-_told: set[str] = set()
-"""The paths of which this process has said that the chief alone uses them."""
+def _log_to_own_file(real: Any, self: Any, logs: Any = None) -> None:
+    if is_wanted(self.model.distribute_strategy):
+        self.filename = _own(self.filename, os.path.basename(self.filename))
+    real(self, logs)
 
 
 def _own(path: str, name: str) -> str:
@@ -117,9 +81,7 @@ def _own(path: str, name: str) -> str:
     own = os.path.join(directory, name)
     if not directory or path == own:  # an earlier fit has replaced the path
         return path
-    if path not in _told:  # each `fit` may have new callbacks
-        _told.add(path)
-        print(f"orch: {path} is the chief's; this worker's is {own}", file=sys.stderr)
+    print_once(f"{path} is the chief's; this worker's is {own}", in_each_task=True)
     return own
 
 
@@ -133,20 +95,11 @@ def _mean_over_workers(strategy: Any, value: float) -> float:
     return float(strategy.reduce("MEAN", tf.constant(value, tf.float64), axis=None))
 
 
-def _shared_statistics(base: Any, is_wanted: Wanted) -> Any:
+def _shared_statistics(base: Any) -> Any:
     class SharedStatistics(base):  # type: ignore[misc]
         """Sets the moving statistics of `BatchNormalization` to their mean over all workers, before they are used or saved."""
 
-        def on_test_begin(self, logs: Any = None) -> None:
-            self._share()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self._share()
-
-        def on_train_end(self, logs: Any = None) -> None:
-            self._share()
-
-        def _share(self) -> None:
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
             import tensorflow as tf
 
             strategy = self.model.distribute_strategy
@@ -159,10 +112,12 @@ def _shared_statistics(base: Any, is_wanted: Wanted) -> Any:
                             own = tf.convert_to_tensor(variable.value)  # TensorFlow takes the variable itself for one value of all workers
                             variable.assign(strategy.reduce("MEAN", own, axis=None))
 
+        on_test_begin = on_train_end = on_epoch_end
+
     return SharedStatistics
 
 
-def _agreement(base: Any, is_wanted: Wanted) -> Any:
+def _agreement(base: Any) -> Any:
     class Agreement(base):  # type: ignore[misc]
         """Makes all workers begin at the same epoch and leave `fit` together; runs after `BackupAndRestore`, which some may not have."""
 

@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from ..import_hooks import named_like, print_once
+from ..import_hooks import print_once, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    Wanted = Callable[[Any], bool]
-    """Whether the replacements are used under a strategy."""
-
+TRAINER = "keras.src.backend.tensorflow.trainer"
+"""The module of Keras 3 that has `fit`; it is imported if TensorFlow is Keras's backend."""
 KNOWN = {
     "TensorFlowTrainer._maybe_symbolic_build": (
         "181752273e37",  # 3.10
@@ -41,15 +38,20 @@ function is not replaced: it identifies older versions, which are wrong under ev
 gradients of the replicas, and until 3.9 a loss or metric is that of some replicas only."""
 
 
-def _is_wanted(trainer: Any, strategy: Any) -> bool:
-    """Whether the replacements in the module of Keras's trainer are used under this strategy."""
-    return works_with_others(strategy) and _is_known(trainer)
+def is_wanted(strategy: Any) -> bool:
+    """Whether orch's functions are used under a strategy: MultiWorkerMirroredStrategy with several workers, and a Keras that orch knows."""
+    extended: Any = getattr(strategy, "extended", None)
+    has_others = type(extended).__name__ == "CollectiveAllReduceExtended" and bool(extended._in_multi_worker_mode())
+    return has_others and _is_known()
 
 
 @functools.cache
-def _is_known(trainer: Any) -> bool:
+def _is_known() -> bool:
     """Whether orch knows the functions of Keras that it replaces. Their sources are read at the first need."""
-    is_known = all(fingerprint(_find(trainer, name)) in known for name, known in KNOWN.items())
+    try:
+        is_known = all(_fingerprint(operator.attrgetter(name)(sys.modules[TRAINER])) in known for name, known in KNOWN.items())
+    except (AttributeError, OSError, TypeError):  # a function that is missing, or has no source
+        is_known = False
     if not is_known:
         version = getattr(sys.modules.get("keras"), "__version__", "")
         print(
@@ -60,60 +62,32 @@ def _is_known(trainer: Any) -> bool:
     return is_known
 
 
-def mend(trainer: Any) -> Wanted:
-    """Replace the functions that fail in the module of Keras's trainer. A replacement calls the original where it is not wanted.
-
-    Returns the function that tells under which strategies it is wanted.
-    """
-    is_wanted = functools.partial(_is_wanted, trainer)
-    _mend_build(trainer, is_wanted)
-    _mend_reduce(trainer, is_wanted)
-    _mend_count(trainer.TFEpochIterator, is_wanted)
-    for kind in ("train", "test"):
-        _mend_steps(trainer, kind, is_wanted)
-    return is_wanted
-
-
-def fingerprint(function: Any) -> str:
-    """The first 12 hexadecimal digits of the SHA-256 of a function's source, or of the function that it replaces; empty without one."""
+def _fingerprint(function: Any) -> str:
+    """The first 12 hexadecimal digits of the SHA-256 of a function's source, or of the function that it replaces."""
     import hashlib  # rarely needed, as the next import
     import inspect
 
-    if function is None:
-        return ""
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        return "no source"
-    return hashlib.sha256(source.rstrip("\n").encode() + b"\n").hexdigest()[:12]
+    return hashlib.sha256(inspect.getsource(function).rstrip("\n").encode() + b"\n").hexdigest()[:12]
 
 
-def works_with_others(strategy: Any) -> bool:
-    """Whether the strategy is a MultiWorkerMirroredStrategy with several workers."""
-    extended = getattr(strategy, "extended", None)
-    is_multi_worker = getattr(extended, "_in_multi_worker_mode", None)
-    return is_multi_worker is not None and type(extended).__name__ == "CollectiveAllReduceExtended" and bool(is_multi_worker())
+def mend(trainer: Any) -> None:
+    """Replace the functions that fail in the module of Keras's trainer. A replacement calls the original where it is not wanted."""
+    replace(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build)
+    replace(trainer, "reduce_per_replica", _reduce)
+    replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
+    replace(trainer.TFEpochIterator, "reset", _reset)
+    for function in ("train_function", "test_function"):
+        replace(trainer.TensorFlowTrainer, f"make_{function}", functools.partial(_make_function, function))
 
 
-def _find(module: Any, name: str) -> Any:
-    for part in name.split("."):
-        module = getattr(module, part, None)
-    return module
-
-
-def _mend_build(trainer: Any, is_wanted: Wanted) -> None:
+def _build(real: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
     """Build the model from the shapes of the data: Keras would take a batch for this, which a generator makes only once."""
-    real = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
-    if real is None:
-        return
+    if iterator is not None and is_wanted(self._distribute_strategy):
+        from keras.src import tree
 
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None and is_wanted(self._distribute_strategy):
-            data_batch = trainer.tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
-            iterator = None
-        real(self, iterator, data_batch)
-
-    trainer.TensorFlowTrainer._maybe_symbolic_build = named_like(real, _maybe_symbolic_build)
+        data_batch = tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
+        iterator = None
+    real(self, iterator, data_batch)
 
 
 def _of_first_replica(spec: Any) -> Any:
@@ -122,62 +96,48 @@ def _of_first_replica(spec: Any) -> Any:
     return parts[0] if parts else spec
 
 
-def _mend_reduce(trainer: Any, is_wanted: Wanted) -> None:
+def _reduce(real: Any, values: Any, strategy: Any, reduction: str) -> Any:
     """Take the mean of each value over all replicas of all workers, element by element."""
-    real = trainer.reduce_per_replica
+    if reduction in ("auto", "mean") and is_wanted(strategy):
+        from keras.src import tree
 
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction in ("auto", "mean") and is_wanted(strategy):
-            return trainer.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
-        return real(values, strategy, reduction)
-
-    trainer.reduce_per_replica = named_like(real, reduce_per_replica)
+        return tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+    return real(values, strategy, reduction)
 
 
-def _mend_count(iterator: Any, is_wanted: Wanted) -> None:
+def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches
     (tensorflow/python/distribute/input_lib.py, `DistributedIteratorBase.get_next`).
     """
-    real_init, real_reset = iterator.__init__, iterator.reset
+    import tensorflow as tf
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        import tensorflow as tf
-
-        real_init(self, *args, **kwargs)
-        strategy = self._distribute_strategy
-        if is_wanted(strategy):
-            own = -1 if self._num_batches is None else int(self._num_batches)
-            counts = strategy.gather(tf.constant([own], tf.int64), axis=0).numpy()
-            self._orch_num_batches = int(counts.max()) if counts.min() >= 0 else None
-            self._num_batches = self._orch_num_batches
-
-    def reset(self: Any) -> None:
-        real_reset(self)
-        self._num_batches = getattr(self, "_orch_num_batches", self._num_batches)
-
-    iterator.__init__, iterator.reset = named_like(real_init, __init__), named_like(real_reset, reset)
+    real(self, *args, **kwargs)
+    strategy = self._distribute_strategy
+    if is_wanted(strategy):
+        own = -1 if self._num_batches is None else int(self._num_batches)
+        counts = strategy.gather(tf.constant([own], tf.int64), axis=0).numpy()
+        self._orch_num_batches = self._num_batches = int(counts.max()) if counts.min() >= 0 else None
 
 
-def _mend_steps(trainer: Any, kind: str, is_wanted: Wanted) -> None:
-    """Run the steps of an execution one after the other, without XLA. `kind`: ``train`` or ``test``."""
-    name, function_name = f"make_{kind}_function", f"{kind}_function"
-    real = getattr(trainer.TensorFlowTrainer, name)
+def _reset(real: Any, self: Any) -> None:
+    real(self)
+    self._num_batches = getattr(self, "_orch_num_batches", self._num_batches)
 
-    def make_function(self: Any, force: bool = False) -> Any:
-        is_made = getattr(self, function_name) is not None and not force
-        if is_made or not is_wanted(self.distribute_strategy):
-            return real(self, force)
-        if self.jit_compile:
-            print_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
-            self.jit_compile = False
-        steps = self.steps_per_execution
-        with _one_step(self):
-            real(self, force)
-        if steps > 1:
-            setattr(self, function_name, _in_steps(self, getattr(self, function_name), steps))
-        return getattr(self, function_name)
 
-    setattr(trainer.TensorFlowTrainer, name, named_like(real, make_function))
+def _make_function(name: str, real: Any, self: Any, force: bool = False) -> Any:
+    """Have the function of this name run the steps of an execution one after the other, without XLA."""
+    is_made = getattr(self, name) is not None and not force
+    if is_made or not is_wanted(self.distribute_strategy):
+        return real(self, force)
+    if self.jit_compile:
+        print_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
+        self.jit_compile = False
+    steps = self.steps_per_execution
+    with _one_step(self):
+        real(self, force)
+    if steps > 1:
+        setattr(self, name, _in_steps(self, getattr(self, name), steps))
+    return getattr(self, name)
 
 
 @contextlib.contextmanager

@@ -6,69 +6,42 @@ equal: the last worker replaces the file by an equal file, and a reader never fi
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
+from typing import Any
 
-from ..import_hooks import named_like
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .fit import Wanted
+from ..import_hooks import replace
+from .fit import is_wanted
 
 
-def mend(saving: Any, files: Any, is_wanted: Wanted) -> None:
-    """Replace `Model.save` and `Model.save_weights` in the module `saving_api`, and `makedirs` in the module `file_utils`."""
-    for name, modules in find_holders(saving).items():
-        ours = _aside(getattr(saving, name), is_wanted)
-        for module in modules:
-            setattr(module, name, ours)
-    files.makedirs = _made_together(files.makedirs)
-
-
-@functools.lru_cache(maxsize=1)
-def find_holders(saving: Any) -> dict[str, list[Any]]:
-    """For each function, the modules of Keras that have it, such as keras.models for save_model.
-
-    A template calls this before it forks: a search through thousands of modules takes 14 ms in each task, and copies their pages.
+def mend(saving: Any, files: Any) -> None:
+    """Replace the functions that write a model's file, and the one that makes directories. `saving`: the module saving_api of Keras;
+    `files`: its module file_utils.
     """
-    found: dict[str, list[Any]] = {"save_model": [], "save_weights": []}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "keras":
-            for function, holders in found.items():
-                if getattr(module, "__dict__", {}).get(function) is getattr(saving, function):
-                    holders.append(module)
-    return found
+    replace(saving.saving_lib, "save_model", _save_aside)
+    replace(saving.saving_lib, "save_weights_only", _save_aside)
+    replace(saving.legacy_h5_format, "save_model_to_hdf5", _save_aside)
+    replace(files, "makedirs", _make_together)
 
 
-def _made_together(real: Any) -> Any:
+def _make_together(real: Any, path: Any) -> None:
     """Callbacks make a directory if it does not exist. Another worker may make the directory at the same time."""
-
-    def makedirs(path: Any) -> None:
-        try:
-            real(path)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
-
-    return named_like(real, makedirs)
+    try:
+        real(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
-def _aside(real: Any, is_wanted: Wanted) -> Any:
-    def save(model: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> Any:
-        path = os.fspath(filepath) if isinstance(filepath, (str, os.PathLike)) else ""
-        is_file = str(path).endswith((".keras", ".h5")) and "://" not in str(path)
-        if not (overwrite and is_file and is_wanted(getattr(model, "distribute_strategy", None))):
-            return real(model, filepath, overwrite, *args, **kwargs)
-        directory, name = os.path.split(str(path))
-        aside = os.path.join(directory, f".{os.environ.get('ORCH_TASK', os.getpid())}.{name}")
-        try:
-            real(model, aside, overwrite, *args, **kwargs)
-            os.replace(aside, path)
-        finally:
-            if os.path.exists(aside):
-                os.unlink(aside)
-
-    return named_like(real, save)
+def _save_aside(real: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    path = str(filepath)
+    is_file = path.endswith((".keras", ".h5")) and "://" not in path
+    if not (is_file and is_wanted(getattr(model, "distribute_strategy", None))):
+        return real(model, filepath, *args, **kwargs)
+    directory, name = os.path.split(path)
+    aside = os.path.join(directory, f".{os.environ.get('ORCH_TASK', os.getpid())}.{name}")
+    try:
+        real(model, aside, *args, **kwargs)
+        os.replace(aside, path)
+    finally:
+        if os.path.exists(aside):
+            os.unlink(aside)
