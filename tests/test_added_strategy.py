@@ -143,8 +143,8 @@ class TaskSettings:
     ),
     "worker/task/strategy/strategy_builder.py": (
         (
-            '    "none": _default,\n',
-            '    "pod": lambda task: f"{task.settings.pod.name}: {task.settings.pod.chips}",\n    "none": _default,\n',
+            '    "tpu": _tpu,\n',
+            '    "pod": lambda task: f"{task.settings.pod.name}: {task.settings.pod.chips}",\n    "tpu": _tpu,\n',
         ),
     ),
 }

@@ -116,7 +116,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.workdir": ("worker.protocol",),
     "worker.task": (
         *("worker.data_files", "worker.excerpts", "worker.protocol.codec", "worker.settings", "worker.task_files"),
-        *("worker.tensorflow_facts", "worker.tpu_host"),
+        *("worker.task_environment", "worker.tensorflow_facts", "worker.tpu_host"),
     ),
     "worker.host": (
         *("worker.clock", "worker.cpu_cores", "worker.data_files", "worker.directory", "worker.excerpts", "worker.protocol"),

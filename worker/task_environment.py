@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from .protocol.codec import to_json
 from .protocol.messages import StartTasks, TaskOrder
@@ -27,7 +27,7 @@ def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_di
     env["ORCH_LOG_DIR"] = log_dir
     env[VARIABLE] = json.dumps(to_json(order.settings))
     if start.peers:
-        env["no_grpc_proxy"] = _bypass(env, start.peers)
+        bypass_proxies(env, start.peers)
     if order.port is not None:
         env["TF_GRPC_REUSE_PORT"] = "true"
     env.pop("TF_CONFIG", None)
@@ -38,11 +38,14 @@ def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_di
     return env
 
 
-def _bypass(env: Mapping[str, str], peers: tuple[str, ...]) -> str:
-    # gRPC reads only the first of these variables that is set (src/core/ext/filters/client_channel/http_proxy_mapper.cc), so the hosts that
-    # the user excluded are repeated. If gRPC uses a proxy, a cluster hangs, even on localhost.
+def bypass_proxies(env: MutableMapping[str, str], hosts: Iterable[str]) -> None:
+    """Have gRPC connect to these hosts without a proxy.
+
+    gRPC reads only the first of these variables that is set (src/core/ext/filters/client_channel/http_proxy_mapper.cc), so the hosts that
+    the user excluded are repeated. If gRPC uses a proxy, a cluster hangs, even on localhost.
+    """
     known = env.get("no_grpc_proxy") or env.get("no_proxy") or ""
-    return ",".join(dict.fromkeys([*filter(None, known.split(",")), *peers]))
+    env["no_grpc_proxy"] = ",".join(dict.fromkeys([*filter(None, known.split(",")), *hosts]))
 
 
 def tf_config_of(start: StartTasks, order: TaskOrder) -> str | None:

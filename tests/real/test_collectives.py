@@ -71,14 +71,14 @@ print(*options_of(worker.strategy()), *options_of(tf.distribute.MultiWorkerMirro
 
 
 def test_a_process_that_a_task_starts_builds_the_strategy_with_the_settings_too() -> None:
-    """Nothing of orch has prepared such a process: its own strategy is as TensorFlow makes it."""
+    """Nothing of orch has prepared such a process. From this call on, the settings hold for its other strategies, too."""
 
     def start_one() -> str:
         return subprocess.run([sys.executable, "-c", OPTIONS], check=True, stdout=subprocess.PIPE, text=True).stdout
 
     settings = {"heartbeat_s": 5.0, "timeout_s": 7.0, "implementation": "ring"}
     with cluster(workers=1, strategy="multi_worker_mirrored", collectives=settings) as c:
-        assert c.run(start_one) == {"worker-0": "7.0 RING None AUTO\n"}
+        assert c.run(start_one) == {"worker-0": "7.0 RING 7.0 RING\n"}
 
 
 TRAIN = """

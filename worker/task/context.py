@@ -7,10 +7,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..settings.task_settings import TaskSettings
+from ..protocol.codec import from_json
+from ..settings.task_settings import VARIABLE, TaskSettings
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -96,8 +95,6 @@ def _ranks(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> tu
 
 
 def _settings(env: Mapping[str, str], cluster: Mapping[str, tuple[str, ...]]) -> TaskSettings:
-    from ..protocol.codec import from_json
-    from ..settings.task_settings import VARIABLE, TaskSettings
     from .strategy.strategy_builder import of_cluster
 
     return from_json(TaskSettings, json.loads(env.get(VARIABLE, "{}"))) if env else TaskSettings(strategy=of_cluster(cluster))

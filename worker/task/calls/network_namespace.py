@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ...task_environment import bypass_proxies
 
 _CLONE_NEWNET = 0x40000000
 """`os.unshare` is there from Python 3.12 on."""
@@ -18,8 +19,6 @@ def change(order: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     With ``request["addresses"]``, by task, this process enters a namespace of its own first; in the order, each task then has
     its new address. Raises OSError with what is missing.
     """
-    import subprocess
-
     addresses = request.get("addresses")
     if addresses is not None:
         _leave_network()
@@ -41,11 +40,8 @@ def _leave_network() -> None:
 
 
 def _readdress(order: dict[str, Any], addresses: dict[str, str]) -> dict[str, Any]:
-    import json
-
-    env = os.environ
-    env["MASTER_ADDR"] = next(iter(addresses.values()))
-    env["no_grpc_proxy"] = ",".join(filter(None, [env.get("no_grpc_proxy"), *addresses.values()]))
+    os.environ["MASTER_ADDR"] = next(iter(addresses.values()))
+    bypass_proxies(os.environ, addresses.values())
     if order["tf_config"] is None:
         return order
     config = json.loads(order["tf_config"])

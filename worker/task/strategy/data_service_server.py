@@ -26,16 +26,12 @@ def serve(address: str, state: str = "") -> NoReturn:
         raise ValueError(f"{task.task} is no server of a tf.data service: start it with orch (--data-workers)")
     import tensorflow as tf
 
-    port = int(address.rpartition(":")[2])
+    api, shared = tf.data.experimental.service, {"port": int(address.rpartition(":")[2]), "protocol": "grpc"}
     if task.type == "dispatcher":
         directory = str(_make_directory(state)) if state else None
-        config = tf.data.experimental.service.DispatcherConfig(
-            port=port, protocol="grpc", work_dir=directory, fault_tolerant_mode=directory is not None
-        )
-        tf.data.experimental.service.DispatchServer(config).join()
+        api.DispatchServer(api.DispatcherConfig(work_dir=directory, fault_tolerant_mode=directory is not None, **shared)).join()
     else:
-        config = tf.data.experimental.service.WorkerConfig(dispatcher_address=service, worker_address=address, port=port, protocol="grpc")
-        tf.data.experimental.service.WorkerServer(config).join()
+        api.WorkerServer(api.WorkerConfig(dispatcher_address=service, worker_address=address, **shared)).join()
     sys.exit(0)
 
 

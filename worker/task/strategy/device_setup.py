@@ -18,7 +18,6 @@ from .. import failure, import_hooks
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
     from typing import Any
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -33,36 +32,27 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     wanted = {name: settings[name] for name in _APPLY if settings.get(name) is not None}
     visible = os.environ.get(VISIBLE)
 
-    def apply_now(tensorflow: ModuleType) -> None:
-        try:
-            apply(tensorflow, wanted, visible)
-        except SettingRefused as error:
-            failure.record(error, log_dir)
-            print(f"orch: {error}", file=sys.stderr)
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
-            os._exit(1)  # not an exception: the program might catch it around its import, and compute on the wrong devices
+    def apply_now(tf: Any) -> None:
+        for name, value in wanted.items():
+            try:
+                _APPLY[name](tf, value, visible)
+            except SettingRefused as error:
+                failure.end_process(error, log_dir)
+            except Exception as error:  # TensorFlow, or a module of the user with this name, may raise anything
+                failure.end_process(_describe_refusal(_format(name, wanted), error), log_dir)
+        if wanted.get("log_placement"):
+            print(f"orch: this task has {', '.join(_describe_devices(tf))}", file=sys.stderr)
 
     if wanted:
-        import_hooks.after("tensorflow", apply_now)
+        import_hooks.after("tensorflow", apply_now, "devices")
 
 
-def apply(tf: Any, settings: dict[str, Any], visible: str | None) -> None:
-    """Apply the settings. `visible`: the ``CUDA_VISIBLE_DEVICES`` of the task at its start. Raises `SettingRefused`."""
-    for name, value in settings.items():
-        try:
-            _APPLY[name](tf, value, visible)
-        except SettingRefused:
-            raise
-        except Exception as error:  # TensorFlow, or a module of the user with this name, may raise anything
-            what = _format(name, settings)
-            if "after being initialized" in str(error):
-                reason = "TensorFlow's runtime was in use before the program began, by something that Python imports at its start"
-                raise SettingRefused(f"{what} came too late: {reason} ({_one_line(error)})") from error
-            raise SettingRefused(f"{what} was refused by TensorFlow: {_one_line(error)}") from error
-    if settings.get("log_placement"):
-        print(f"orch: this task has {', '.join(_describe_devices(tf))}", file=sys.stderr)
+def _describe_refusal(what: str, error: Exception) -> SettingRefused:
+    said = " ".join(str(error).split())
+    if "after being initialized" in said:
+        reason = "TensorFlow's runtime was in use before the program began, by something that Python imports at its start"
+        return SettingRefused(f"{what} came too late: {reason} ({said})")
+    return SettingRefused(f"{what} was refused by TensorFlow: {said}")
 
 
 def _describe_devices(tf: Any) -> Iterator[str]:
@@ -195,7 +185,3 @@ def _hint_at_device(text: str) -> str:
 def _format(name: str, settings: dict[str, Any]) -> str:
     value = settings[name]
     return f"devices.{name}: {str(value).lower() if isinstance(value, bool) else value}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

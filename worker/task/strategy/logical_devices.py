@@ -8,54 +8,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...tensorflow_facts import partition
 from ..context import context
 from ..import_hooks import print_once
 
-if TYPE_CHECKING:
-    from ...settings.tpu_settings import Partition, TpuSettings
-
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:
     """See `worker.split`."""
-    settings = context().settings.tpu
-    named = _partition(settings, dims) if isinstance(dims, str) else None
-    wanted = [int(number) for number in (named.dims if named is not None else dims)]
-    strategy, devices = _here()
-    shape = getattr(tensor, "shape", None)
-    known = None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
+    place = "worker.split: "
+    if isinstance(dims, str):
+        named = {one.name: one.dims for one in context().settings.tpu.partition}
+        if dims not in named:
+            raise ValueError(f"{place}the spec has no tpu.partition of the name {dims!r}; it names {', '.join(named) or 'none'}")
+        place, dims = f"{place}tpu.partition.{dims}: ", named[dims]
+    wanted = [int(number) for number in dims]
     if any(number < 1 for number in wanted):
-        raise ValueError(f"worker.split: {wanted} must be whole numbers from 1 on")
-    expected = devices if devices > 1 else math.prod(settings.computation_shape) if settings.computation_shape else None
-    broken = [*partition.complaints(wanted, known, expected)]
-    if broken:
-        name = f"tpu.partition.{named.name}: " if named is not None else ""
-        raise ValueError(f"worker.split: {name}{'; '.join(broken)}")
-    return _annotate(strategy, devices, "split", "experimental_split_to_logical_devices", tensor, wanted)
+        raise ValueError(f"{place}{wanted} must be whole numbers from 1 on")
+    shape, expected = getattr(tensor, "shape", None), _expected_devices()
+    known = None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
+    if broken := list(partition.complaints(wanted, known, expected if expected > 1 else None)):
+        raise ValueError(f"{place}{'; '.join(broken)}")
+    return _annotate("split", "experimental_split_to_logical_devices", tensor, wanted)
 
 
 def replicate(tensor: Any) -> Any:
     """See `worker.replicate`."""
-    return _annotate(*_here(), "replicate", "experimental_replicate_to_logical_devices", tensor)
+    return _annotate("replicate", "experimental_replicate_to_logical_devices", tensor)
 
 
 def assign(tensor: Any, device: int) -> Any:
     """See `worker.assign`."""
-    strategy, devices = _here()
-    expected = devices if devices > 1 else math.prod(context().settings.tpu.computation_shape or ())
-    if device < 0 or (expected > 1 and device >= expected):
+    expected = _expected_devices()
+    if device < 0 or device >= expected > 1:
         raise ValueError(f"worker.assign: there is no logical device {device}: a replica has {expected}, from 0 to {expected - 1}")
-    return _annotate(strategy, devices, "assign", "experimental_assign_to_logical_device", tensor, device)
-
-
-def _partition(settings: TpuSettings, name: str) -> Partition:
-    found = {one.name: one for one in settings.partition}
-    if name not in found:
-        names = f"it names {', '.join(found)}" if found else "it names none"
-        raise ValueError(f"worker.split: the spec has no tpu.partition of the name {name!r}; {names}")
-    return found[name]
+    return _annotate("assign", "experimental_assign_to_logical_device", tensor, device)
 
 
 def _here() -> tuple[Any, int]:
@@ -70,13 +58,20 @@ def _here() -> tuple[Any, int]:
     return strategy, 1 if devices is None else int(devices.shape[1])
 
 
-def _annotate(strategy: Any, devices: int, what: str, method: str, tensor: Any, *args: Any) -> Any:
+def _expected_devices() -> int:
+    """The number of logical devices of a replica; on a machine without a TPU, as the spec has it, or else 1."""
+    devices = _here()[1]
+    return devices if devices > 1 else math.prod(context().settings.tpu.computation_shape or ())
+
+
+def _annotate(what: str, method: str, tensor: Any, *args: Any) -> Any:
     """Call the strategy's method if a replica has several devices; else return the tensor unchanged. `what`: the function of `worker`.
 
     TensorFlow can annotate only a graph (`Sharding.apply_to_tensor` in its xla_sharding.py). Raises RuntimeError outside a `tf.function`.
     """
     import tensorflow as tf
 
+    strategy, devices = _here()
     if devices == 1:
         print_once(f"worker.{what}: each replica has one device here, so tensors stay whole")
         return tensor

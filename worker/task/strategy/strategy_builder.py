@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...protocol.codec import to_json
 from ..context import Context, context
-
-if TYPE_CHECKING:
-    from ...settings.collective_settings import CollectiveSettings
 
 
 class TpuError(RuntimeError):
@@ -51,71 +49,44 @@ def _build(task: Context) -> Any:
     build = BUILDERS.get(task.strategy)
     if build is None:
         raise ValueError(f"the strategy {task.strategy!r} is not one of {', '.join(BUILDERS)}")
-    if task.type == "evaluator":
-        # An evaluator reads checkpoints and computes without the other tasks, on its own devices.
-        return _own_devices(task)
-    return build(task)
+    # An evaluator reads checkpoints and computes without the other tasks, on its own devices.
+    return _own_devices() if task.type == "evaluator" else build(task)
+
+
+def _distribute() -> Any:
+    """The module `tf.distribute`."""
+    import tensorflow as tf
+
+    return tf.distribute
 
 
 def _multi_worker_mirrored(task: Context) -> Any:
-    import tensorflow as tf
+    from . import collective_timeouts
 
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=_communication(task.settings.collectives))
-
-
-def _communication(settings: CollectiveSettings) -> Any:
-    """The options for collectives.
-
-    In a task, `collective_timeouts` gives them to every strategy. In a process that a task starts, only this function does.
-    """
-    import tensorflow as tf
-
-    experimental = tf.distribute.experimental
-    return experimental.CommunicationOptions(
-        timeout_seconds=settings.timeout_s,
-        implementation=experimental.CommunicationImplementation((settings.implementation or "auto").upper()),
-    )
+    # The bootstrap of a task has done this already. A process that a task starts has no bootstrap.
+    collective_timeouts.apply_soon(to_json(task.settings.collectives), "")
+    return _distribute().MultiWorkerMirroredStrategy()
 
 
 def _parameter_server(task: Context) -> Any:
-    import tensorflow as tf
-
     if only_serves(task):
         from .serve import serve
 
         serve()
-    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-
-
-def _mirrored(task: Context) -> Any:
-    import tensorflow as tf
-
-    return tf.distribute.MirroredStrategy(_local_devices())
-
-
-def _one_device(task: Context) -> Any:
-    import tensorflow as tf
-
-    return tf.distribute.OneDeviceStrategy(_local_devices()[0])
+    return _distribute().ParameterServerStrategy(_distribute().cluster_resolver.TFConfigClusterResolver())
 
 
 def _tpu(task: Context) -> Any:
     from . import tpu_strategy
 
-    return tpu_strategy.build(task.settings.tpu) or _own_devices(task)
+    return tpu_strategy.build(task.settings.tpu) or _own_devices()
 
 
-def _own_devices(task: Context) -> Any:
-    return _mirrored(task) if len(_local_devices()) > 1 else _one_device(task)
+def _own_devices() -> Any:
+    return _distribute().MirroredStrategy(_devices()) if len(_devices()) > 1 else _distribute().OneDeviceStrategy(_devices()[0])
 
 
-def _default(task: Context) -> Any:
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy()
-
-
-def _local_devices() -> list[str]:
+def _devices() -> list[str]:
     """All logical GPUs; without GPUs, all logical CPUs. (MirroredStrategy itself would use one CPU.)"""
     import tensorflow as tf
 
@@ -141,8 +112,8 @@ def of_cluster(cluster: Mapping[str, tuple[str, ...]]) -> str:
 BUILDERS: dict[str, Callable[[Context], Any]] = {
     "multi_worker_mirrored": _multi_worker_mirrored,
     "parameter_server": _parameter_server,
-    "mirrored": _mirrored,
-    "one_device": _one_device,
+    "mirrored": lambda task: _distribute().MirroredStrategy(_devices()),
+    "one_device": lambda task: _distribute().OneDeviceStrategy(_devices()[0]),
     "tpu": _tpu,
-    "none": _default,
+    "none": lambda task: _distribute().get_strategy(),
 }

@@ -7,7 +7,6 @@ The steps are those of TensorFlow's guide: find the TPU (`TPUClusterResolver`), 
 from __future__ import annotations
 
 import faulthandler
-import json
 import math
 import os
 import socket
@@ -16,16 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import tpu_host
-from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, target
+from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, TpuSettings, target
+from ...task_environment import bypass_proxies
 from ...words import count_of
 from .. import failure
 from .strategy_builder import TpuError
-
-if TYPE_CHECKING:
-    from ...settings.tpu_settings import TpuSettings
 
 NEWEST_TENSORFLOW = "2.20"
 """The last release of TensorFlow that can drive a TPU: the package tensorflow-tpu ends there."""
@@ -33,7 +30,6 @@ INSTALL = "tensorflow-tpu==2.20.0 libtpu==0.0.14"
 """The newest packages that work together; docs/tpu.md has the older ones."""
 _ASK_S = 10.0
 """The metadata server may take this long for one answer, in seconds."""
-_NO_PROXY = "no_grpc_proxy"
 _OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting binary", "version mismatch")
 """Parts of TensorFlow's errors if the two ends of a connection have different operations."""
 
@@ -75,26 +71,27 @@ def _start(name: str, source: str, settings: TpuSettings) -> tuple[Any, Any]:
 
     where = "the TPU of this machine" if name == LOCAL else f"the TPU {name or os.environ.get(source)!r} ({source})"
     limit_s, ends = settings.timeout_s, time.monotonic() + settings.timeout_s
-    with _step("finding", where, limit_s, ends, lambda error: _describe_lookup(error, where)):
+    with _step(f"finding {where}", limit_s, ends, lambda error: _describe_lookup(error, where)):
         resolver = _find(name, settings)
         hosts = [address for job in resolver.cluster_spec().as_dict().values() for address in job]
-    _bypass_proxies(hosts)
-    with _step("connecting to", where, limit_s, ends, lambda error: f"{where} cannot be connected to: {_words(error)}"):
+    if hosts:
+        bypass_proxies(os.environ, [address.rpartition(":")[0] for address in hosts])
+    with _step(f"connecting to {where}", limit_s, ends, lambda error: f"{where} cannot be connected to: {_words(error)}"):
         tf.config.experimental_connect_to_cluster(resolver)
-    with _step("initialising", where, limit_s, ends, lambda error: _describe_absence(where, hosts, _words(error))):
+    with _step(f"initialising {where}", limit_s, ends, lambda error: _describe_absence(where, hosts, _words(error))):
         topology = tf.tpu.experimental.initialize_tpu_system(resolver)
         if not resolver.get_tpu_system_metadata().num_cores:
-            raise NoTpu(_describe_absence(where, hosts, "TensorFlow lists no device of the type TPU"))
+            raise LookupError("no device of the type TPU is listed")
     return resolver, topology
 
 
 @contextmanager
-def _step(doing: str, where: str, limit_s: float, ends: float, describe: Callable[[Exception], str]) -> Iterator[None]:
+def _step(doing: str, limit_s: float, ends: float, describe: Callable[[Exception], str]) -> Iterator[None]:
     """Turn every error of TensorFlow, of its client for the cloud's API and of the network into a `NoTpu`. End the process if the step has
     not come to its end at the time `ends`: TensorFlow tries a host that does not answer again without end, and cannot be interrupted.
     """
     message = (
-        f"{doing} {where} has not come to its end after {limit_s:g} s. Is the TPU running, and is its port, {PORT}, "
+        f"{doing} has not come to its end after {limit_s:g} s. Is the TPU running, and is its port, {PORT}, "
         "open to this machine? tpu.timeout_s gives it more time"
     )
     watch = threading.Timer(ends - time.monotonic(), _end_process, (message,))
@@ -102,21 +99,16 @@ def _step(doing: str, where: str, limit_s: float, ends: float, describe: Callabl
     watch.start()
     try:
         yield
-    except NoTpu:
-        raise
     except Exception as error:
-        raise NoTpu(describe(error) + _describe_version(error)) from None
+        raise NoTpu(describe(error)) from None
     finally:
         watch.cancel()
 
 
 def _end_process(message: str) -> None:
     """End the process, after printing the stacks of all threads on stderr."""
-    if directory := os.environ.get("ORCH_LOG_DIR"):
-        failure.record(NoTpu(message), directory)
-    print(f"orch: {message}", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(all_threads=True)
-    os._exit(1)
+    failure.end_process(NoTpu(message), os.environ.get("ORCH_LOG_DIR", ""))
 
 
 def _find(name: str, settings: TpuSettings) -> Any:
@@ -151,30 +143,26 @@ def _assign(topology: Any, settings: TpuSettings) -> Any:
 
 
 def _words(error: Exception) -> str:
-    """The message of an error on one line, without the place in a graph and without the lines that gRPC adds."""
-    text = str(getattr(error, "message", "") or error)
-    lines = [line.strip() for line in text.splitlines()]
-    kept = [
-        line for line in lines if line and not line.startswith((":", "{", "[[", "<stack", "Detected at", "Additional GRPC", "Graph exec"))
-    ]
-    return f"{type(error).__name__}: {' '.join(kept)[:300]}"
+    """The type of an error, and the beginning of its message on one line."""
+    import tensorflow as tf
+
+    text = " ".join(str(getattr(error, "message", "") or error).split())[:300]
+    differs = any(sign in str(error) for sign in _OTHER_VERSION)
+    return f"{type(error).__name__}: {text}{f'; both ends need the same TensorFlow: here is {tf.__version__}' * differs}"
 
 
 def _describe_lookup(error: Exception, where: str) -> str:
-    text = str(error)
     if isinstance(error, OSError):  # urllib's errors are
         server = tpu_host.metadata_server(os.environ)
         return (
             f"{where} was not found: the metadata server of Google's machines, http://{server}, was asked for the project and the zone, "
             f"and gave no answer ({error}). Give both with tpu.zone and tpu.project, or the TPU's address: tpu: {ADDRESS}HOST:{PORT}"
         )
-    if "cloud-tpu-client" in text:
+    if "cloud-tpu-client" in str(error):
         return (
             f"{where} cannot be looked up by its name: that takes a package which is not installed. Do: {sys.executable} -m pip install "
             f"cloud-tpu-client, or give the TPU's address: tpu: {ADDRESS}HOST:{PORT}"
         )
-    if isinstance(error, json.JSONDecodeError):
-        return f"{where} was not found: the variable TPU_CONFIG is no JSON ({error})"
     return f"{where} was not found: {_words(error)}. Is the name right, and the project and zone, and may this account see the TPU?"
 
 
@@ -200,20 +188,3 @@ def has_tpu_support() -> bool:
     from tensorflow.python.framework import kernels
 
     return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
-
-
-def _describe_version(error: Exception) -> str:
-    """The version of this end, if the error comes from different versions of both ends; empty for any other error."""
-    if not any(sign in str(error) for sign in _OTHER_VERSION):
-        return ""
-    import tensorflow as tf
-
-    return f"; both ends need the same TensorFlow: here is {tf.__version__}"
-
-
-def _bypass_proxies(addresses: Sequence[str]) -> None:
-    """Have gRPC connect to the TPU's hosts without the proxy of http_proxy, which gRPC would use for every host."""
-    if addresses:
-        known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy") or ""
-        hosts = [address.rpartition(":")[0] for address in addresses]
-        os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*filter(None, known.split(",")), *hosts]))
