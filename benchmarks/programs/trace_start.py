@@ -39,7 +39,8 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
     "orchestrator.backends.connection.agent_link": {"AgentLink.order": ("", "{} is sent")},
     "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},
     "worker.host.link": {"Link.send": ("", "{} is sent")},
-    "worker.task.bootstrap": {"run": ("imports", "script"), "_write": ("bootstrap: {}", "")},
+    "worker.task.bootstrap": {"run": ("imports", "script")},
+    "worker.task_files": {"write": ("bootstrap: {}", "")},
 }
 """By module: the functions whose call and whose return end a part. A pair of empty texts would note nothing; {} is the message's kind."""
 

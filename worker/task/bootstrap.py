@@ -64,7 +64,7 @@ def run(order: dict[str, Any], loaded: frozenset[str] | None = None) -> None:
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.on_exit)  # before the program's own functions: the function that is registered first runs last
-    _write(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
+    task_files.write(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
     try:
         start()
     except SystemExit as exit:
@@ -126,7 +126,7 @@ class _Ending:
         if os.getpid() == self._pid:  # not in a child that the program has forked
             at = time.time()
             alone = self._tf_config is not None and membership.was_in_no_cluster(self._tf_config)
-            _write(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
+            task_files.write(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
 
 
 def _exit_code(code: object) -> int:
@@ -134,16 +134,6 @@ def _exit_code(code: object) -> int:
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
-
-
-def _write(log_dir: str, name: str, text: str) -> None:
-    """Write a file for the agent."""
-    try:
-        fd = os.open(os.path.join(log_dir, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.write(fd, text.encode())
-        os.close(fd)
-    except OSError:
-        pass  # the disk is full, or the directory is removed: the program does not need the file
 
 
 SECTIONS = {

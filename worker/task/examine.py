@@ -35,12 +35,9 @@ def describe_tensorflow() -> dict[str, Any]:
     began = time.monotonic()
     try:
         import tensorflow as tf
-    except ModuleNotFoundError as error:
-        if error.name == "tensorflow":
-            return {"missing": True}
-        return {"problem": _last_words(error)}
     except Exception as error:  # an import may raise anything
-        return {"problem": _last_words(error)}
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorflow"
+        return {"missing": True} if is_missing else {"problem": _last_words(error)}
     seconds = time.monotonic() - began
     found: dict[str, Any] = {"version": str(getattr(tf, "__version__", "")), "seconds": round(seconds, 2)}
     if not found["version"]:
@@ -55,17 +52,12 @@ def describe_tensorflow() -> dict[str, Any]:
         found["gpus"] = [device.name for device in tf.config.list_physical_devices("GPU")]
     except Exception as error:  # an incomplete build
         found["problem"] = _last_words(error)
-    found["keras"], found["keras_problem"] = _keras(tf)
+    try:
+        found["keras"] = str(tf.keras.__version__)  # TensorFlow imports Keras at its first use
+    except Exception as error:  # such as TF_USE_LEGACY_KERAS=1 without tf-keras
+        found["keras_problem"] = _last_words(error)
     found["tf_keras"] = _version_of("tf_keras") or _version_of("tf-keras")
     return found
-
-
-def _keras(tf: Any) -> Any:
-    """The version of `tf.keras`, which is imported at its first use; or why there is none."""
-    try:
-        return str(tf.keras.__version__), ""
-    except Exception as error:  # such as TF_USE_LEGACY_KERAS=1 without tf-keras
-        return "", _last_words(error)
 
 
 def _version_of(name: str) -> str:

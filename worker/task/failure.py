@@ -20,26 +20,27 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-_kept: list[Any] = []
+_kept: list[object] = []
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def record(error: BaseException, log_dir: str) -> None:
     """Write ``error.json``. Never raises: the user's own traceback must be printed next."""
-    at = time.time()
-    path = os.path.join(log_dir, task_files.ERROR)
-    temporary = f"{path}.{os.getpid()}"
-    try:
-        try:
-            data = json.dumps(describe(error, at)).encode("ascii")
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
+    try:  # noqa: SIM105 - contextlib would be one more import before every task
+        task_files.write(log_dir, task_files.ERROR, json.dumps(describe(error, time.time())))
     except BaseException:
         pass
+
+
+def end_process(error: BaseException, log_dir: str) -> None:
+    """End the process because of a mistake that orch has found. An exception might be caught by the program, which would then go on."""
+    if log_dir:
+        record(error, log_dir)
+    print(f"orch: {error}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(1)
 
 
 def describe(error: BaseException, at: float) -> dict[str, Any]:
@@ -61,15 +62,13 @@ def _message(error: BaseException) -> str:
 
 def _render(error: BaseException) -> str:
     # Python's module `traceback` would import others, and the program may have a file with the name of one of them.
-    real, whole = sys.stderr, error.__traceback__
+    real = sys.stderr
     sys.stderr = paper = io.StringIO()
     try:
-        trace = error.__traceback__ = strip(whole)
-        _strip_earlier(error)
-        sys.__excepthook__(type(error), error, trace)
+        strip_all(error)
+        sys.__excepthook__(type(error), error, error.__traceback__)
     finally:
         sys.stderr = real
-        error.__traceback__ = whole
     text = paper.getvalue()
     if "\x1b" in text:
         import re  # rarely needed
@@ -95,29 +94,28 @@ def strip(trace: TracebackType | None) -> TracebackType | None:
     return kept if is_followed else None
 
 
-def calling_line(*, in_packages: bool) -> str:
-    """``train.py:12``: the innermost line outside orch and the standard library. `in_packages`: the line may be an installed package's."""
-    library, packages = os.path.dirname(os.__file__), f"{os.sep}site-packages{os.sep}"
+def strip_all(error: BaseException) -> None:
+    """Strip the tracebacks of an exception, and of its causes and contexts."""
+    done: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in done:
+            done.add(id(one))
+            one.__traceback__ = strip(one.__traceback__)
+            pending += [one.__cause__, one.__context__]
+
+
+def calling_line() -> str:
+    """``train.py:12``: the innermost line outside orch, the standard library and installed packages."""
+    outside = ("<", _PACKAGE, os.path.dirname(os.__file__))
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_code.co_filename
-        is_package = packages in name
-        if not (name.startswith(("<", _PACKAGE)) or (is_package and not in_packages) or (name.startswith(library) and not is_package)):
+        if not (name.startswith(outside) or f"{os.sep}site-packages{os.sep}" in name):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
-
-
-def _strip_earlier(error: BaseException) -> None:
-    """Strip the tracebacks of the causes and contexts of an exception."""
-    done = {id(error)}
-    pending = [error.__cause__, error.__context__]
-    while pending:
-        earlier = pending.pop()
-        if earlier is not None and id(earlier) not in done:
-            done.add(id(earlier))
-            earlier.__traceback__ = strip(earlier.__traceback__)
-            pending += [earlier.__cause__, earlier.__context__]
 
 
 def hide_own_frames() -> None:
@@ -126,9 +124,9 @@ def hide_own_frames() -> None:
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = hook
-        trace = error.__traceback__ = sys.last_traceback = strip(trace)
-        _strip_earlier(error)
-        hook(kind, error, trace)
+        strip_all(error)
+        sys.last_traceback = error.__traceback__
+        hook(kind, error, error.__traceback__)
 
     sys.excepthook = show
     _kept.append(show)  # a reference: the function removes itself from `sys` while the interpreter runs it

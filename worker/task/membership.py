@@ -9,10 +9,6 @@ import json
 import os
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _TENSORFLOW, _CONTEXT = "tensorflow", "tensorflow.python.eager.context"
 _CHILDREN_S = 0.1
 """Children with less CPU time than this, all together, have made no cluster. (`import tensorflow` has one, with 2 ms.)"""
@@ -41,7 +37,7 @@ def was_in_no_cluster(tf_config: str) -> bool:
 
 def _has_cluster() -> bool:
     """TensorFlow's runtime in this process has a cluster: of MultiWorkerMirroredStrategy, or of a coordinator."""
-    module: Any = sys.modules.get(_CONTEXT)
+    module = sys.modules.get(_CONTEXT)
     context = module.context_safe() if module is not None else None
     return context is not None and (context._server_def is not None or context._collective_ops_server_def is not None)
 

@@ -15,10 +15,6 @@ from .. import task_files
 from . import failure
 from .membership import own_port
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _KEY = b"TF_CONFIG"
 _REUSE = "TF_GRPC_REUSE_PORT"
 
@@ -48,22 +44,15 @@ class _Variables(dict[bytes, bytes]):
         if key == _KEY:
             self._compare("", "removed")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)  # a copy is no environment
 
     def _compare(self, text: str, verb: str) -> None:
         if os.getpid() != self._pid:  # a child of the program may have a cluster of its own
             return
-        path = os.path.join(self._log_dir, task_files.OTHER_TF_CONFIG)
-        try:
-            if _essence(text) == _essence(self._given):
-                if os.path.exists(path):
-                    os.unlink(path)
-            else:
-                with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                    file.write(f"{failure.calling_line(in_packages=True)} {verb} it")
-        except OSError:
-            pass  # the disk is full, or the directory is removed: the program does not need the file
+        is_given = _essence(text) == _essence(self._given)
+        place = "" if is_given else f"{failure.calling_line()} {verb} it"
+        task_files.write(self._log_dir, task_files.OTHER_TF_CONFIG, place)
         try:
             port = own_port(text)
         except (ValueError, LookupError, AttributeError, TypeError):

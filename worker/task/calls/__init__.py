@@ -9,10 +9,18 @@ rewritten it.
 from __future__ import annotations
 
 import contextlib
+import copy
+import inspect
 import io
 import os
+import pickle
+import socket
 import sys
 import time
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from .. import failure, reports
 from ..context import context
@@ -22,13 +30,6 @@ from . import asserts, barriers, debugger, resident, task_coverage
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
 
 
 def serve(address: str) -> None:
@@ -45,8 +46,6 @@ def serve(address: str) -> None:
 
 def _answer(connection: socket.socket, message: dict[str, Any], save: Callable[[], object]) -> None:
     try:
-        import pickle
-
         barriers.enter_call(message["directory"], os.environ["ORCH_TASK"], message["tasks"])
         if message["verbosity"] is not None:
             asserts.explain(message["verbosity"])
@@ -71,21 +70,17 @@ def _find_modules() -> None:
 
     AutoGraph converts no lambda that has no module: it warns, and leaves the lambda, and all that the lambda calls, as they are.
     """
-    import inspect
-
     find = inspect.getmodule
 
     def getmodule(item: object, _filename: str | None = None) -> ModuleType | None:
         found = find(item, _filename)
-        return type(sys)(item.__module__) if found is None and inspect.isfunction(item) else found
+        return ModuleType(item.__module__) if found is None and inspect.isfunction(item) else found
 
     inspect.getmodule = getmodule  # type: ignore[assignment]
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """`args`, and among them the strategy of the cluster, if the function has a parameter of this name that `kwargs` does not give."""
-    import inspect
-
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -104,8 +99,6 @@ def _strategy() -> Any:
     if strategy_builder.only_serves(context()):
         raise ValueError(f"{context().task} is a server, which has no strategy; run functions that need the strategy in the chief")
     try:
-        from importlib import import_module
-
         return import_module("worker").strategy()  # not the copy that this module is part of
     except (ImportError, AttributeError):
         return strategy_builder.current()
@@ -121,8 +114,6 @@ def _pack(value: Any) -> bytes:
         def reducer_override(self, item: Any) -> Any:
             plain = _plain(item)
             if plain is not item:
-                import copy
-
                 return copy.copy, (plain,)
             return super().reducer_override(item)
 
@@ -159,6 +150,5 @@ def _describe(error: BaseException) -> dict[str, Any]:
             from tblib import pickling_support
 
             pickling_support.install(error)  # so that it comes with its traceback, whose source pytest shows
-        error.__traceback__ = failure.strip(error.__traceback__)
         found["pickled"] = cloudpickle.dumps(error)
     return found

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from types import SimpleNamespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 MOST_LINES = 8
 """Lines of an explanation; pytest cuts it there without ``-vv`` (_pytest/assertion/truncate.py)."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
+from typing import Any
 
 from . import resident
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
 
 SIGNAL = signal.SIGTRAP
 """Stops the program at its next line of Python (`Cluster.debug`)."""

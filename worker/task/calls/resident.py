@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import select
 import signal
+import socket
 import sys
 import time
+from typing import Any
 
 from ..own_process import die_with_parent, move_own_fd, reseed
 from . import task_coverage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from typing import Any
 
 VARIABLE = "ORCH_CALLS"
 PRELOAD = "ORCH_CALLS_PRELOAD"
@@ -85,8 +84,6 @@ def _import(names: list[str]) -> None:
 
 def connect(address: str, name: str) -> socket.socket:
     """A connection to the test's process. The greeting tells the name of this process: the first message of each connection."""
-    import socket
-
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     connection = socket.socket(fileno=move_own_fd(connection.detach()))
@@ -96,8 +93,6 @@ def connect(address: str, name: str) -> socket.socket:
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
     """Raises OSError if the other side has closed the connection."""
-    import pickle
-
     data = pickle.dumps(message)
     connection.sendall(len(data).to_bytes(_LENGTH, "big") + data)
 
@@ -119,8 +114,6 @@ def receive(connection: socket.socket) -> dict[str, Any] | None:
 
 def pop_message(data: bytearray) -> dict[str, Any] | None:
     """Remove the first message from `data` and return it; None: the message is not complete."""
-    import pickle
-
     end = int.from_bytes(data[:_LENGTH], "big") + _LENGTH
     if len(data) < end:
         return None
@@ -134,8 +127,6 @@ def pop_message(data: bytearray) -> dict[str, Any] | None:
 
 def _wait_for_message(connection: socket.socket, child: int) -> bool:
     """True: there is a message; False: the child has ended."""
-    import select
-
     fds, wait_ms = [connection.fileno()], _POLL_MS
     with contextlib.suppress(AttributeError, OSError):  # a kernel without pidfds
         fds.append(os.pidfd_open(child))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 VARIABLE = "ORCH_CALLS_COVERAGE"
 """The configuration of the test's coverage, as coverage.py hands it to processes that a program starts (its COVERAGE_PROCESS_CONFIG)."""
