@@ -233,6 +233,8 @@ class Supervisor:
                 self._perform(action)
             for link in self._links.values() if self._cluster.is_due and not before.is_due else ():
                 link.limit_silence()
+            if self._cluster.verdict is not None and not self._finished.done():
+                self._finished.set_result(self._cluster.verdict)
             if self._cluster is not before or isinstance(event, events.Tick):
                 self._set_timer()
 
@@ -255,9 +257,6 @@ class Supervisor:
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
                     link.order(messages.StopTasks(mine, action.grace_s))
-            case events.Finish():
-                if not self._finished.done():
-                    self._finished.set_result(action.verdict)
 
     def _start(self, action: events.StartAttempt) -> None:
         assert self._plan is not None

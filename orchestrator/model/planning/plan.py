@@ -23,10 +23,15 @@ from ..slots import Assignment
 from ..spec import ClusterSpec, TaskSpec, trains
 from ..spec.rules.device_rules import GROWTH, LEVEL, VISIBLE
 from ..strategies import named
-from . import data_service, gpu_assignment
+from . import gpu_assignment
 from .addresses import with_port
 from .facts_of_hosts import HostFacts
 from .gpu_assignment import TaskGpus
+
+DISPATCHER = TaskId(DATA_SERVICE[0], 0)
+"""The dispatcher of a tf.data service, whose address a reader needs. A dispatcher and its workers make the input that a script passes to
+`tf.data.experimental.service.distribute`. orch runs these servers (worker/task/strategy/data_service_server.py). They have no TF_CONFIG
+and no rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +79,20 @@ class Plan:
         """
         facts = next(facts for facts in self.hosts if facts.name == host)
         mine = [task for task in self.tasks if task.host == host]
-        chosen = (task.order for task in mine if names is None or task.order.task in names)
-        if self.spec.restart.max:
-            chosen = (data_service.in_attempt(order, since or attempt) for order in chosen)
+        orders = []
+        for task in mine:
+            if names is not None and task.order.task not in names:
+                continue
+            program = task.order.program
+            if task.id == DISPATCHER and self.spec.restart.max:
+                # A dispatcher that restarts alone finds its jobs again. A dispatcher that starts with all other tasks has no jobs: the
+                # training starts anew too, and must not continue in the middle of an epoch.
+                program = replace(program, args=(*program.args, f"data_service/attempt-{since or attempt}"))
+            cwd, directory = facts.workdir or task.order.cwd, log_dir(attempt, task.id)
+            orders.append(replace(task.order, attempt=attempt, program=program, cwd=cwd, log_dir=directory))
         peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
         return StartTasks(
-            orders=tuple(
-                replace(order, attempt=attempt, log_dir=log_dir(attempt, order.task), cwd=facts.workdir or order.cwd) for order in chosen
-            ),
+            orders=tuple(orders),
             clusters=self.clusters,
             env={**self.env, "ORCH_ATTEMPT": str(attempt), **facts.env()},
             env_defaults=default_environment(
@@ -162,8 +173,8 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports.get(first.id, 0)),
     }
-    if data_service.DISPATCHER in addresses:
-        env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[data_service.DISPATCHER]}"
+    if DISPATCHER in addresses:
+        env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[DISPATCHER]}"
     notes = (*_describe_threads(spec, assignment, facts), *devices.notes, *_describe_input(spec))
     return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
 
@@ -234,7 +245,7 @@ def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> Ta
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
     if tasks.type in DATA_SERVICE:
-        return data_service.PROGRAM
+        return Program("data_service")
     if spec.serve and named(spec.strategy).role(tasks.type).serves:
         return Program("serve")
     return spec.program if tasks.args is None else replace(spec.program, args=tasks.args)
@@ -271,9 +282,8 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     shared = {(facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
     if are_set or not shared:
         return
-    parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
+    shares = " or ".join(f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared))
     beside = ", tied to cores of its own" if all(found.affinity for found in devices) else ""
-    shares = " or ".join(parts[:3]) + " or …" * (len(parts) > 3)
     yield f"compute threads: {shares}{beside}; --threads N sets another number"
 
 

@@ -13,8 +13,6 @@ from worker.protocol.messages import HostEvent as HostEvent
 from worker.protocol.messages import HostReady as HostReady
 from worker.protocol.messages import TaskEvent as TaskEvent
 
-from .cluster import Verdict
-
 # --- events ------------------------------------------------------------------------------------
 
 
@@ -131,11 +129,4 @@ class CollectStacks:
     tasks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The run is over, and no process is left."""
-
-    verdict: Verdict
-
-
-Action = StartAttempt | CollectStacks | Stop | Finish
+Action = StartAttempt | CollectStacks | Stop

@@ -140,13 +140,16 @@ def _start(cluster: Cluster, at: float) -> Step:
 
 
 def _on_not_started(cluster: Cluster, event: events.TaskNotStarted) -> Step:
-    state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
-    cluster = _update(cluster, event.task, state=state, ended_at=event.at, swept=True)
     if cluster.phase is Phase.STOPPING:  # the agent has cancelled its start
-        return _finish_if_empty(cluster, event.at)
-    task = cluster.tasks[event.task]
-    cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
-    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
+        return _finish_if_empty(_update(cluster, event.task, state=TaskState.STOPPED, ended_at=event.at, swept=True), event.at)
+    return _break_down(cluster, event.task, TaskState.FAILED, f"could not be started: {event.reason}", event.at)
+
+
+def _break_down(cluster: Cluster, name: str, state: TaskState, what: str, at: float) -> Step:
+    """End the run because of a task that orch could not start, or could not end."""
+    cluster = _update(cluster, name, state=state, ended_at=at, swept=True)
+    task = cluster.tasks[name]
+    return _end(cluster, Outcome.BROKEN, BROKEN, at, Cause(what, at, name, task.host, attempt=task.attempt))
 
 
 def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
@@ -181,9 +184,7 @@ def _on_swept(cluster: Cluster, event: events.TaskSwept) -> Step:
             return _start(cluster, event.at)
         return _finish_if_empty(cluster, event.at)
     # SIGKILL has not ended this task. No task may start beside it, on the same port and devices.
-    cluster = _update(cluster, task.name, state=TaskState.LOST, ended_at=event.at, swept=True)
-    cause = Cause(f"has outlived SIGKILL: {event.left}", event.at, task.name, task.host, attempt=task.attempt)
-    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
+    return _break_down(cluster, task.name, TaskState.LOST, f"has outlived SIGKILL: {event.left}", event.at)
 
 
 def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
@@ -253,7 +254,7 @@ def _finish_if_empty(cluster: Cluster, at: float) -> Step:
     warning = readiness.describe_unformed(cluster) if ending.outcome is Outcome.SUCCEEDED and cluster.policy.opens_ports else ""
     verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up, remains=cluster.remains)
     verdict = replace(verdict, warning=warning, input=read, remarks=input_counts.judge(read))
-    return replace(cluster, phase=Phase.DONE, verdict=verdict), (events.Finish(verdict),)
+    return replace(cluster, phase=Phase.DONE, verdict=verdict), ()
 
 
 # --- starting again ----------------------------------------------------------------------------
