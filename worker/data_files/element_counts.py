@@ -73,7 +73,11 @@ def _count_records(file: BinaryIO, size: int | None = None) -> int:
     """`size`: None for compressed data, whose records are read to be skipped."""
     at = counted = 0
     while (size is None or at < size) and (header := file.read(_HEADER)):
-        _check_header(header, at, counted)
+        if len(header) < _HEADER:
+            raise Damaged(at + len(header), f"the file ends inside the header of record {counted:,}, which begins at byte {at:,}")
+        if not _is_length(header):
+            what = f"the header of record {counted:,} is damaged" if counted else "this is no TFRecord file"
+            raise Damaged(at, f"{what} (the checksum of its length is wrong)")
         start, left = at, int.from_bytes(header[:8], "little") + _FOOTER
         at += _HEADER + left
         if size is None:
@@ -87,14 +91,6 @@ def _count_records(file: BinaryIO, size: int | None = None) -> int:
             raise Damaged(at - left, what)
         counted += 1
     return counted
-
-
-def _check_header(header: bytes, at: int, number: int) -> None:
-    if len(header) < _HEADER:
-        raise Damaged(at + len(header), f"the file ends inside the header of record {number:,}, which begins at byte {at:,}")
-    if not _is_length(header):
-        what = "this is no TFRecord file" if not number else f"the header of record {number:,} is damaged"
-        raise Damaged(at, f"{what} (the checksum of its length is wrong)")
 
 
 @functools.lru_cache(4096)  # the records of a file often have only a few lengths

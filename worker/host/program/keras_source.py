@@ -36,9 +36,9 @@ class Source:
         """`path`: for messages."""
         self.path, self._tree, self.text = path, tree, text
         self._nodes = list(ast.walk(tree))
-        self.modules = set(_modules(self._nodes))
-        """The top-level modules that the file imports, each with whether the import is relative."""
-        self.imports = {name for name, is_relative in self.modules if not is_relative}
+        self.imports = {whole.partition(".")[0] for node in self._nodes for _, whole in _imports(node)}
+        """The top-level modules that the file imports."""
+        self.imports_neighbours = any(isinstance(node, ast.ImportFrom) and node.level for node in self._nodes)
         self.uses_keras = not self.imports.isdisjoint({"tensorflow", "keras"})
         """Whether the file may use Keras at all."""
         self.sets_keras = any(isinstance(node, ast.Constant) and node.value == LEGACY for node in self._nodes)
@@ -58,7 +58,7 @@ class Source:
         assignments = [node for node in self._nodes if isinstance(node, ast.Assign)]
         values: dict[ast.AST, ast.expr] = {target: node.value for node in assignments for target in node.targets}
         for node in self._nodes:
-            yield from _imports(node)
+            yield from ((name, _short(whole)) for name, whole in _imports(node))
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 yield node.id, values.get(node)
             elif isinstance(node, ast.arg):
@@ -81,7 +81,7 @@ class Source:
             if isinstance(node, ast.Attribute):
                 yield node.lineno, self._text(node)
             elif isinstance(node, ast.ImportFrom):
-                yield from ((node.lineno, whole) for _, whole in _imports(node))
+                yield from ((node.lineno, _short(whole)) for _, whole in _imports(node))
             elif isinstance(node, ast.Call):
                 yield from ((node.lineno, f"{self._text(node.func)}({word.arg}=)") for word in node.keywords)
 
@@ -133,22 +133,16 @@ class Source:
                     return
 
 
-def _modules(nodes: list[ast.AST]) -> Iterator[tuple[str, bool]]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name.partition(".")[0], False
-        elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0], node.level > 0
-
-
 def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
     """The names that an import binds, each with its full name."""
     if isinstance(node, ast.Import):
-        found = [(alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2 for alias in node.names]
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            yield alias.asname or whole, whole
     elif isinstance(node, ast.ImportFrom) and not node.level:
-        found = [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
-    else:
-        return
-    for name, whole in found:
-        yield name, re.sub(r"^tensorflow\b", "tf", whole)
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _short(whole: str) -> str:
+    return re.sub(r"^tensorflow\b", "tf", whole)

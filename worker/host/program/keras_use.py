@@ -63,17 +63,12 @@ def find_keras_2(source: Source, remedy: Callable[[bool], str]) -> str:
     from ...tensorflow_facts.keras_2 import REMOVED_NAMES  # a long table
 
     patterns = [(re.compile(removed.use), removed.instead) for removed in REMOVED_NAMES]
-    found = []
-    for line, use in source.uses():
+    for line, use in sorted(source.uses()):
         instead = next((instead for pattern, instead in patterns if pattern.fullmatch(use)), "")
         if instead:
-            found.append((line, use, instead))
-    if not found:
-        return ""
-    line, use, instead = min(found)
-    is_keras_itself = use.startswith("keras.") or (use.startswith(UNKNOWN) and "keras" in source.imports)
-    more = f" (and so on: {len(lines)} lines)" if len(lines := {line for line, _, _ in found}) > 1 else ""
-    return f"{source.path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(is_keras_itself)}"
+            is_keras_itself = use.startswith("keras.") or (use.startswith(UNKNOWN) and "keras" in source.imports)
+            return f"{source.path}:{line}: Keras 3 has no {_show(use)}: {instead}; {remedy(is_keras_itself)}"
+    return ""
 
 
 def _show(use: str) -> str:

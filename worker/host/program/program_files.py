@@ -33,16 +33,20 @@ def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) 
                 continue
             seen.add(path)
             try:
-                text = _read_file(path)
+                status = os.stat(path)
+                if not stat.S_ISREG(status.st_mode) or status.st_size >= MAX_CHECKED:  # see `program_checks._check_script`
+                    continue
+                with open(path, "rb") as file:
+                    text = file.read()
                 source = Source(os.path.relpath(path, cwd), ast.parse(text), text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
             found.append(source)
-            for name, is_relative in source.modules:
-                neighbours = [(os.path.dirname(path), "*.py")] if is_relative else []
-                neighbours += [(root, f"{name}.py"), (os.path.join(root, name), "*.py")]
-                for directory, pattern in neighbours:
-                    waiting += glob.iglob(os.path.join(glob.escape(directory), pattern))
+            places = [os.path.join(glob.escape(os.path.dirname(path)), "*.py")] if source.imports_neighbours else []
+            for name in source.imports:
+                places += (os.path.join(glob.escape(root), f"{name}.py"), os.path.join(glob.escape(root), name, "*.py"))
+            for place in places:
+                waiting += glob.iglob(place)
     return found
 
 
@@ -56,18 +60,6 @@ def first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str,
     roots = [root, *(os.path.join(cwd, entry) for entry in python_path(env))]
     places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
     return next((place for place in places if os.path.isfile(place[0])), places[0])
-
-
-def _read_file(path: str) -> bytes:
-    """The content of a source file; empty if the file cannot be read or is too long."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # see `program_checks._check_script`
-            return b""
-        with open(path, "rb") as file:
-            source = file.read(MAX_CHECKED)
-    except OSError:
-        return b""
-    return source if len(source) < MAX_CHECKED else b""
 
 
 def directory_of(program: Program, cwd: str) -> str:
