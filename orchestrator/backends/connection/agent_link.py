@@ -254,8 +254,10 @@ class AgentLink:
             heard_at, progress_at = self._heard_at, self._progress_at
             self.order(Ping())
             await asyncio.wait([self._reading], timeout=ENDING_S)
-            if self._heard_at > heard_at and self._progress_at == progress_at:
-                await self.kill()  # it answers, and does nothing else
+            does_nothing = self._heard_at > heard_at and self._progress_at == progress_at  # but answers
+            if does_nothing or self._lost is not None:
+                await self.kill()
+                return
 
     @property
     def is_open(self) -> bool:
