@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import OrchError, UsageError
+from .errors import UsageError
 from .handle import Run
 from .model.spec import PROGRAM_KINDS, ClusterSpec
 from .model.spec import document as documents
@@ -15,7 +15,6 @@ from .model.spec.describe import options
 from .model.spec.document import Node
 from .model.spec.parse import parse, to_document
 from .model.spec.tree import refusal
-from .record.storage.run_store import discard
 from .sources import as_seen_from, read_file, tasks_directory, with_program
 from .starting import create, start_controller
 
@@ -77,11 +76,7 @@ def launch(
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     run = create(Path(os.path.abspath(home)), spec)
-    try:
-        return Run(run, start_controller(run, tied=True, env=env))
-    except OrchError:
-        discard(run)
-        raise
+    return Run(run, start_controller(run, tied=True, env=env))
 
 
 def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSpec:
@@ -106,10 +101,9 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSp
 
 def _read(program: Program | None) -> tuple[Node, str, str | None]:
     """From the first argument of `launch`: the document, the directory that its paths start from, and the script if it names one."""
-    if isinstance(program, ClusterSpec):
-        return documents.from_data(to_document(program), "launch"), os.getcwd(), None
-    if isinstance(program, Mapping):
-        return documents.from_data(program, "launch"), os.getcwd(), None
+    if isinstance(program, (ClusterSpec, Mapping)):
+        data = to_document(program) if isinstance(program, ClusterSpec) else program
+        return documents.from_data(data, "launch"), os.getcwd(), None
     name = None if program is None else _file_name(program, "launch")
     if name is not None and name.endswith((".yaml", ".yml", ".json")):
         return *read_file(name), None

@@ -24,13 +24,11 @@ if __name__ == "__main__":  # before any import of orch
 
 import asyncio
 import contextlib
-import functools
 import os
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from worker.clock import now
 from worker.fast_dataclass import dataclass
@@ -43,17 +41,16 @@ from .model.spec import ClusterSpec
 from .model.spec.document import read
 from .model.spec.parse import parse
 from .record.storage.run_directory import RunDir
+from .record.storage.run_files import read_file
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
-from .signals import Stop, handle_signals, hold_signals
+from .signals import handle_signals, hold_signals
 from .starting import cannot_keep
-from .supervision.supervisor import Supervisor, Viewer
+from .supervision.supervisor import Supervisor
 
 START_S = 1.0
 """The time after which the controller has little to do: then it imports what the end of the run needs."""
-Control = Callable[[Stop], AbstractContextManager[None]]
-"""A way to end a run while it goes on, such as `handle_signals`. Entered in the loop of the run, before anything is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +61,8 @@ class Ended:
     cluster: Cluster | None
     """None: there was no plan yet."""
     verdict: Verdict
-    error: OrchError | None
-    """Why orch could not start the tasks, or could not go on. The caller of `run` gets this error, too."""
+    error: OrchError | None = None
+    """Why orch could not start the tasks, or could not go on."""
 
     @property
     def is_hurried(self) -> bool:
@@ -77,40 +74,45 @@ class Ended:
         return _find_report()(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
-class Show(Viewer, Protocol):
-    """A `Viewer` that also shows the end."""
-
-    def end(self, ended: Ended) -> None:
-        """Called once. May block until all is shown."""
-        ...
-
-
-def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control] = ()) -> Verdict:
+def run(rundir: RunDir, spec: ClusterSpec, viewer: Messages, *, handles_signals: bool = False, owner: int | None = None) -> Ended:
     """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
-    Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start the tasks, or could not go on;
-    `result.json` has this verdict as well.
+    Can be called in any thread that runs no event loop. `handles_signals`: the signals that this process gets end the run; for a process
+    that only runs this run. `owner`: the parent of this process, with which the run ends.
     """
-    supervisor = Supervisor(spec, load(spec), rundir, show)
+    supervisor = Supervisor(spec, load(spec), rundir, viewer)
     started_at = now()
-    broken: OrchError | None = None
+    error: OrchError | None = None
     try:
         rundir.hold()
         rundir.lock.sign()
-        verdict = asyncio.run(_supervise(supervisor, rundir, controls))
-    except Exception as error:
-        broken = _in_words(rundir, error)
-        outcome = Outcome.BROKEN if broken.exit_code == BROKEN else Outcome.FAILED
-        verdict = Verdict(outcome, broken.exit_code, 1, started_at, now(), Cause(str(broken), now()))
+        verdict = asyncio.run(_supervise(supervisor, rundir, handles_signals, owner))
+    except Exception as reason:
+        error = _in_words(rundir, reason)
+        outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
+        verdict = Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))
     if rundir.is_gone:
         verdict = _without_record(rundir, verdict)
     else:
         _write_verdict(rundir, verdict, supervisor.cluster)
     rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
-    show.end(Ended(rundir, supervisor.cluster, verdict, broken))
-    if broken is not None:
-        raise broken from None
-    return verdict
+    return Ended(rundir, supervisor.cluster, verdict, error)
+
+
+async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None) -> Verdict:
+    handle_requests(rundir, supervisor)
+    asyncio.get_running_loop().call_later(START_S, _find_report)
+    if owner is not None:
+        asyncio.get_running_loop().call_soon(end_with_parent, owner, supervisor.stop)
+    with handle_signals(supervisor.stop) if handles_signals else contextlib.nullcontext():
+        return await supervisor.run()
+
+
+def _find_report() -> Callable[..., str]:
+    """`report`, whose module has regular expressions for logs and stacks: a start need not wait for them, and neither need a verdict."""
+    from .record.text.report import report
+
+    return report
 
 
 def _in_words(rundir: RunDir, error: Exception) -> OrchError:
@@ -121,22 +123,6 @@ def _in_words(rundir: RunDir, error: Exception) -> OrchError:
         return cannot_keep(rundir, error)
     traceback.print_exception(error)
     return OrchError(f"an internal error of orch: {error}; please report it")
-
-
-def _find_report() -> Callable[..., str]:
-    """`report`, whose module has regular expressions for logs and stacks: a start need not wait for them, and neither need a verdict."""
-    from .record.text.report import report
-
-    return report
-
-
-async def _supervise(supervisor: Supervisor, rundir: RunDir, controls: Sequence[Control]) -> Verdict:
-    with contextlib.ExitStack() as stack:
-        for control in controls:
-            stack.enter_context(control(supervisor.stop))
-        stack.enter_context(handle_requests(rundir, supervisor))
-        asyncio.get_running_loop().call_later(START_S, _find_report)
-        return await supervisor.run()
 
 
 def _without_record(rundir: RunDir, verdict: Verdict) -> Verdict:
@@ -154,17 +140,14 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) ->
         say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
 
 
+def _shown(path: Path) -> Path:
+    """The path relative to the working directory, if it lies there."""
+    with contextlib.suppress(ValueError, OSError):
+        return path.relative_to(os.getcwd())
+    return path
+
+
 # --- the program -------------------------------------------------------------------------------
-
-
-class Log(Messages):
-    """A `Show` for a controller without a terminal: all that happens, as lines on stderr, which is `controller.log`."""
-
-    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None: ...
-
-    def end(self, ended: Ended) -> None:
-        for line in ended.report() if ended.error is None else ():  # `main` prints an error
-            say(line)
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -177,9 +160,6 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--held", type=int, nargs="+", metavar="FD", help="the descriptors by which whoever started this holds the run")
     parser.add_argument("--owner", type=int, metavar="PID", help="the parent process: the run ends with it")
     given = parser.parse_args(words)
-    controls: list[Control] = [handle_signals]
-    if given.owner is not None:
-        controls.append(functools.partial(end_with_parent, given.owner))
     try:
         rundir = RunDir(Path(os.path.abspath(given.run_dir)))
         if not os.path.isfile(rundir.path / "spec.yaml"):  # before a lock is made: this may be no run directory
@@ -188,32 +168,21 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             rundir.lock.acquire()
         else:
             rundir.lock.inherit(given.held)
-        _refuse_again(rundir)
-        code = run(rundir, read_spec(rundir), Log(), controls).exit_code
+        if (rundir.path / "events.jsonl").exists() or (rundir.path / "result.json").exists():
+            raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
+        ended = run(rundir, read_spec(rundir), Messages(), handles_signals=True, owner=given.owner)
+        if ended.error is not None:
+            raise ended.error
+        for line in ended.report():
+            say(line)
+        code = ended.verdict.exit_code
     except (OrchError, OSError) as error:
         say(str(error), head="Error")
         code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)
 
 
-def _refuse_again(rundir: RunDir) -> None:
-    for name in ("events.jsonl", "result.json"):
-        if (rundir.path / name).exists():
-            raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
-
-
 def read_spec(rundir: RunDir) -> ClusterSpec:
     """The spec in `spec.yaml`. Raises `OrchError`."""
     path = rundir.path / "spec.yaml"
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    return parse(read(text, str(path)), workdir=os.getcwd())
-
-
-def _shown(path: Path) -> Path:
-    """The path relative to the working directory, if it lies there."""
-    with contextlib.suppress(ValueError, OSError):
-        return path.relative_to(os.getcwd())
-    return path
+    return parse(read(read_file(path), str(path)), workdir=os.getcwd())

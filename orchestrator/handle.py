@@ -7,6 +7,7 @@ import contextlib
 import subprocess
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -17,24 +18,23 @@ from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import STREAMS
 
 from .errors import BROKEN, OrchError, UsageError
-from .model.run.cluster import Cause, Cluster, Phase, TaskStatus
+from .model.run.cluster import Cause, Cluster, TaskStatus
 from .model.task_names import group_tasks
 from .record.output.follower import Follower
 from .record.output.lines import LineSplitter
 from .record.storage import event_log
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
-from .record.storage.run_store import NO_TASKS_YET
 from .record.text import stack_report
 from .record.text.report import report
-from .requests import ask
+from .requests import ask, ask_restart, ask_running
 
 STOPPED = "stopped by the program that launched it"
 POLL_S = 0.02
 """Seconds between two checks of a file or a process."""
 
 Stream = Literal["stdout", "stderr"]
-T = TypeVar("T")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,8 @@ class Run:
     @property
     def events(self) -> Iterator[dict[str, Any]]:
         """The objects of `events.jsonl`, from the first; ends with the run."""
-        follower, rest = Follower(self._run.path / "events.jsonl"), b""
-
-        def read() -> bytes:
-            follower.path = self._run.path / "events.jsonl"
-            return follower.read()
-
-        for data in self._until_over(read):
+        rest = b""
+        for _, data in self._follow(lambda: {"": self._run.path / "events.jsonl"}):
             *lines, rest = (rest + data).split(b"\n")
             yield from event_log.objects(lines)
 
@@ -209,43 +204,35 @@ class Run:
 
         The lines of one stream are in order. Lines of different streams are not ordered by time.
         """
-        followed: dict[tuple[str, int, str], tuple[Follower, LineSplitter]] = {}
+        splitters: defaultdict[tuple[str, int, str], LineSplitter] = defaultdict(LineSplitter)
 
-        def read() -> list[tuple[str, str, list[str]]]:
-            """Has an item for each stream with new bytes, also if they complete no line: an empty list is the end."""
-            found: list[tuple[str, str, list[str]]] = []
-            for task, newest in self._run.last_attempts().items():
-                for attempt in range(1, newest + 1) if not names or task in names else ():
-                    for one in (stream,) if stream else STREAMS:
-                        path = self._run.log_path(task, attempt, one)
-                        follower, splitter = followed.setdefault((task, attempt, one), (Follower(path), LineSplitter()))
-                        follower.path = path
-                        if data := follower.read():
-                            found.append((task, one, splitter.feed(data)))
-            return found
+        def find() -> dict[tuple[str, int, str], Path]:
+            newest = self._run.last_attempts()
+            tasks = [(task, attempt) for task in newest if not names or task in names for attempt in range(1, newest[task] + 1)]
+            return {(task, attempt, one): self._run.log_path(task, attempt, one) for task, attempt in tasks for one in _streams(stream)}
 
-        for found in self._until_over(read):
-            yield from (Line(task, one, line) for task, one, lines in found for line in lines)
-        for (task, _, one), (_, splitter) in followed.items():
+        for (task, attempt, one), data in self._follow(find):
+            yield from (Line(task, one, line) for line in splitters[task, attempt, one].feed(data))
+        for (task, _, one), splitter in splitters.items():
             yield from (Line(task, one, line) for line in splitter.flush())
+
+    def _follow(self, find: Callable[[], Mapping[K, Path]]) -> Iterator[tuple[K, bytes]]:
+        """What is written into some files, until the run is over. `find` gives the present paths of the files."""
+        followers: dict[K, Follower] = {}
+        is_over = False
+        while not is_over:
+            is_over = not self.is_running  # checked before the read, which then finds all output
+            for key, path in find().items():
+                follower = followers.setdefault(key, Follower(path))
+                follower.path = path
+                yield from ((key, data) for data in follower.read_present())
+            time.sleep(0 if is_over else POLL_S)
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
         """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr."""
         status = self._status(task)
-        paths = [self._run.log_path(task, attempt or status.attempt, one) for one in ((stream,) if stream else STREAMS)]
+        paths = [self._run.log_path(task, attempt or status.attempt, one) for one in _streams(stream)]
         return "".join(path.read_bytes().decode("utf-8", "replace") for path in paths if path.exists())
-
-    def _until_over(self, read: Callable[[], T]) -> Iterator[T]:
-        """The results of `read` that are not empty, until the run is over and the last result was empty."""
-        while True:
-            is_over = not self.is_running  # checked before the read, which then finds all output
-            found = read()
-            if found:
-                yield found
-            elif is_over:
-                return
-            else:
-                time.sleep(POLL_S)
 
     # --- requests ----------------------------------------------------------------
 
@@ -259,23 +246,14 @@ class Run:
         status = self._status(task)
         if status.pid is None or status.has_ended:
             raise UsageError(f"{task} does not run: it is {status.state.value}")
-        self._ask("signal", task=task, number=int(signal))
+        ask_running(self._run, "signal", task=task, number=int(signal))
 
     def restart(self) -> None:
         """Stop all tasks and start them again, as the next attempt. This restart does not count against `max_restarts`.
 
         Raises `UsageError` if the run has no tasks yet, or is ending or over.
         """
-        cluster = self._cluster()
-        if self.is_running and cluster is None:
-            raise UsageError(f"{self.run_id} has {NO_TASKS_YET}; try again when it has some")
-        if cluster is not None and cluster.phase is Phase.STOPPING and not cluster.again:
-            raise UsageError(f"{self.run_id} is ending")
-        self._ask("restart")
-
-    def _ask(self, what: str, **more: object) -> None:
-        if not ask(self._run, what, **more):
-            raise UsageError(f"{self.run_id} is over")
+        ask_restart(self._run)
 
     def stacks(self) -> dict[str, str]:
         """The place in its Python code of each running task, such as ``in all_reduce (train.py:41)``. Waits for slow answers."""
@@ -283,7 +261,7 @@ class Run:
         if cluster is None or planned is None:
             return {}
         try:
-            texts = stack_report.collect(self._run, planned, cluster, lambda: self._ask("stacks"))
+            texts = stack_report.collect(self._run, planned, cluster, lambda: ask_running(self._run, "stacks"))
         except UsageError:  # the run has ended meanwhile
             return {}
         answers = {name: stack_report.parse(text) for name, text in texts.items()}
@@ -295,6 +273,10 @@ class Run:
             known = f"tasks: {group_tasks(cluster.tasks)}" if cluster is not None else "it has no tasks yet"
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
+
+
+def _streams(stream: Stream | None) -> tuple[str, ...]:
+    return (stream,) if stream else STREAMS
 
 
 def _task(status: TaskStatus) -> Task:

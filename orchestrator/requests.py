@@ -10,16 +10,17 @@ A request is a line of JSON in the named pipe of the run (record/storage/run_loc
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .errors import TERMINATED, UsageError
+from .model.run import restarts
+from .model.run.cluster import Phase
 from .record.storage.run_directory import RunDir
-from .signals import Stop
+from .record.storage.run_store import NO_TASKS_YET
 
 if TYPE_CHECKING:  # a program that only asks has no supervisor
     from .supervision.supervisor import Supervisor
@@ -36,31 +37,33 @@ def ask(rundir: RunDir, what: str, **more: object) -> bool:
     return rundir.lock.send(json.dumps({"ask": what, **more}).encode() + b"\n")  # shorter than PIPE_BUF: the line is written as a whole
 
 
-def ask_running(rundir: RunDir, what: str) -> None:
+def ask_running(rundir: RunDir, what: str, **more: object) -> None:
     """`ask` for what only a run that goes on can do. Raises `UsageError` for another."""
-    if not ask(rundir, what):
+    if not ask(rundir, what, **more):
         raise UsageError(f"{rundir.run_id} is not running; orch up starts a new run")
 
 
-@contextlib.contextmanager
-def handle_requests(rundir: RunDir, supervisor: Supervisor) -> Iterator[None]:
-    """Act on the requests to the run that this process holds, in the loop that runs now."""
-    import asyncio  # here: a command that only asks need not wait for this import
+def ask_restart(rundir: RunDir) -> int:
+    """Ask for a restart of all tasks. Returns the number of the attempt that ends. Raises `UsageError` if no other attempt can follow."""
+    cluster = rundir.read_cluster()
+    if cluster is None and rundir.lock.is_alive():
+        raise UsageError(f"{rundir.run_id} has {NO_TASKS_YET}")
+    if cluster is not None and cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
+        raise UsageError(f"{rundir.run_id} is ending and cannot start again; orch up starts a new run")
+    ask_running(rundir, "restart")
+    return cluster.attempt if cluster is not None else 1
 
-    loop = asyncio.get_running_loop()
+
+def handle_requests(rundir: RunDir, supervisor: Supervisor) -> None:
+    """Act on the requests to the run that this process holds, in the loop that runs now, as long as this loop runs."""
+    import asyncio  # here: a command that only asks need not wait for this import
 
     def on_readable(fd: int) -> None:
         for line in os.read(fd, PIPE_BYTES).splitlines():
             _act(supervisor, line)
 
-    pipes = rundir.lock.fds[1:]
-    for fd in pipes:
-        loop.add_reader(fd, on_readable, fd)
-    try:
-        yield
-    finally:
-        for fd in pipes:
-            loop.remove_reader(fd)
+    for fd in rundir.lock.fds[1:]:
+        asyncio.get_running_loop().add_reader(fd, on_readable, fd)
 
 
 def _act(supervisor: Supervisor, line: bytes) -> None:
@@ -82,18 +85,11 @@ def _act(supervisor: Supervisor, line: bytes) -> None:
             supervisor.note(f"a line in the pipe for requests is no request: {line[:80]!r}")
 
 
-@contextlib.contextmanager
-def end_with_parent(owner: int, stop: Stop) -> Iterator[None]:
-    """End the run when the process `owner`, the parent of this one, has ended."""
+def end_with_parent(owner: int, stop: Callable[[str, int], None]) -> None:
+    """End the run when the process `owner`, the parent of this one, has ended. To be called in the loop of the run."""
     import asyncio
 
-    async def watch() -> None:
-        while os.getppid() == owner:
-            await asyncio.sleep(PARENT_S)
+    if os.getppid() == owner:
+        asyncio.get_running_loop().call_later(PARENT_S, end_with_parent, owner, stop)
+    else:
         stop(ORPHANED, TERMINATED)
-
-    watching = asyncio.ensure_future(watch())
-    try:
-        yield
-    finally:
-        watching.cancel()

@@ -14,30 +14,25 @@ ENDINGS = {
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
 """The signals that end a run: the reason in words, and the exit code."""
-Stop = Callable[[str, int], None]
-"""Ends a run, for this reason and with this exit code: `Supervisor.stop`."""
 
 
 @contextlib.contextmanager
-def handle_signals(stop: Stop) -> Iterator[None]:
+def handle_signals(stop: Callable[[str, int], None]) -> Iterator[None]:
     """End the run by the signals that this process gets, in the loop that runs now. For a process that only runs this run.
 
-    Before and after, the signals are held back (`hold_signals`).
+    `stop`: `Supervisor.stop`. Before and after, the signals are held back (`hold_signals`); the loop takes its handlers away at its end.
     """
     import asyncio  # here: a process that only holds signals back need not wait for this import
 
-    loop = asyncio.get_running_loop()
-    # A SIGHUP that was ignored when orch was started ends nothing (`nohup`).
-    endings = [number for number in ENDINGS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-    for number in endings:
-        loop.add_signal_handler(number, stop, *ENDINGS[number])
+    for number, (reason, code) in ENDINGS.items():
+        # A SIGHUP that was ignored when orch was started ends nothing (`nohup`).
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, stop, reason, code)
     release_signals()
     try:
         yield
     finally:
         hold_signals()
-        for number in endings:
-            loop.remove_signal_handler(number)
 
 
 def hold_signals() -> Collection[int]:

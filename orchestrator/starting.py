@@ -16,6 +16,7 @@ from .errors import OrchError
 from .model.spec import ClusterSpec
 from .model.spec.parse import to_document
 from .record.storage.run_directory import RunDir
+from .record.storage.run_files import private_opener
 from .record.storage.run_store import create_run, discard
 from .signals import hold_signals
 
@@ -49,30 +50,26 @@ def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] 
     """Start the controller of a run that `create` has made, in a session of its own, and hand lock and requests over to it.
 
     Its arguments contain nothing of the spec, because every user of the machine can read them. Its messages go to `controller.log`.
-    `tied`: the run ends when this process ends, in whatever way. `env`: in place of the environment of this process. Raises `OrchError`.
+    `tied`: the run ends when this process ends, in whatever way. `env`: in place of the environment of this process.
+    Raises `OrchError`; then there is no run.
     """
-    words = ["--held", *map(str, run.lock.fds)]
-    if tied:
-        words += ["--owner", str(os.getpid())]
-    try:
-        log = os.open(run.path / "controller.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise cannot_keep(run, error) from None
+    words = ["--held", *map(str, run.lock.fds), *(["--owner", str(os.getpid())] if tied else [])]
     held = hold_signals()  # the controller inherits the blocked signals: none ends it before it can act on signals
     try:
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(run.path), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=env,
-            pass_fds=run.lock.fds,
-            start_new_session=True,
-        )
-        run.lock.close()
+        with open(run.path / "controller.log", "ab", opener=private_opener) as log:
+            process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(run.path), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                pass_fds=run.lock.fds,
+                start_new_session=True,
+            )
     except OSError as error:
-        raise OrchError(f"the controller cannot be started: {sys.executable}: {error.strerror or error}") from None
+        discard(run)
+        raise OrchError(f"the controller of {run.run_id} cannot be started: {error}") from None
     finally:
-        os.close(log)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    run.lock.close()
     return process

@@ -85,7 +85,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.handle": ("orchestrator.requests", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.starting": ("orchestrator.signals", *PLACES),
-    "orchestrator.requests": ("orchestrator.errors", "orchestrator.record", "orchestrator.signals", "orchestrator.supervision.supervisor"),
+    "orchestrator.requests": ("orchestrator.supervision.supervisor", *PLACES),
     "orchestrator.supervision": PLACES,
     "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),

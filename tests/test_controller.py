@@ -15,10 +15,10 @@ import pytest
 from orchestrator import controller
 from orchestrator.backends import Backend, Host, Transport
 from orchestrator.backends.local import Local
-from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run, discard
+from orchestrator.record.text.event_messages import Messages
 from orchestrator.requests import ask
 from orchestrator.starting import create
 from tests.conftest import Orch
@@ -122,11 +122,11 @@ def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None
     """As a test fixture may want: no process of its own, no handler, and no mask that changes."""
     run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n", workers=2))
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    verdicts = []
-    thread = threading.Thread(target=lambda: verdicts.append(controller.run(run, controller.read_spec(run), controller.Log())))
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(controller.run(run, controller.read_spec(run), Messages())))
     thread.start()
     thread.join()
-    assert [verdict.exit_code for verdict in verdicts] == [0]
+    assert [ended.verdict.exit_code for ended in ends] == [0]
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
 
 
@@ -138,8 +138,8 @@ def test_a_mistake_of_our_own_ends_the_run_with_its_traceback(
 
     run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n"))
     monkeypatch.setattr(Local, "transport", transport)
-    with pytest.raises(OrchError, match="an internal error of orch: nobody has thought of this; please report it"):
-        controller.run(run, controller.read_spec(run), controller.Log())
+    ended = controller.run(run, controller.read_spec(run), Messages())
+    assert str(ended.error) == "an internal error of orch: nobody has thought of this; please report it"
     assert "ValueError: nobody has thought of this" in capsys.readouterr().err
     result = run.read_result()
     assert result is not None
@@ -227,10 +227,10 @@ def test_a_line_that_is_no_request_is_noted_and_does_no_harm(tmp_path: Path) -> 
 
 def test_a_run_in_a_thread_of_another_program_takes_requests(tmp_path: Path, orch: Orch) -> None:
     run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
-    verdicts = []
-    thread = threading.Thread(target=lambda: verdicts.append(controller.run(run, controller.read_spec(run), controller.Log())))
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(controller.run(run, controller.read_spec(run), Messages())))
     thread.start()
     wait_for_file(tmp_path / "up")
     orch("down", check=0)
     thread.join()
-    assert [verdict.exit_code for verdict in verdicts] == [143]
+    assert [ended.verdict.exit_code for ended in ends] == [143]

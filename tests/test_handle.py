@@ -63,7 +63,7 @@ def test_a_run_whose_directory_was_moved_is_read_and_asked_in_the_new_place(tmp_
 
 
 def test_a_request_that_no_controller_can_act_on_is_refused(rundir: RunDir) -> None:
-    with pytest.raises(UsageError, match="one is over"):
+    with pytest.raises(UsageError, match="one is not running"):
         over(rundir).restart()
     for number in (0, 999):
         with pytest.raises(UsageError, match=f"{number} is no signal"):
@@ -71,10 +71,7 @@ def test_a_request_that_no_controller_can_act_on_is_refused(rundir: RunDir) -> N
     plan_for(rundir, 1)
     rundir.record(events.Launched(1, 1.0))
     rundir.record(events.TaskStarted("worker-0", 1, 7, 2.0))
-    with pytest.raises(UsageError, match="one is over"):
+    with pytest.raises(UsageError, match="one is not running"):
         over(rundir).kill("worker-0")
     assert over(rundir).stacks() == {}
-    rundir.record(events.StopRequested("enough", 143, 3.0))
-    with pytest.raises(UsageError, match="one is ending"):
-        over(rundir).restart()
     rundir.close()

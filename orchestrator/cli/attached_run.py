@@ -16,7 +16,7 @@ from ..model.slots import behind_the_chief, task_ids
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_store import discard
-from ..signals import handle_signals, hold_signals
+from ..signals import hold_signals
 from ..starting import create
 from .options import only_tasks
 
@@ -52,9 +52,11 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
         only=only,
         behind=behind_the_chief(spec.counts, named(spec.strategy)),
     )
-    show: controller.Show = JsonLines(run) if as_json else Terminal(run, view, quiet=shown["quiet"], verbose=shown["verbose"])
-    try:
-        return controller.run(run, spec, show, [handle_signals]).exit_code
-    except UsageError:
+    show = JsonLines(run) if as_json else Terminal(run, view, quiet=shown["quiet"], verbose=shown["verbose"])
+    ended = controller.run(run, spec, show, handles_signals=True)
+    show.end(ended)
+    if isinstance(ended.error, UsageError):
         discard(run)
-        raise
+    if ended.error is not None:
+        raise ended.error
+    return ended.verdict.exit_code

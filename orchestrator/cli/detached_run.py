@@ -10,7 +10,7 @@ import time
 
 import click
 
-from ..errors import BROKEN, USAGE, OrchError
+from ..errors import BROKEN, USAGE
 from ..record.output.follower import Follower
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Progress
@@ -28,11 +28,7 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
 
     Returns the exit code. The caller blocks the signals, so that no Ctrl-C comes while the controller is being started.
     """
-    try:
-        process = start_controller(run)
-    except OrchError:
-        discard(run)
-        raise
+    process = start_controller(run)
     try:
         release_signals()
         code = _follow(run, process, quiet=quiet)

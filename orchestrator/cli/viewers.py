@@ -31,6 +31,7 @@ class Terminal(Console):
         self._verbose = verbose
 
     def end(self, ended: Ended) -> None:
+        """Show the end of the run."""
         _finish(self, ended)
         if ended.error is not None:  # the error, on stderr, says all
             return

@@ -42,16 +42,15 @@ async def _examine_all(spec: ClusterSpec, order: Examine, run_dir: str, on_begin
     gate = asyncio.Semaphore(AT_ONCE)
     on_begin()
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
-        examinations = (
-            _examine_host(spec, backend, host, Path(logs, str(number)), replace(order, run_dir=run_dir if host.is_here else ""), gate)
+        examinations = [
+            asyncio.create_task(
+                _examine_host(spec, backend, host, Path(logs, str(number)), replace(order, run_dir=run_dir if host.is_here else ""), gate)
+            )
             for number, host in enumerate(backend.hosts(spec))
-        )
+        ]
         # With `return_exceptions`, also a Ctrl-C waits until each has let its agent go.
-        ends = await asyncio.gather(*examinations, return_exceptions=True)
-    for end in ends:
-        if isinstance(end, BaseException):
-            raise end
-    return [end for end in ends if not isinstance(end, BaseException)]
+        await asyncio.gather(*examinations, return_exceptions=True)
+    return [examination.result() for examination in examinations]
 
 
 async def _examine_host(spec: ClusterSpec, backend: Backend, host: Host, log: Path, order: Examine, gate: asyncio.Semaphore) -> HostReport:

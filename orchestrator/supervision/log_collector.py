@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from worker.clock import now
 from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
 
-from ..model.run.cluster import TaskStatus
 from ..model.run.events import TaskFirstOutput
 from ..model.spec import ClusterSpec, works
 from ..record.output.log_index import Marks
@@ -52,12 +50,3 @@ class LogCollector:
     def write_marks(self) -> None:
         """Write the present sizes of the files into the index of times."""
         self._marks.write(now())
-
-    def mark_cut(self, tasks: Iterable[TaskStatus]) -> None:
-        """End the stderr of these tasks with a line which says that the rest of the output was left on the host."""
-        for task in tasks:
-            path = self._rundir.log_path(task.name, task.attempt, "stderr")
-            text = f"orch: the output ends here: the rest was left on {task.host}\n".encode()
-            with contextlib.suppress(OSError):
-                size = path.stat().st_size if path.exists() else 0
-                self._rundir.append_output(task.name, task.attempt, "stderr", size, b"\n" * bool(size) + text)

@@ -9,21 +9,18 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from worker.clock import now
 from worker.protocol import messages
 from worker.words import few
 
 from ..backends import Backend, Diagnosis, Host, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AT_ONCE, AgentLink, NotReachedError, OnFrame, OnLost, reach
-from ..errors import DEADLINE, OrchError, Problem, SpecError
+from ..errors import OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
 from ..model.planning import addresses, plan
 from ..model.planning.facts_of_hosts import HostFacts
 from ..model.planning.plan import Plan
-from ..model.run.cluster import Cause, Outcome
-from ..model.slots import Assignment
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_directory import RunDir
@@ -32,14 +29,6 @@ ANSWER_S = 60.0
 """How long an agent that has started may take to send its facts."""
 MOST_PLANS = 5
 """How often a plan is made, if each time another run takes the GPUs first."""
-
-
-class EndedEarlyError(Exception):
-    """The user, or --timeout, ends the run before there is a cluster that could be stopped."""
-
-    def __init__(self, outcome: Outcome, code: int, cause: Cause) -> None:
-        super().__init__(cause.what)
-        self.outcome, self.code, self.cause = outcome, code, cause
 
 
 class Preparation:
@@ -57,45 +46,24 @@ class Preparation:
         self._spec, self._backend, self._rundir = spec, backend, rundir
         self._on_event = on_event
         every = {host.name: host for host in backend.hosts(spec)}
-        assignment = plan.place(spec, slots_of(every.values()))
-        self.hosts = {name: host for name, host in every.items() if assignment[name]}
+        self._assignment = {name: tasks for name, tasks in plan.place(spec, slots_of(every.values())).items() if tasks}
+        self.hosts = {name: every[name] for name in self._assignment}
         """The hosts that get tasks."""
-        self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
-        self._trying: set[str] = set()
-        """The hosts that still try which others they reach."""
         self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
         """The connections to the agents."""
         self.facts: dict[str, messages.HostReady] = {}
         """The answers to `Hello`."""
+        self._trying: set[str] = set()
+        """The hosts that still try which others they reach."""
         self._holding: set[str] = set()
         """The hosts that have held GPUs for this run."""
         self._code: WorkingDirectory | None = None
+        """The files for the hosts that get a copy of the working directory."""
         self._workdir: messages.WorkdirState | None = None
-        self._given_up: Exception | None = None
-        self._making = asyncio.create_task(self._make_plan())
+        """The state of the working directory, for the hosts that share a disk."""
 
     async def make_plan(self) -> Plan:
-        """The plan. Raises `OrchError`, `EndedEarlyError`, or the reason of `give_up`.
-
-        A reason to give up counts more than the plan, even if both come in the same turn of the loop.
-        """
-        limit_s = self._spec.timeouts.run_s
-        await asyncio.wait([self._making], timeout=limit_s)
-        if not self._making.done():
-            waits = self.describe_awaited() or "no task had been started"
-            cause = Cause(f"the run was not over after {limit_s:g} s (--timeout); {waits}", now())
-            self.give_up(EndedEarlyError(Outcome.TIMED_OUT, DEADLINE, cause))
-        await asyncio.gather(self._making, return_exceptions=True)
-        if self._given_up is not None:
-            raise self._given_up
-        return self._making.result()
-
-    def give_up(self, reason: Exception) -> None:
-        """Have `make_plan` raise this reason. The first reason counts."""
-        self._given_up = self._given_up or reason
-        self._making.cancel()
-
-    async def _make_plan(self) -> Plan:
+        """The plan, whose GPUs are held for this run. Raises `OrchError`."""
         try:
             self._describe_directory()
         except OSError as error:
@@ -119,12 +87,12 @@ class Preparation:
         """Start all agents and get their facts. Raises one `OrchError` for all hosts that fail."""
         gate = asyncio.Semaphore(AT_ONCE)
         ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
-        failures = {name: end for name, end in zip(self.links, ends, strict=True) if end is not None}
-        for failure in failures.values():
-            if not isinstance(failure, NotReachedError):
-                raise failure
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, NotReachedError):
+                raise end
+        failures = [f"host {name} cannot be reached: {end}" for name, end in zip(self.links, ends, strict=True) if end is not None]
         if failures:
-            raise OrchError("\n".join(f"host {name} cannot be reached: {failure}" for name, failure in failures.items()))
+            raise OrchError("\n".join(failures))
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
         """Connect to a host, send the code if the host gets a copy, and get the facts."""
@@ -141,6 +109,77 @@ class Preparation:
         self.facts[link.host.name] = facts
         self._on_event(facts)
 
+    def _hello(self, host: Host) -> messages.Hello:
+        spec, tasks = self._spec, self._assignment[host.name]
+        preload, strategy = spec.imported_ahead, named(spec.strategy)
+        template = messages.TemplateOrder(
+            preload, slots.count_computing(tasks), spec.env, spec.preload is not None, self.links[host.name].note
+        )
+        return messages.Hello(
+            run_id=self._rundir.run_id,
+            ports=slots.ports_needed(tasks, strategy),
+            port_range=spec.ports,
+            programs=plan.programs(spec),
+            cwd=spec.workdir,
+            shared_dir=str(self._rundir.path) if host.sees_run_dir else None,
+            run_dir=str(self._rundir.path),
+            template=template if preload else None,
+            lost_after_s=host.lost_after_s,
+            compare=self._workdir if host.workdir.way == "shared" else None,
+            word=self._word(host.name) if len(self.hosts) > 1 else "",
+            search_envs=plan.search_envs(spec),
+            no_fit_under=strategy.no_fit_under,
+        )
+
+    def _word(self, host: str) -> str:
+        """The text that the agent of a host sends to the other hosts when they try to reach it. No other agent anywhere sends this text."""
+        return f"{self._rundir.run_id} {host}"
+
+    # --- what the hosts have found -------------------------------------------------------------
+
+    def _refuse_problems(self) -> None:
+        """Raise one error for everything that is wrong on any host."""
+        troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
+        if troubles:
+            raise OrchError("\n".join(troubles))
+        if problems := self._places(lambda facts: facts.problems):
+            raise SpecError(*(Problem(place, problem) for problem, place in problems.items()))
+
+    def notes(self) -> list[str]:
+        """Unusual facts about the hosts, which may be intended."""
+        odd = [": ".join(filter(None, (place, note))) for note, place in self._places(lambda facts: facts.notes).items()]
+        return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
+
+    def _places(self, texts: Callable[[messages.HostReady], Sequence[str]]) -> dict[str, str]:
+        """Each of these texts of the hosts' facts, with the hosts in words; no words if the run has one host only."""
+        hosts: dict[str, list[str]] = {}
+        for name in self.hosts:
+            for text in texts(self.facts[name]):
+                hosts.setdefault(text, []).append(name)
+        if len(self.hosts) == 1:
+            return dict.fromkeys(hosts, "")
+        return {text: f"host {names[0]}" if len(names) == 1 else f"hosts {few(names)}" for text, names in hosts.items()}
+
+    def _host_facts(self, host: Host, address: str) -> HostFacts:
+        facts = self.facts[host.name]
+        run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
+        found = (facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
+        return HostFacts(host.name, address, *found, host.is_here)
+
+    def describe_awaited(self) -> str:
+        """Which hosts are waited for, and why; empty if none is known."""
+        if all(host.is_here for host in self.hosts.values()):
+            return ""
+        late = [name for name in self.hosts if name not in self.facts]
+        if late:
+            what = "to connect" if self._code is None else "to connect and to receive the code"
+            return f"waiting for {few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
+        late = [name for name in self.hosts if name in self._trying]
+        done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
+        return f"waiting for {few(late)}: the hosts try each other's addresses ({done})" if late else ""
+
+    # --- addresses -----------------------------------------------------------------------------
+
     async def _find_addresses(self) -> dict[str, str]:
         """The address of each host that all others have reached, at each port of the host. Raises `OrchError`."""
         if len(self.hosts) == 1:
@@ -152,10 +191,6 @@ class Preparation:
             known = {name: (address,) for name, address in chosen.items()}
             addresses.choose(known, await self._try_all(known, slice(1, None)), self.facts)
         return chosen
-
-    def _word(self, host: str) -> str:
-        """The text that the agent of a host sends to the other hosts when they try to reach it. No other agent anywhere sends this text."""
-        return f"{self._rundir.run_id} {host}"
 
     async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.Tried:
         """Have every host try to reach all others at these addresses and at these of their ports."""
@@ -173,6 +208,8 @@ class Preparation:
         self._trying = set(self.hosts)
         await asyncio.gather(*map(try_from, self.hosts))
         return tried
+
+    # --- GPUs ----------------------------------------------------------------------------------
 
     async def _plan_and_hold(self, hosts: list[HostFacts]) -> Plan:
         """The plan, whose GPUs are held for this run. If another run was faster, a new plan is made without its GPUs."""
@@ -198,65 +235,3 @@ class Preparation:
             if holders:
                 return {name: holders}
         return {}
-
-    def notes(self) -> list[str]:
-        """Unusual facts about the hosts, which may be intended."""
-        odd = [": ".join(filter(None, (place, note))) for note, place in self._places(lambda facts: facts.notes).items()]
-        return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
-
-    def describe_awaited(self) -> str:
-        """Which hosts are waited for, and why; empty if none is known."""
-        if self._making.done() or all(host.is_here for host in self.hosts.values()):
-            return ""
-        late = [name for name in self.hosts if name not in self.facts]
-        if late:
-            what = "to connect" if self._code is None else "to connect and to receive the code"
-            return f"waiting for {few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
-        late = [name for name in self.hosts if name in self._trying]
-        done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
-        return f"waiting for {few(late)}: the hosts try each other's addresses ({done})" if late else ""
-
-    def _hello(self, host: Host) -> messages.Hello:
-        spec = self._spec
-        preload = spec.imported_ahead
-        sharing = slots.count_computing(self._assignment[host.name])
-        template = messages.TemplateOrder(preload, sharing, spec.env, spec.preload is not None, self.links[host.name].note)
-        return messages.Hello(
-            run_id=self._rundir.run_id,
-            ports=slots.ports_needed(self._assignment[host.name], named(spec.strategy)),
-            port_range=spec.ports,
-            programs=plan.programs(spec),
-            cwd=spec.workdir,
-            shared_dir=str(self._rundir.path) if host.sees_run_dir else None,
-            run_dir=str(self._rundir.path),
-            template=template if preload else None,
-            lost_after_s=host.lost_after_s,
-            compare=self._workdir if host.workdir.way == "shared" else None,
-            word=self._word(host.name) if len(self.hosts) > 1 else "",
-            search_envs=plan.search_envs(spec),
-            no_fit_under=named(spec.strategy).no_fit_under,
-        )
-
-    def _refuse_problems(self) -> None:
-        """Raise one error for everything that is wrong on any host."""
-        troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
-        if troubles:
-            raise OrchError("\n".join(troubles))
-        if problems := self._places(lambda facts: facts.problems):
-            raise SpecError(*(Problem(place, problem) for problem, place in problems.items()))
-
-    def _places(self, texts: Callable[[messages.HostReady], Sequence[str]]) -> dict[str, str]:
-        """Each of these texts of the hosts' facts, with the hosts in words; no words if the run has one host only."""
-        hosts: dict[str, list[str]] = {}
-        for name in self.hosts:
-            for text in texts(self.facts[name]):
-                hosts.setdefault(text, []).append(name)
-        if len(self.hosts) == 1:
-            return dict.fromkeys(hosts, "")
-        return {text: f"host {names[0]}" if len(names) == 1 else f"hosts {few(names)}" for text, names in hosts.items()}
-
-    def _host_facts(self, host: Host, address: str) -> HostFacts:
-        facts = self.facts[host.name]
-        run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
-        found = (facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
-        return HostFacts(host.name, address, *found, host.is_here)

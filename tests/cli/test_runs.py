@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli import detached_run as detaching
 from orchestrator.cli.commands import run_commands
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.planning import plan
@@ -322,15 +321,16 @@ def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, t
     """Somebody else may look before its controller has begun."""
     seen: list[tuple[str, int | None]] = []
 
-    def start_controller(run: RunDir) -> None:
+    def execute(argv: list[str], **_: object) -> None:
+        run = RunDir(Path(argv[2]))
         seen.append((run_commands._state(run), run.lock.controller_pid()))
-        raise OrchError("not started")
+        raise OSError("not started")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(detaching, "start_controller", start_controller)
+    monkeypatch.setattr(subprocess, "Popen", execute)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        with pytest.raises(OrchError, match="not started"):
+        with pytest.raises(OrchError, match="cannot be started: not started"):
             cli.orch.main(["up", "-d", "waiting.py"], standalone_mode=False)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Backend, Host, Transport, interpreters, local
-from orchestrator.backends.connection.agent_link import AgentLink, LostError
+from orchestrator.backends.connection.agent_link import AgentLink
 from orchestrator.errors import OrchError
 from orchestrator.model.planning import plan
-from orchestrator.model.run import events
+from orchestrator.model.run.cluster import Outcome, Verdict
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.text.event_messages import Messages
 from orchestrator.supervision import preparation
+from orchestrator.supervision import supervisor as supervisor_module
 from orchestrator.supervision.preparation import Preparation
+from orchestrator.supervision.supervisor import Supervisor
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
 from tests.worker.controller_double import patched_agent
@@ -39,24 +42,26 @@ class SeveralHere(local.Local):
         return Transport(self._argv[host.name]) if host.name in self._argv else interpreters.transport_here(sys.executable)
 
 
-def refusal(directory: Path, backend: Backend, size: int, on_event: Callable[[Preparation, events.Event], None] = lambda *_: None) -> str:
-    """Why no plan is made. `on_event` gets each event as it happens."""
+def supervisor_of(directory: Path, backend: Backend, size: int) -> Supervisor:
+    program = messages.Program("command", "true")
+    spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
+    return Supervisor(spec, backend, create_run(directory / "home", "one"), Messages())
 
-    async def prepare() -> None:
-        def lose(loss: LostError) -> None:
-            prepared.give_up(loss)
 
-        program = messages.Program("command", "true")
-        spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
-        run = create_run(directory / "home", "one")
-        prepared = Preparation(spec, backend, run, lambda *_: None, lose, lambda event: on_event(prepared, event))
-        try:
-            await asyncio.wait_for(prepared.make_plan(), PATIENCE_S)
-        finally:
-            await asyncio.gather(*(link.kill() for link in prepared.links.values()))
+def run(supervisor: Supervisor) -> Verdict:
+    async def supervise() -> Verdict:
+        return await asyncio.wait_for(supervisor.run(), PATIENCE_S)
 
+    try:
+        return asyncio.run(supervise())
+    finally:
+        supervisor._rundir.close()
+
+
+def refusal(directory: Path, backend: Backend, size: int) -> str:
+    """Why no plan is made."""
     with pytest.raises(OrchError) as caught:
-        asyncio.run(prepare())
+        run(supervisor_of(directory, backend, size))
     assert caught.value.exit_code == 125
     return str(caught.value)
 
@@ -69,14 +74,11 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkey
     answers = answered(monkeypatch, messages.TakeGpus)
 
     async def prepare() -> plan.Plan:
-        def lose(loss: LostError) -> None:
-            prepared.give_up(loss)
-
         program = messages.Program("command", "true")
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
         spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
         both = SeveralHere(("red", "blue"), {"red": agent, "blue": agent})
-        prepared = Preparation(spec, both, create_run(tmp_path / "home", "one"), lambda *_: None, lose, lambda event: None)
+        prepared = Preparation(spec, both, create_run(tmp_path / "home", "one"), lambda *_: None, lambda loss: None, lambda event: None)
         try:
             return await prepared.make_plan()
         finally:
@@ -99,11 +101,13 @@ def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, mo
 
 @pytest.mark.parametrize("last", [messages.Hello, messages.Try])
 def test_what_ends_a_run_together_with_the_last_answer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: type) -> None:
-    """A Ctrl-C, or a host that is lost, in the same turn of the loop: all have answered, and the plan is not made yet."""
-    preparations: list[Preparation] = []
-    answers = answered(monkeypatch, last, lambda: preparations[0].give_up(OrchError("interrupted")) if len(answers) == 2 else None)
-    monkeypatch.setattr(Preparation, "_describe_directory", lambda prepared: preparations.append(prepared))
-    assert refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2) == "interrupted"
+    """A Ctrl-C in the same turn of the loop: all have answered, and the plan is not made yet."""
+    supervisor = supervisor_of(tmp_path, SeveralHere(("red", "blue"), {}), 2)
+    answers = answered(monkeypatch, last, lambda: supervisor.stop("interrupted", 130) if len(answers) == 2 else None)
+    verdict = run(supervisor)
+    assert verdict.cause is not None
+    assert (verdict.outcome, verdict.exit_code, verdict.cause.what) == (Outcome.CANCELLED, 130, "interrupted")
+    assert supervisor.cluster is None
     assert len(answers) == 2
 
 
@@ -133,13 +137,16 @@ def test_a_working_directory_that_cannot_be_read_is_named(tmp_path: Path, monkey
 
 
 def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(prepared: Preparation, event: events.Event) -> None:
-        awaited = prepared.describe_awaited()
-        if "(1 of 2 have tried)" in awaited:
-            prepared.give_up(OrchError(awaited))
-        else:
-            asyncio.get_running_loop().call_later(0.1, interrupt, prepared, event)
+    noted: list[str] = []
 
+    def on_note(viewer: Messages, note: messages.RunNoted) -> None:
+        noted.append(note.text)
+        if "(1 of 2 have tried)" in note.text:
+            supervisor.stop("seen", 130)
+
+    monkeypatch.setattr(Messages, "on_note", on_note)
+    monkeypatch.setattr(supervisor_module, "UNREADY_S", 0.1)
     silent = patched_agent("find('_orch_worker.host.network.reachability').try_to_reach = lambda *_: None")
-    found = refusal(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2, interrupt)
-    assert found == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"
+    supervisor = supervisor_of(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2)
+    assert run(supervisor).exit_code == 130
+    assert noted[-1] == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"

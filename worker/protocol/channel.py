@@ -7,7 +7,7 @@ One message is a header of sixteen bytes, then JSON, then raw data (only `Output
     4       1     version (messages.PROTOCOL)
     5       1     kind: the number of the message type in messages.ORDERS or messages.FRAMES
     6       2     zero
-    8       4     length of the JSON, big endian, at most MAX_ORDER or MAX_FRAME
+    8       4     length of the JSON, big endian, at most MAX_JSON
     12      4     length of the data, big endian, at most MAX_DATA
 
 The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Every message is checked: the stream may contain a login banner, or
@@ -26,10 +26,8 @@ from .codec import from_json, to_json
 
 HEADER = struct.Struct(">4sBBHII")
 MAGIC = b"orch"
-MAX_ORDER = 64 * 1024 * 1024
-"""Enough for a `StartTasks` with a hundred thousand tasks."""
-MAX_FRAME = 16 * 1024 * 1024
-"""It limits the memory that a host can make the controller use."""
+MAX_JSON = 64 * 1024 * 1024
+"""Enough for a `StartTasks` with a hundred thousand tasks. It limits the memory that a host can make the controller use."""
 MAX_DATA = 4 * 1024 * 1024
 
 
@@ -40,14 +38,10 @@ class ChannelError(Exception):
 _KINDS = {cls: kind for table in (messages.ORDERS, messages.FRAMES) for kind, cls in table.items()}
 
 
-def _most_json(message_type: type[Any]) -> int:
-    return MAX_ORDER if _KINDS[message_type] in messages.ORDERS else MAX_FRAME
-
-
 def encode(message: Any, data: bytes = b"") -> bytes:
     """One message as bytes."""
     text = json.dumps(to_json(message), separators=(",", ":")).encode("ascii")
-    if len(text) > _most_json(type(message)) or len(data) > MAX_DATA:
+    if len(text) > MAX_JSON or len(data) > MAX_DATA:
         raise ChannelError(f"{type(message).__name__} of {len(text)} + {len(data)} bytes is too long for a channel")
     return b"".join((HEADER.pack(MAGIC, messages.PROTOCOL, _KINDS[type(message)], 0, len(text), len(data)), text, data))
 
@@ -62,7 +56,7 @@ class Decoder:
     def feed(self, chunk: bytes) -> Iterator[tuple[Any, bytes]]:
         """Each message that `chunk` completes, with its data. Raises `ChannelError`."""
         self._buffer += chunk
-        while len(self._buffer) >= HEADER.size:
+        while self._begins_message():
             message_type, json_size, data_size = self._read_header()
             end = HEADER.size + json_size + data_size
             if len(self._buffer) < end:
@@ -71,30 +65,24 @@ class Decoder:
                 text = str(view[HEADER.size : end - data_size], "ascii", "replace")
                 data = bytes(view[end - data_size : end])
             del self._buffer[:end]
-            yield self._parse(message_type, text), data
-        self._refuse_foreign_start()
+            try:
+                message = from_json(message_type, json.loads(text))
+            except (ValueError, RecursionError) as error:
+                raise ChannelError(f"a broken {message_type.__name__}: {error}") from None
+            yield message, data
+
+    def _begins_message(self) -> bool:
+        """Whether a whole header is there. A banner may be shorter than a header, and is refused without waiting for sixteen bytes."""
+        if not MAGIC.startswith(self._buffer[: len(MAGIC)]):
+            raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")
+        return len(self._buffer) >= HEADER.size
 
     def _read_header(self) -> tuple[type[Any], int, int]:
-        magic, version, kind, zero, json_size, data_size = HEADER.unpack_from(self._buffer)
-        if magic != MAGIC or zero:
-            self._refuse_foreign_start(certain=True)
+        _, version, kind, _, json_size, data_size = HEADER.unpack_from(self._buffer)
         if version != messages.PROTOCOL:
             raise ChannelError(f"the other end speaks version {version} of orch's protocol, this end speaks {messages.PROTOCOL}")
         if kind not in self._table:
             raise ChannelError(f"a message of unknown kind {kind}")
-        if json_size > _most_json(self._table[kind]) or data_size > MAX_DATA:
+        if json_size > MAX_JSON or data_size > MAX_DATA:
             raise ChannelError(f"a message of {json_size} + {data_size} bytes is longer than any that orch sends")
         return self._table[kind], json_size, data_size
-
-    def _refuse_foreign_start(self, *, certain: bool = False) -> None:
-        # A banner may be shorter than a header: do not wait for sixteen bytes.
-        start = bytes(self._buffer[: len(MAGIC)])
-        if certain or not MAGIC.startswith(start):
-            raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")
-
-    @staticmethod
-    def _parse(message_type: type[Any], text: str) -> Any:
-        try:
-            return from_json(message_type, json.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise ChannelError(f"a broken {message_type.__name__}: {error}") from None

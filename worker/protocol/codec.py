@@ -116,14 +116,13 @@ def _check(value: Any, rule: Any, where: str) -> Any:
     return value
 
 
-def _check_depth(data: Any, where: str) -> Any:
+def _check_depth(data: Any, where: str, left: int = _DEEPEST) -> Any:
     """A value of any shape, if a recursive function can go through it."""
-    layer = [data]
-    for _ in range(_DEEPEST):
-        layer = [item for one in layer if isinstance(one, (dict, list)) for item in (one.values() if isinstance(one, dict) else one)]
-        if not layer:
-            return data
-    raise ContractError(f"{where}: lists and objects lie deeper in each other than {_DEEPEST}")
+    if not left:
+        raise ContractError(f"{where}: lists and objects lie deeper in each other than {_DEEPEST}")
+    for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _check_depth(item, where, left - 1)
+    return data
 
 
 def _decode_key(kind: Any, key: Any, where: str) -> Any:

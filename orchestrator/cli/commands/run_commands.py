@@ -12,16 +12,14 @@ from typing import Any
 import click
 
 from ...backends import Cleanup, load
-from ...errors import DEADLINE, OrchError, UsageError
-from ...model.run import restarts
-from ...model.run.cluster import Phase
+from ...errors import DEADLINE, OrchError
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
+from ...record.storage.run_store import NO_TASKS_YET, find_run, list_runs
 from ...record.text import timeline as times
 from ...record.text.event_messages import OUTCOMES
 from ...record.text.format import describe_moment, describe_seconds
 from ...record.text.run_table import table
-from ...requests import ask, ask_running
+from ...requests import ask, ask_restart
 from ..options import home_option, not_nan, run_argument
 
 STUCK_S = 15.0
@@ -107,11 +105,8 @@ def restart_command(run: RunDir) -> int:
 
     This restart does not count for --max-restarts.
     """
-    cluster = cluster_of(run)
-    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
-        raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
-    ask_running(run, "restart")
-    click.echo(f"{run.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
+    attempt = ask_restart(run)
+    click.echo(f"{run.run_id}: asked to start again after attempt {attempt}", err=True)
     return 0
 
 

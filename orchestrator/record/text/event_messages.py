@@ -33,7 +33,7 @@ def say(text: str, head: str = "orch") -> None:
 
 
 class Messages:
-    """Prints what happens in a run, as a `Viewer` gets to know it. A subclass may say them elsewhere."""
+    """The viewer of a run: prints what happens. A subclass may say or show it elsewhere. No method may block."""
 
     def say(self, text: str) -> None:
         say(text)
@@ -42,7 +42,11 @@ class Messages:
         for line in (describe_plan(planned), *planned.notes):
             self.say(line)
 
+    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
+        """The file of a stream has grown to this size. Only the console of an attached run shows output."""
+
     def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        """Any event but a note, as soon as there is a cluster."""
         text = describe_event(before, after, event)
         if text is not None:
             self.say(text)

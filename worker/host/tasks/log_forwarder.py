@@ -19,8 +19,8 @@ from .log_files import Inotify, TaskOutput
 
 FLUSH_S = 0.02
 """The shortest time between two reports of growth."""
-REPORT_S = 0.5
-"""The shortest time between two reports of one task."""
+REPORT_S = 4.0
+"""The shortest time between two reports of one task: each is recorded, and a hundred tasks may report all day."""
 CREDIT = 1024 * 1024
 """Bytes of output that may be on the way to the controller without its having stored them."""
 DISK_FULL_BYTES = 64 * 1024
