@@ -40,22 +40,13 @@ def assign(counts: Mapping[str, int], slots: Mapping[str, int | None]) -> dict[s
         others = _cut(ids[len(training) :], [size - mine for size, mine in zip(sizes, own, strict=True)])
         blocks = [mine + other for mine, other in zip(_cut(training, own), others, strict=True)]
     else:
-        if problem := describe_lack(len(ids), slots):
-            raise SpecError(Problem("", problem, MORE_SLOTS))
-        blocks = _cut(ids, [number or 1 for number in slots.values()])
+        free = {name: number or 1 for name, number in slots.items()}
+        if len(ids) > sum(free.values()):
+            named = few([f"{name}:{number}" for name, number in free.items()], 8)
+            message = f"{len(ids)} tasks do not fit into {sum(free.values())} slots ({named})"
+            raise SpecError(Problem("", message, "name more slots, or fewer tasks"))
+        blocks = _cut(ids, free.values())
     return dict(zip(slots, blocks, strict=True))
-
-
-MORE_SLOTS = "name more slots, or fewer tasks"
-
-
-def describe_lack(tasks: int, slots: Mapping[str, int | None]) -> str:
-    """The message that the hosts have too few slots; empty if they have enough, or if no host has a number."""
-    free = {name: number or 1 for name, number in slots.items()}
-    if tasks <= sum(free.values()) or all(number is None for number in slots.values()):
-        return ""
-    named = few([f"{name}:{number}" for name, number in free.items()], 8)
-    return f"{tasks} tasks do not fit into {sum(free.values())} slots ({named})"
 
 
 def _shares(count: int, hosts: int) -> list[int]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting
 
-from .derive import Named, struct_of
-from .kinds import Flag, Integer, Kind, Mapping_, Number, OneOf, Struct, sentence
+from .derive import struct_of
+from .kinds import Flag, Integer, Kind, Number, OneOf, Struct, sentence
 from .sections.host_list import Hosts
 from .sections.run_sections import ClusterSpec
 from .sections.task_sections import DEVICES, INPUT
@@ -82,20 +82,7 @@ def _option(key: Setting, path: str) -> SpecOption:
     return SpecOption(name, short, path, text, key.metavar or simple, says, isinstance(kind, Hosts))
 
 
-# --- paths, JSON Schema, template ------------------------------------------------------------------------
-
-
-def shorthand(path: Sequence[str]) -> str:
-    """The key whose value a scalar at this path is, or an empty text: ``backend: local`` is ``backend: {type: local}``."""
-    kind: Kind | None = root()
-    for key in path:
-        if isinstance(kind, Struct):
-            kind = kind.keys[key].kind if key in kind.keys else None
-        elif isinstance(kind, Mapping_):
-            kind = kind.value
-        else:
-            kind = struct_of(kind.section) if isinstance(kind, Named) else None
-    return kind.shorthand if isinstance(kind, Struct) else ""
+# --- JSON Schema, template ------------------------------------------------------------------------
 
 
 def json_schema() -> dict[str, Any]:

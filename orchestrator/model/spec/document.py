@@ -1,6 +1,6 @@
 """Reads a text in JSON or YAML into a tree of values with places, and overlays such trees.
 
-PyYAML parses YAML. The text is not trusted: its depth and its number of values have limits, and tags and aliases are refused.
+PyYAML parses YAML. The text is not trusted: its length and its depth have limits, and tags and aliases are refused.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import PurePath
 from typing import Any
 
 from ...errors import SpecError
-from .describe import shorthand
+from .derive import Named, struct_of
+from .describe import root
+from .kinds import Kind, Mapping_, Struct
 from .tree import Node, refusal, scalar
 
 __all__ = ["Node", "empty", "from_data", "has", "overlay", "parse_assignment", "place_of", "read", "scalar"]
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
-MAX_NODES = 100_000
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -37,14 +38,14 @@ def read(text: bytes | str, source: str) -> Node:
     """
     text = _decoded(text, source) if isinstance(text, bytes) else text
     try:
-        root: Node | None = from_data(json.loads(text), source)
+        tree: Node | None = from_data(json.loads(text), source)
     except (ValueError, RecursionError):
-        root = _tree(text, source)
-    if root is None or root.value is None:
+        tree = _tree(text, source)
+    if tree is None or tree.value is None:
         return Node({}, source)
-    if not isinstance(root.value, dict):
-        raise refusal(root.place, "the top level must be a mapping of keys to values", "for example: script: train.py")
-    return replace(root, place=source)
+    if not isinstance(tree.value, dict):
+        raise refusal(tree.place, "the top level must be a mapping of keys to values", "for example: script: train.py")
+    return replace(tree, place=source)
 
 
 def _decoded(raw: bytes, source: str) -> str:
@@ -82,16 +83,15 @@ class _Reader:
         self._events = iter(events)
         self._source = source
         self._lines = lines
-        self._nodes = 0
 
     def document(self) -> Node | None:
-        root = None
+        tree = None
         for event in self._events:
             if type(event).__name__ == "DocumentStartEvent":
-                if root is not None:
+                if tree is not None:
                     raise refusal(self._place(event), "a second document starts here", "one file describes one cluster")
-                root = self._node(next(self._events))
-        return root
+                tree = self._node(next(self._events))
+        return tree
 
     def _place(self, event: Any) -> str:
         return f"{self._source}:{event.start_mark.line + 1}" if self._lines else self._source
@@ -99,9 +99,6 @@ class _Reader:
     def _node(self, event: Any, depth: int = 1, at: str = "") -> Node:
         """The node that begins with this event. `at`: its place, if that is not the place of the event."""
         place = at or self._place(event)
-        self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise refusal(place, f"has more than {MAX_NODES:,} values")
         if depth > MAX_DEPTH:
             raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
         kind = type(event).__name__
@@ -168,24 +165,29 @@ def overlay(document: Node, path: str | Sequence[str], value: Node) -> Node:
     `path` is ``tasks.worker.count``, or a list of keys if a key contains a dot. Missing mappings are added. A shorthand (``worker: 4``)
     becomes a mapping; a shorthand over a mapping changes one key of the mapping. A null means a missing key.
     """
-    keys = path.split(".") if isinstance(path, str) else list(path)
-    short = shorthand(keys)
-    if short and value.value is not None and not isinstance(value.value, dict):
-        keys.append(short)
-    return _with(document, keys, 0, value)
+    return _with(document, root(), path.split(".") if isinstance(path, str) else path, value)
 
 
-def _with(node: Node, keys: list[str], depth: int, value: Node) -> Node:
-    if depth == len(keys):
-        return value
+def _with(node: Node, kind: Kind | None, keys: Sequence[str], value: Node) -> Node:
+    """`overlay` for a node whose type is `kind`; None: unknown."""
+    short = kind.shorthand if isinstance(kind, Struct) else ""
+    if not keys:
+        if not short or value.value is None or isinstance(value.value, dict):
+            return value
+        keys = (short,)
     known = node.value
     if not isinstance(known, dict):
-        short = shorthand(keys[:depth])
-        node = Node({short: node} if short and known is not None else {}, node.place or value.place)
-        known = node.value
-    assert isinstance(known, dict)
-    child = known.get(keys[depth], Node(None, value.place))
-    return Node({**known, keys[depth]: _with(child, keys, depth + 1, value)}, node.place)
+        known = {short: node} if short and known is not None else {}
+    child = known.get(keys[0], Node(None, value.place))
+    return Node({**known, keys[0]: _with(child, _inside(kind, keys[0]), keys[1:], value)}, node.place)
+
+
+def _inside(kind: Kind | None, key: str) -> Kind | None:
+    if isinstance(kind, Struct):
+        return kind.keys[key].kind if key in kind.keys else None
+    if isinstance(kind, Mapping_):
+        return kind.value
+    return struct_of(kind.section) if isinstance(kind, Named) else None
 
 
 def parse_assignment(text: str, place: str) -> tuple[str, Node]:

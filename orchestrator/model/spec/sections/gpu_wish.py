@@ -9,10 +9,9 @@ from worker.fast_dataclass import dataclass
 
 from ... import device_names
 from ..findings import quoted, shown
-from ..kinds import Integer, JsonSchema, Kind, is_scalar, parts_of
+from ..kinds import MAX_NUMBER, Integer, JsonSchema, Kind, is_scalar, parts_of
 from ..tree import Node, refusal
 
-MAX_GPUS = 1024
 _UUID = "(GPU|MIG)-[A-Za-z0-9/-]{1,120}"
 
 
@@ -36,7 +35,7 @@ class Gpus(Kind):
 
     def read(self, node: Node) -> Any:
         if isinstance(node.value, int) and not isinstance(node.value, bool):
-            return GpuWish(count=Integer(0, MAX_GPUS).read(node))
+            return GpuWish(count=Integer(0, MAX_NUMBER).read(node))
         if node.text.strip().lower() == "auto":
             return GpuWish()
         ids = tuple(_id(item) for item in parts_of(node))

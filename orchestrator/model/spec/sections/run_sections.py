@@ -23,7 +23,6 @@ PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "
 """The keys for the program; a spec has exactly one."""
 
 DEFAULT_PRELOAD = ("tensorflow",)
-MAX_RESTARTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Restart:
 
     SHORTHAND = "max"
 
-    max: int = setting(0, "The number of restarts after failures, in the whole run.", example="3", most=MAX_RESTARTS, flag="--max-restarts")
+    max: int = setting(0, "The number of restarts after failures, in the whole run.", example="3", flag="--max-restarts")
     backoff_s: float = setting(
         1.0,
         "Seconds before the second restart in a row without progress. The pause doubles with each further restart and "
@@ -85,7 +84,6 @@ class Restart:
         3,
         "End the run after this many attempts in a row without progress, even if restarts are left. 0: never. "
         "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
-        most=MAX_RESTARTS,
     )
     progress_s: float = setting(
         600.0, "An attempt that neither reports nor saves counts as progress if the attempt lasts this many seconds."
