@@ -132,11 +132,8 @@ def main(args: list[str] | None = None) -> None:
 def _open_missing_streams() -> None:
     """Opens the standard streams that are closed (``>&-``): the next opened file, a log or a lock, would become standard output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-        if getattr(sys, name) is None:
+        if getattr(sys, name) is None:  # so it was closed when Python began
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 

@@ -16,7 +16,7 @@ from ...errors import DEADLINE, OrchError
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, find_run, list_runs
 from ...record.text import timeline as times
-from ...record.text.event_messages import OUTCOMES
+from ...record.text.event_messages import describe_outcome
 from ...record.text.format import describe_moment, describe_seconds
 from ...record.text.run_table import table
 from ...requests import ask, ask_restart
@@ -179,7 +179,7 @@ def _line(run: RunDir) -> str:
     if verdict := run.read_verdict():
         took = describe_seconds(verdict.ended_at - verdict.started_at)
         warning = f"; warning: {verdict.warning}" if verdict.warning else ""
-        return f"{run.run_id}: {OUTCOMES[verdict.outcome]} after {took}, exit code {verdict.exit_code}{warning}"
+        return f"{run.run_id}: {describe_outcome(verdict.outcome)} after {took}, exit code {verdict.exit_code}{warning}"
     return f"{run.run_id}: lost (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
 
 

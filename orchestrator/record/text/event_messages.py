@@ -16,14 +16,10 @@ from ...model.task_names import group_tasks
 from ..output.lines import clean
 from .format import describe_seconds
 
-OUTCOMES = {
-    Outcome.SUCCEEDED: "succeeded",
-    Outcome.FAILED: "failed",
-    Outcome.CANCELLED: "cancelled",
-    Outcome.TIMED_OUT: "timed out",
-    Outcome.BROKEN: "broke down",
-}
-"""How a run ended, in words for people. JSON has the values of `Outcome`."""
+
+def describe_outcome(outcome: Outcome) -> str:
+    """How a run ended, in words for people. JSON has the values of `Outcome`."""
+    return "broke down" if outcome is Outcome.BROKEN else outcome.value.replace("_", " ")
 
 
 def say(text: str, head: str = "orch") -> None:

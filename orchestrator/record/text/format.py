@@ -36,11 +36,5 @@ def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> lis
 
     `first`: the indent of the first line. `rest`: the indent of the other lines, if it differs.
     """
-    return textwrap.wrap(
-        clean(text),
-        width,
-        initial_indent=first,
-        subsequent_indent=first if rest is None else rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    others = first if rest is None else rest
+    return textwrap.wrap(clean(text), width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False)

@@ -18,7 +18,7 @@ from ..output.noise import Noise
 from ..storage.run_directory import RunDir
 from ..storage.run_files import size_of
 from . import stack_report
-from .event_messages import OUTCOMES, headline
+from .event_messages import describe_outcome, headline
 from .format import describe_seconds
 
 TAIL_LINES = 20
@@ -42,7 +42,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     directory = shown_dir or run.path
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
     again = f", in attempt {verdict.attempt}" if verdict.past else ""
-    lines = [f"{run.run_id} {OUTCOMES[verdict.outcome]} after {took}{again}"]
+    lines = [f"{run.run_id} {describe_outcome(verdict.outcome)} after {took}{again}"]
     lines += _describe_past(verdict)
     cause = verdict.cause
     if cause is not None and cause.task:

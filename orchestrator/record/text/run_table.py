@@ -11,9 +11,7 @@ from .format import aligned, describe_seconds
 
 def table(cluster: Cluster, now: float) -> str:
     """A line for each task. AGE: the time since the task ended, came up or started, whichever was last."""
-    rows = [("TASK", "HOST", "STATE", "PID", "AGE", "NOTE")]
-    rows += [_row(task, now) for task in cluster.tasks.values()]
-    rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # a note may be the words of a task
+    rows = [("TASK", "HOST", "STATE", "PID", "AGE", "NOTE"), *(_row(task, now) for task in cluster.tasks.values())]
     remarks = input_counts.judge({task.name: task.input for task in cluster.tasks.values() if task.trains and task.input})
     return "\n".join([*aligned(rows), *(f"input: {line}" for line in remarks)])
 
@@ -32,6 +30,7 @@ def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
     elif task.waiting and not task.has_ended:
         note = task.waiting
     age = describe_seconds(max(0.0, now - since)) if since else ""
+    note = clean(" ".join(note.split()))  # it may be the words of a task
     return (task.name, task.host, task.state.value, str(task.pid or ""), age, note)
 
 
