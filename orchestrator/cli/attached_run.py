@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from worker.protocol.task_id import PREPARE
+
 from .. import import_asyncio
 from ..backends import load
 from ..backends.connection.agent_process import start_ahead
@@ -43,8 +45,9 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
     from ..record.output.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
+    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(load(spec).hosts(spec))] if spec.prepare.run else []
     view = LogView(
-        tasks,
+        [*tasks, *prepares],
         color=wants_color(shown["color"]),
         timestamps=shown["timestamps"],
         fold=not shown["everything"],

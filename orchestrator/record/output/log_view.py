@@ -48,7 +48,7 @@ def wants_color(flag: Literal["auto", "always", "never"]) -> bool:
 class LogView:
     """Many streams in, one text out: whole lines, each with the name of its task in front.
 
-    * `tasks`: the names of all tasks. The colour of a name is its place in this order, so each view of a run has the same colours.
+    * `tasks`: the names of all tasks; others are not shown. The place of a name gives its colour, the same in each view of a run.
     * `color`: write colours.
     * `timestamps`: write the time (HH:MM:SS.mmm) at which the view got the line, in the local zone.
     * `fold`: hide and count the lines that `noise` describes.
