@@ -382,7 +382,7 @@ def test_json_is_an_object_a_line_and_the_verdict_is_last(orch: Orch, script: Sc
 def test_json_has_what_is_said_too(orch: Orch) -> None:
     done = orch("up", "--json", "show.py", "--set", "preload=[there_is_none]", check=0)
     said = [line["text"] for line in map(json.loads, done.out.splitlines()) if line["event"] == "run_noted"]
-    assert any("imports TensorFlow by itself, which takes longer: importing there_is_none failed" in text for text in said)
+    assert any("TensorFlow is imported anew, which takes longer: importing there_is_none failed" in text for text in said)
 
 
 def test_json_of_a_run_that_cannot_start_ends_with_its_verdict(orch: Orch) -> None:

@@ -193,7 +193,7 @@ class Agent:
     def _send_facts(self, hello: messages.Hello, checks: Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
         """Send the facts, before any other frame of this host."""
         if self._helper is not None:
-            self._launcher.ignore(self._helper.left)  # a driver that hangs lets no SIGKILL through
+            self._launcher.sweeper.ignore(self._helper.left)  # a driver that hangs lets no SIGKILL through
         self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
         if found.problem:

@@ -14,12 +14,12 @@ CGROUPS = "/sys/fs/cgroup"
 """Where Linux shows its control groups (v2); those of v1 for memory are in ``memory`` below."""
 
 
-def free_bytes(path: str) -> int | None:
-    """Bytes that this user may still write below `path`; None: unknown."""
+def free_bytes(path: str) -> float:
+    """Bytes that this user may still write below `path`; infinite: unknown."""
     try:
         found = os.statvfs(path)
     except OSError:
-        return None
+        return float("inf")
     return (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,6 @@ from worker.host.tasks import leftovers, task_stacks, templates
 from worker.host.tasks.launcher import Launcher
 from worker.host.tasks.log_forwarder import LogForwarder
 from worker.host.template import import_environment
-from worker.host.template.template_link import TemplateProcess
 from worker.protocol import messages
 
 COUNT = 12
@@ -253,15 +251,3 @@ def test_a_template_that_sigkill_does_not_end_is_not_waited_for_for_ever(launche
     launcher._templates._links.clear()
     process.kill()
     process.wait()
-
-
-def test_a_dead_fork_of_the_warm_process_gives_way_to_a_template(launcher: Launcher, loop: Loop, told: Frames, tmp_path: Path) -> None:
-    control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    other.close()
-    reader, lifeline = os.pipe()
-    os.close(reader)
-    launcher._templates._ready = TemplateProcess(2**22, lifeline, control)
-    order = messages.TemplateOrder(("decimal",), 1, {})
-    launcher.start_template(order, (messages.Program("command", "true"),), str(tmp_path))
-    assert control.fileno() == -1
-    loop.run(lambda: any(isinstance(frame, messages.TemplateReady) for frame in told))

@@ -16,18 +16,17 @@ class _Address(ctypes.Structure):
 
 
 class _Entry(ctypes.Structure):
-    """`struct ifaddrs` of getifaddrs(3), as Linux has it."""
+    """The beginning of `struct ifaddrs` of getifaddrs(3), as Linux has it."""
+
+    _fields_ = (
+        ("next", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("flags", ctypes.c_uint),
+        ("address", ctypes.POINTER(_Address)),
+        ("netmask", ctypes.POINTER(_Address)),
+    )
 
 
-_Entry._fields_ = [
-    ("next", ctypes.POINTER(_Entry)),
-    ("name", ctypes.c_char_p),
-    ("flags", ctypes.c_uint),
-    ("address", ctypes.POINTER(_Address)),
-    ("netmask", ctypes.POINTER(_Address)),
-    ("other", ctypes.c_void_p),
-    ("private", ctypes.c_void_p),
-]
 _IFF_UP = 0x1
 
 
@@ -36,19 +35,19 @@ def find_addresses() -> tuple[NetAddress, ...]:
     if sys.platform != "linux":
         return ()
     libc: Any = ctypes.CDLL(None, use_errno=True)
-    first = ctypes.POINTER(_Entry)()
+    first = ctypes.c_void_p()
     if libc.getifaddrs(ctypes.byref(first)) != 0:
         return ()
     found = []
-    entry = first
-    while entry:
-        item = entry.contents
+    place = first.value
+    while place:
+        item = _Entry.from_address(place)
         address = _read(item.address)
         if address and item.flags & _IFF_UP:
             number = socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
             prefix = sum(byte.bit_count() for byte in _read(item.netmask))
             found.append(NetAddress(item.name.decode(errors="replace"), number, prefix))
-        entry = item.next
+        place = item.next
     libc.freeifaddrs(first)
     return tuple(found)
 

@@ -44,7 +44,9 @@ class Prober:
             return
         self._wait_s = FIRST_S
         self._awaited.append(_Awaited(order, find_other_tf_config))
-        self._probe_later()
+        if not self._has_timer:
+            self._has_timer = True
+            self._loop.after(FIRST_S, self._probe)
 
     def forget(self, order: messages.TaskOrder) -> None:
         """The task has ended."""
@@ -58,16 +60,12 @@ class Prober:
         """Try all ports at which a task was not seen to listen: the tasks may be stopped next."""
         self._awaited = [one for one in self._awaited if not self._is_up(one)]
 
-    def _probe_later(self) -> None:
-        if self._awaited and not self._has_timer:
-            self._has_timer = True
-            self._loop.after(self._wait_s, self._probe)
-
     def _probe(self) -> None:
-        self._has_timer = False
         self.poll()
         self._wait_s = min(MOST_S, self._wait_s * 1.2)
-        self._probe_later()
+        self._has_timer = bool(self._awaited)
+        if self._has_timer:
+            self._loop.after(self._wait_s, self._probe)
 
     def _is_up(self, one: _Awaited) -> bool:
         one.refusal = _connect(one.order.port or 0)

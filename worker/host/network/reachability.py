@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Callable
 
 from ...protocol.messages import Reached, Target
@@ -80,9 +81,7 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
         with open(sink, "w") as pipe:
             json.dump(results, pipe)
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
 

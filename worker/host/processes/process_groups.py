@@ -25,10 +25,8 @@ def is_empty(leader: int) -> bool:
     """True if no process is left in the group of `leader`. A zombie counts as a process."""
     try:
         os.killpg(leader, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

@@ -78,8 +78,9 @@ def _execute(command: Command, agent: int, limits: tuple[int, int], lifeline: in
     except SetupError as error:
         os.write(error_fd, os.fsencode(str(error)))
     except (OSError, ValueError) as error:  # ValueError: Python refuses a null byte, or "=" in a variable's name, before it asks the kernel
-        is_too_long = isinstance(error, OSError) and error.errno == errno.E2BIG
-        why = "an argument or variable is longer than the kernel takes (128 KiB), or all together are" if is_too_long else ""
-        os.write(error_fd, os.fsencode(f"{command.argv[0]}: {why or getattr(error, 'strerror', None) or error}"))
+        why = getattr(error, "strerror", None) or error
+        if getattr(error, "errno", None) == errno.E2BIG:
+            why = "an argument or variable is longer than the kernel takes (128 KiB), or all together are"
+        os.write(error_fd, os.fsencode(f"{command.argv[0]}: {why}"))
     finally:
         os._exit(127)

@@ -81,7 +81,7 @@ class Launcher:
         """The names of tasks that got a fresh interpreter, by the reason, until the message for the user is sent."""
         self._tasks: dict[int, Task] = {}
         """By the pid of the first process."""
-        self._sweeper = Sweeper()
+        self.sweeper = Sweeper()
         self._is_sweeping = False
         """A timer calls `_sweep_until_done`."""
         self._oom = OomCounter()
@@ -120,7 +120,7 @@ class Launcher:
                 self._link.send(messages.TaskNotStarted(order.task, order.attempt, str(error), clock.now()))
             else:
                 self._forwarder.add(output)
-        if warning := describe_too_few_threads(start, {task.name: task.env for task in tasks}):
+        if warning := describe_too_few_threads(start, {task.order.task: task.env for task in tasks}):
             self._note(warning)
         for task, template in zip(tasks, self._templates.choose(tasks), strict=True):
             if isinstance(template, TemplateLink):
@@ -139,7 +139,7 @@ class Launcher:
         self._pending[request] = task
         if not template.ready:
             reason = f"importing {', '.join(template.preload.modules)}"
-            self._link.send(messages.TaskWaiting(task.name, task.order.attempt, reason, clock.now()))
+            self._link.send(messages.TaskWaiting(task.order.task, task.order.attempt, reason, clock.now()))
         template.fork(request)
 
     def _execute(self, task: PendingTask, why: str) -> None:
@@ -147,7 +147,7 @@ class Launcher:
         if why:
             if not self._not_forked:
                 self._loop.after(GATHER_S, self._report_not_forked)
-            self._not_forked.setdefault(why, []).append(task.name)
+            self._not_forked.setdefault(why, []).append(task.order.task)
         try:
             command = task.command()
             try:
@@ -163,9 +163,7 @@ class Launcher:
     def _report_not_forked(self) -> None:
         """One line for each reason, however many tasks share it."""
         for why, names in self._not_forked.items():
-            listed = " and ".join(few(names).rsplit(", ", 1))
-            imports = f"{listed} import TensorFlow by themselves" if len(names) > 1 else f"{listed} imports TensorFlow by itself"
-            self._note(f"{imports}, which takes longer: {why}")
+            self._note(f"{few(names)}: TensorFlow is imported anew, which takes longer: {why}")
         self._not_forked.clear()
 
     def on_imported(self, modules: tuple[str, ...], seconds: float) -> None:
@@ -186,7 +184,7 @@ class Launcher:
 
     def _on_not_started(self, task: PendingTask, reason: str) -> None:
         self._forwarder.remove(task.output)
-        self._link.send(messages.TaskNotStarted(task.name, task.order.attempt, reason, clock.now()))
+        self._link.send(messages.TaskNotStarted(task.order.task, task.order.attempt, reason, clock.now()))
 
     def _on_started(self, pending: PendingTask, pid: int, lifeline: int) -> None:
         """The task has a process."""
@@ -219,24 +217,20 @@ class Launcher:
         self._oom.poll()
         self._templates.poll()
         for task in self._running(None):
-            if not (task.stopped or task.torn):
-                self._check_teardown(task)
-
-    def _check_teardown(self, task: Task) -> None:
-        ending = exit_info.read_ending(task.output.directory)
-        if ending is not None and clock.now() - ending.at >= TEARDOWN_S:
-            task.torn = True
-            name = task.order.task
-            self._note(f"{name}: its program ended ({ending.code}), but Python did not exit within {TEARDOWN_S:g} s; killed")
-            task.stacks.request()
-            self._kill_after(task, PATIENCE_S)
+            ending = None if task.stopped or task.torn else exit_info.read_ending(task.output.directory)
+            if ending is not None and clock.now() - ending.at >= TEARDOWN_S:
+                task.torn = True
+                over = f"{task.order.task}: its program ended ({ending.code})"
+                self._note(f"{over}, but Python did not exit within {TEARDOWN_S:g} s; killed")
+                task.stacks.request()
+                self._kill_after(task, PATIENCE_S)
 
     # --- stop --------------------------------------------------------------------------------
 
     def stop(self, grace_s: float, names: Collection[str] | None = None) -> None:
         """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. If called again, the earlier SIGKILL counts."""
         for request, pending in list(self._pending.items()):
-            if names is None or pending.name in names:
+            if names is None or pending.order.task in names:
                 pending.stop_after_s = min(grace_s, pending.stop_after_s)
                 if self._templates.withdraw(request):
                     self.on_refused(request, "")
@@ -304,10 +298,6 @@ class Launcher:
 
     # --- what an exited task has left behind ---------------------------------------------------
 
-    def ignore(self, pids: Collection[int]) -> None:
-        """These processes, children of the agent or of its children, belong to no task. Nothing waits for their end."""
-        self._sweeper.ignore(pids)
-
     def _sweep_until_done(self) -> None:
         """Sweep until no exited task is left."""
         self._sweep()
@@ -317,7 +307,7 @@ class Launcher:
 
     def _sweep(self) -> None:
         """End what exited tasks have left behind, and tasks whose grace is over."""
-        for task, left in self._sweeper.sweep(self._tasks, self._templates.pids):
+        for task, left in self.sweeper.sweep(self._tasks, self._templates.pids):
             self._on_swept(task, left)
 
     def _on_swept(self, task: Task, left: str) -> None:

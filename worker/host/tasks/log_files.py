@@ -16,9 +16,10 @@ import sys
 from dataclasses import field
 from typing import Any
 
-from ... import task_files
+from ... import clock, task_files
 from ...directory import Directory
 from ...fast_dataclass import dataclass
+from ...protocol import messages
 from ...protocol.task_id import STREAMS, file_of
 
 _CHUNK = 256 * 1024
@@ -81,8 +82,8 @@ class TaskOutput:
         self.sent[stream] = offset + len(data)
         return offset, data
 
-    def begun_at(self) -> float | None:
-        """When the program came to its first line, by CLOCK_MONOTONIC; None if it has not, or if this was returned before."""
+    def read_begin(self) -> messages.TaskBegan | None:
+        """When the program came to its first line; None if it has not, or if this was returned before."""
         if not self.awaits_begin:
             return None
         try:
@@ -90,7 +91,8 @@ class TaskOutput:
         except ValueError:
             return None  # not there yet, or not complete
         self.awaits_begin = False
-        return at
+        # The task wrote the time, and may have a clock of its own (time_namespaces(7)); a time in the future is not believed.
+        return messages.TaskBegan(self.task, self.attempt, min(clock.from_monotonic(at), clock.now()))
 
     def last_report(self) -> dict[str, Any] | None:
         """The newest report of the program, together with the newest counts of its input; None if neither is new."""
@@ -130,17 +132,13 @@ class Inotify:
         # Fails when this user has too many instances (fs.inotify.max_user_instances, 128 by default).
         self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if _libc is not None else -1
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the kernel reports growth at all."""
-        return self._fd >= 0
-
     def fileno(self) -> int:
+        """Negative: the kernel reports no growth."""
         return self._fd
 
     def add(self, directory: str) -> int:
         """Watch a directory, which must exist. Returns the number of the watch; negative: there is none."""
-        return _libc.inotify_add_watch(self._fd, os.fsencode(directory), _IN_MODIFY) if self.is_open else -1
+        return _libc.inotify_add_watch(self._fd, os.fsencode(directory), _IN_MODIFY) if _libc is not None else -1
 
     def remove(self, number: int) -> None:
         if number >= 0:
@@ -156,7 +154,3 @@ class Inotify:
             found.add(watch)
             start += _EVENT.size + name_length
         return found
-
-    def close(self) -> None:
-        if self.is_open:
-            os.close(self._fd)

@@ -43,7 +43,7 @@ class LogForwarder:
         self._root: Directory | None = None
         self._shared = True
         link.on_room = self.flush
-        if self._inotify.is_open:
+        if self._inotify.fileno() >= 0:
             self._listen()
 
     def begin(self, root: Directory, *, shared: bool) -> None:
@@ -96,16 +96,12 @@ class LogForwarder:
         if self._root is None or self._disk_full:
             return
         directory = self._root.path
-        free = free_bytes(directory)
-        if free is not None and free < DISK_FULL_BYTES:
+        if free_bytes(directory) < DISK_FULL_BYTES:
             self._disk_full = True
             place = "" if self._shared else f" on {socket.gethostname()}"
             remedy = "name another directory with --run-dir" if self._shared else "set TMPDIR in setup:"
             text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
             self._link.send(messages.HostBroken(text, clock.now()))
-
-    def close(self) -> None:
-        self._inotify.close()
 
     def _listen(self) -> None:
         self._loop.on_readable(self._inotify, self._on_growth)
@@ -121,7 +117,8 @@ class LogForwarder:
         """Hand on what these tasks have written."""
         for output in outputs:
             self._dirty[output] = None
-            self._send_begin(output)
+            if (begin := output.read_begin()) is not None:
+                self._link.send(begin)
             self._send_report(output)
         self.flush()
 
@@ -144,13 +141,6 @@ class LogForwarder:
                 self._credit -= len(data)
                 self._link.send(messages.Output(output.task, output.attempt, stream, offset), data)
         return has_sent
-
-    def _send_begin(self, output: TaskOutput) -> None:
-        at = output.begun_at()
-        if at is not None:
-            # The task wrote the time, and may have a clock of its own (time_namespaces(7)); a time in the future is not believed.
-            begun = min(clock.from_monotonic(at), clock.now())
-            self._link.send(messages.TaskBegan(output.task, output.attempt, begun))
 
     def _send_report(self, output: TaskOutput) -> None:
         if time.monotonic() < output.next_report_at or (report := output.last_report()) is None:

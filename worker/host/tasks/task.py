@@ -39,10 +39,6 @@ class PendingTask:
     """The grace in seconds of an order to stop that came before the task had a process; infinite: there was no such order."""
 
     @property
-    def name(self) -> str:
-        return self.order.task
-
-    @property
     def is_stopped(self) -> bool:
         return self.stop_after_s < math.inf
 

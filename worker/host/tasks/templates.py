@@ -70,26 +70,19 @@ class Templates:
     def _add(self, preload: Preload) -> TemplateLink | None:
         """None: the template cannot be started, and tasks get fresh interpreters."""
         log = os.path.join(self._logs, f"template-{len(self._links) + 1}.log")
+        process, self._ready = self._ready, None
         try:
             os.makedirs(self._logs, mode=0o700, exist_ok=True)
-            process = self._adopt_ready(preload, log) or start_template(preload, log, self._limits)
+            if process is None:
+                process = start_template(preload, log, self._limits)
+            else:
+                with suppress(OSError):  # it has died, as the link will notice
+                    adopt_template(process, preload, log)
         except (OSError, SpawnError) as error:
             self._no_template = f"the template could not be started: {error}"
             return None
         self._links.append(TemplateLink(self._loop, self._listener, preload, log, process))
         return self._links[-1]
-
-    def _adopt_ready(self, preload: Preload, log: str) -> TemplateProcess | None:
-        """The fork of the warm process; None: there is none, or it has died."""
-        process, self._ready = self._ready, None
-        if process is not None:
-            try:
-                adopt_template(process, preload, log)
-            except OSError:
-                process.control.close()
-                os.close(process.lifeline)
-                return None
-        return process
 
     def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
         first = self._links[0]
