@@ -133,8 +133,6 @@ class LogForwarder:
         """Send a piece of each stream. Returns whether there may be more."""
         has_sent = False
         for stream in output.sent:
-            if self._credit <= 0 or self._link.is_full:
-                return True
             offset, data = output.read(stream, self._credit)
             if data:
                 has_sent = True
