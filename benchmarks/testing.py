@@ -102,6 +102,11 @@ def suite(name: str, count: int) -> float:
         return seconds
 
 
+def progress(what: str, seconds: float) -> None:
+    """A line on stderr: some of these tests take a minute on a busy machine."""
+    print(f"  {what}: {seconds:.2f} s; {load()}", file=sys.stderr, flush=True)
+
+
 def rows(firsts: dict[str, float], taken: dict[str, list[float]], suites: dict[str, float]) -> Iterator[tuple[str, ...]]:
     for name, seconds in taken.items():
         base = taken.get(BASES[name])
@@ -124,14 +129,21 @@ def main() -> None:
         print(f"TensorFlow's runners: not measured, they need {', '.join(missing)} (pip install {' '.join(missing)})")
     print(load(), flush=True)
     with all_ways(names) as ways:
-        firsts = {name: way.test() for name, way in ways.items()}
+        firsts = {}
+        for name, way in ways.items():
+            firsts[name] = way.test()
+            progress(f"{name}, the first test", firsts[name])
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(rounds):
             for name in names if turn % 2 == 0 else reversed(names):
                 if name != "subprocess" or turn < max(2, rounds // 10):
                     taken[name].append(ways[name].test())
-                    print(f"  {name}: {taken[name][-1]:.2f} s; {load()}", file=sys.stderr, flush=True)
-    suites = {name: suite(name, count) for name in names if name != "subprocess"} if count else {}
+                    progress(name, taken[name][-1])
+    suites = {}
+    for name in names if count else ():
+        if name != "subprocess":
+            suites[name] = suite(name, count)
+            progress(f"{name}, {count} tests", suites[name])
     if count:
         suites["subprocess"] = statistics.median(taken["subprocess"]) * count
     head = (
