@@ -70,16 +70,8 @@ class Cluster:
     ) -> None:
         if in_process and partitions:
             raise UsageError("in_process= and partitions= exclude each other: the test's own process stays on the network of the machine")
-        named = {
-            "workers": workers,
-            "ps": ps,
-            "chief": chief,
-            "evaluator": evaluator,
-            "strategy": strategy,
-            "devices": devices,
-            "cpus": cpus,
-        }
-        self._keywords = {**settings, **named, "env": env}
+        counts = {"workers": workers, "ps": ps, "chief": chief, "evaluator": evaluator}
+        self._keywords = {**settings, **counts, "strategy": strategy, "devices": devices, "cpus": cpus, "env": env}
         self._reuse, self._partitions = reuse, partitions
         self.timeout_s, self.grace_s = timeout, grace
         self.session = Session.get()

@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 import unittest
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,32 +91,17 @@ def _want_cluster(item: pytest.Function) -> None:
 
 
 @pytest.fixture
-def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ClusterMaker]:
-    """The cluster of the marker @pytest.mark.orch(workers=2). Without a marker, a function: with orch_cluster(workers=2, ps=1) as c."""
+def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | Callable[..., Cluster]]:
+    """The cluster of the marker @pytest.mark.orch(workers=2). Without a marker, a function: with orch_cluster(workers=2, ps=1) as c.
+
+    If a marker has no numbers of tasks, its other keywords are the defaults of each cluster.
+    """
     options = {**_marked(request.node), **getattr(request, "param", {})}
     if any(name in options for name in TASKS):
         with _make(request.node, options) as c:
             yield c
     else:
-        yield ClusterMaker(request.node, options)
-
-
-class ClusterMaker:
-    """The value of `orch_cluster` if no marker has numbers of tasks. The other keywords of the markers are the defaults of each cluster."""
-
-    def __init__(self, item: pytest.Item, options: Mapping[str, Any]) -> None:
-        self._item, self._options = item, options
-
-    def __call__(self, **options: Any) -> Cluster:
-        """See `orchestrator.testing.cluster`."""
-        return _make(self._item, {**self._options, **options})
-
-    def __getattr__(self, name: str) -> Any:
-        __tracebackhide__ = True
-        raise AttributeError(
-            f"orch_cluster has no {name!r}, because this test has no cluster yet: mark the test with @pytest.mark.orch(workers=2), "
-            "or write `with orch_cluster(workers=2) as c:`"
-        )
+        yield lambda **more: _make(request.node, {**options, **more})
 
 
 def _make(item: pytest.Item, options: dict[str, Any]) -> Cluster:

@@ -221,10 +221,8 @@ def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:
     script = os.path.abspath(resident.__file__)
     # Each fork goes to the test's own directory.
     spec = read_spec(None, {**given, "python": sys.executable, "script": script, "workdir": workdir})
-    if spec.data_workers:
-        raise UsageError("data_workers= is not for clusters of tests, whose tasks run no data service; test a script with orch_run")
-    if spec.timeouts.start_s is not None:
-        raise UsageError(
-            "start_timeout= is not for clusters of tests, whose tasks listen only once a function uses TensorFlow; use timeout="
-        )
+    for name, value in (("data_workers", spec.data_workers), ("start_timeout", spec.timeouts.start_s)):
+        if value:
+            why = "whose tasks start no data service, and listen only once a function uses TensorFlow"
+            raise UsageError(f"{name}= is not for clusters of tests, {why}; test a script with orch_run, or use timeout=")
     return spec

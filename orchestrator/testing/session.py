@@ -205,9 +205,7 @@ def _place() -> str:
 def _sweep() -> None:
     """Remove the directories of processes that were killed: no process holds their lock."""
     for lock in Path(_place()).glob(f"{_PREFIX}*/lock"):
-        with contextlib.suppress(OSError):
-            if lock.stat().st_uid != os.geteuid() or time.time() - lock.stat().st_mtime < 60:
-                continue
-            with lock.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - lock.stat().st_mtime > 60:  # a new process may be about to lock it
                 shutil.rmtree(lock.parent, ignore_errors=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import sys
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from worker import task_files
 
 from ..errors import UsageError
+from ..record.storage import event_log
 from .connections import Connection
 from .jobs import Job, describe_exit
 
@@ -72,11 +71,8 @@ class Task:
     @property
     def reports(self) -> list[dict[str, Any]]:
         """The values that functions gave to `worker.report` in this task, oldest first."""
-        found = []
-        for line in self._read(task_files.REPORTS).splitlines():
-            with contextlib.suppress(ValueError, RecursionError):  # a line that a full disk has torn, or that is not whole yet
-                found.append(json.loads(line))
-        return [values for values in found if isinstance(values, dict) and task_files.INPUT not in values]
+        lines = self._read(task_files.REPORTS).encode().splitlines()
+        return [values for values in event_log.objects(lines) if task_files.INPUT not in values]
 
     def _read(self, name: str) -> str:
         return read(self.directory / name, self._earlier.get(name, 0)).decode(errors="replace")

@@ -34,13 +34,13 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": count_cores(),
-        "cpu_flags": _cpu_flags(),
         **_memory(),
         "run_dir": _disk(_existing(run_dir)),
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "open_files": [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(resource.RLIMIT_NOFILE)],
         "environment": disclose(os.environ),
-        "names": _names(),
+        "name_problem": _look_up(socket.gethostname())[1],
+        "localhost": _look_up("localhost")[0],
         "ports": _ports(ports),
         "nvidia": _nvidia(),
         "tpu_chips": count_chips(),
@@ -53,12 +53,6 @@ def _read(path: str) -> str:
             return file.read(1 << 20)
     except OSError:
         return ""
-
-
-def _cpu_flags() -> list[str] | None:
-    """The flags of x86 that builds of TensorFlow may need; None: unknown."""
-    found = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    return sorted({"avx", "avx2", "fma"} & set(found[1].split())) if found else None
 
 
 def _memory() -> dict[str, int]:
@@ -96,11 +90,6 @@ def _disk(path: str) -> dict[str, Any]:
         "free_bytes": free * found.f_frsize,
         "writable": os.access(path, os.W_OK | os.X_OK) and not found.f_flag & os.ST_RDONLY,
     }
-
-
-def _names() -> dict[str, Any]:
-    """Whether the host's own name has an address, and the addresses of ``localhost``."""
-    return {"problem": _look_up(socket.gethostname())[1], "localhost": _look_up("localhost")[0]}
 
 
 def _look_up(name: str) -> tuple[list[str], str]:

@@ -100,9 +100,7 @@ def _tensorflow(found: TensorFlow | None) -> str:
 
 def _gpus(machine: Machine, found: TensorFlow | None) -> str:
     nvidia = machine.nvidia
-    if not nvidia.gpus:
-        return f"none; NVIDIA driver {nvidia.driver}" if nvidia.driver else "none (no NVIDIA driver)"
-    kinds = Counter((gpu.name, gpu.memory_mb) for gpu in nvidia.gpus)
-    listed = ", ".join(f"{number} x {name} ({memory:,} MiB)" for (name, memory), number in kinds.items())
-    seen = f"; TensorFlow sees {len(found.gpus)}" if found is not None and found.version else ""
-    return f"{listed}, driver {nvidia.driver or 'of an unknown version'}{seen}"
+    kinds = Counter(f"{gpu.name} ({gpu.memory_mb:,} MiB)" for gpu in nvidia.gpus)
+    listed = ", ".join(f"{number} x {kind}" for kind, number in kinds.items()) or "none"
+    seen = f"; TensorFlow sees {len(found.gpus)}" if nvidia.gpus and found is not None and found.version else ""
+    return f"{listed} ({f'NVIDIA driver {nvidia.driver}' if nvidia.driver else 'no NVIDIA driver'}){seen}"

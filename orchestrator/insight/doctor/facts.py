@@ -22,16 +22,6 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """Names that the host looks up."""
-
-    problem: str = ""
-    """Why the host's own name has no address."""
-    localhost: tuple[str, ...] = ()
-    """The addresses of ``localhost``."""
-
-
-@dataclass(frozen=True, slots=True)
 class Ports:
     """The TCP ports of the host."""
 
@@ -71,12 +61,14 @@ class Machine:
     system: str
     cores: int
     run_dir: Disk
-    names: Names
     ports: Ports
     nvidia: Nvidia = Nvidia()
+    name_problem: str = ""
+    """Why the host's own name has no address."""
+    localhost: tuple[str, ...] = ()
+    """The addresses of ``localhost``."""
     memory_bytes: int = 0
     memory_free_bytes: int = 0
-    cpu_flags: tuple[str, ...] | None = None
     shm: Disk | None = None
     open_files: tuple[int | None, int | None] = (None, None)
     """The limit of open files of a process, soft and hard; None: no limit."""

@@ -97,24 +97,22 @@ def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
     if ports.problem:
         how = "TensorFlow's servers need such a port; check the sandbox or container"
         yield error("ports", "no port can be bound on every interface", ports.problem, how)
-    if wanted.ports is not None:
-        span, free = "{}-{}".format(*wanted.ports), ports.tried - len(ports.busy)
-        reasons = ", ".join(sorted(set(ports.busy.values())))
-        if ports.tried and free < tasks:
-            why = f"{tasks} tasks need a port each here; the others: {reasons or 'the range ends'}"
-            yield error("ports", f"{free} of the ports {span} are free", why, "ask for a wider range (ports:, --ports), or for none")
+    if wanted.ports is not None and ports.tried and (free := ports.tried - len(ports.busy)) < tasks:
+        what = "{} of the ports {}-{} are free".format(free, *wanted.ports)
+        reasons = ", ".join(sorted(set(ports.busy.values()))) or "the range ends"
+        why = f"{tasks} tasks need a port each here; the others: {reasons}"
+        yield error("ports", what, why, "ask for a wider range (ports:, --ports), or for none")
     if wanted.strategy:
         why = "the servers run every graph that they receive, and check no sender"
         yield note("ports", "TensorFlow's servers listen on every interface", why, "close this host's ports to untrusted networks")
 
 
 def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    names = machine.names
-    if names.problem:
+    if machine.name_problem:
         how = f"add the host's address and {machine.hostname} to /etc/hosts, or to DNS"
-        yield warning("names", f"the host does not know its own name {machine.hostname!r}", names.problem, how)
-    if not any(address.startswith("127.") or address == "::1" for address in names.localhost):
-        found = ", ".join(names.localhost) or "nothing"
+        yield warning("names", f"the host does not know its own name {machine.hostname!r}", machine.name_problem, how)
+    if not any(address.startswith("127.") or address == "::1" for address in machine.localhost):
+        found = ", ".join(machine.localhost) or "nothing"
         yield error("names", f"localhost stands for {found}", "tasks of one host talk over it", "put '127.0.0.1 localhost' into /etc/hosts")
 
 

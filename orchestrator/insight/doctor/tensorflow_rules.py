@@ -56,8 +56,7 @@ def _python(python: Python) -> Iterator[Finding]:
 
 def _import_remedy(facts: HostReport) -> str:
     said = f"{facts.import_problem} {facts.tensorflow.problem if facts.tensorflow else ''}"
-    flags = facts.machine.cpu_flags if facts.machine else None
-    if "SIGILL" in said or (flags is not None and "avx" not in flags):
+    if "SIGILL" in said or "AVX" in said:
         return "TensorFlow's builds need a CPU with AVX, and this CPU has none: use another host, or build TensorFlow for it"
     if "numpy" in said.lower():
         return "its NumPy does not fit: python -m pip install --upgrade tensorflow numpy, in an environment of its own"
@@ -69,9 +68,6 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     version = _version(found.version)
     if version and version < OLDEST_TENSORFLOW:
         yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
-    if found.problem:
-        remedy = "reinstall it: pip install --force-reinstall tensorflow"
-        yield warning("tensorflow", "TensorFlow is not installed completely", found.problem, remedy)
 
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from worker.data_files.element_counts import WITH_READER
 from worker.words import bytes_of, count_of
 
 from ...errors import UsageError
-from ...model.input.sharding import Epoch, Share, Tally, epoch, steps, whole_batch
+from ...model.input.sharding import Epoch, Tally, epoch, steps, whole_batch
 from ...model.input.sharding_advice import Planned, advise
 from ...model.input.spec_inputs import SpecInput
 from ...record.text.format import aligned, wrap
@@ -31,9 +31,10 @@ def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
             continue
         kinds.add(one.kind)
         found.add(one.file)
+    if len(problems) > MOST_LINES:
+        problems[MOST_LINES:] = [f"and {len(problems) - MOST_LINES:,} more files"]
     if problems:
-        more = [f"and {len(problems) - MOST_LINES:,} more files"] if len(problems) > MOST_LINES else []
-        raise UsageError("\n".join([*problems[:MOST_LINES], *more]))
+        raise UsageError("\n".join(problems))
     sharding = replace(known.sharding, has_reader=kinds <= set(WITH_READER))
     uncounted = explain_uncounted(kinds) if found.uncounted else ""
     return Planned(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)
@@ -100,10 +101,11 @@ def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
     lines = aligned([[*row, ""] for row in rows], right=range(1, len(rows[0])))
     widest = max(map(len, lines))
     space = max(10, min(60, width - widest - 2))
-    most = max(1, *(_amount(planned, share) for share in summed.shares))
+    measured = "steps" if has_steps else "elements" if has_elements else "bytes"
+    most = max(1, *(getattr(share, measured) for share in summed.shares))
     yield lines[0]
     for share, line in zip(shown, lines[1:], strict=True):
-        bar = "#" * -(-space * _amount(planned, share) // most)
+        bar = "#" * -(-space * getattr(share, measured) // most)
         yield f"{line:<{widest}}  {bar.ljust(space, '.') if has_steps else bar}".rstrip()
     if left := len(summed.shares) - len(shown):
         yield f"and {left} more; --json has all"
@@ -111,21 +113,10 @@ def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
         yield "# steps with data   . steps with batches of size 0, while others go on"
 
 
-def _amount(planned: Planned, share: Share) -> int:
-    """The length of a worker's bar."""
-    if planned.has_steps:
-        return share.steps
-    return share.bytes if planned.uncounted else share.elements
-
-
 def _end(planned: Planned, summed: Epoch) -> str:
     if not summed.steps:
         return "An epoch has no step."
-    text = f"An epoch has {count_of(summed.steps, 'step')}"
-    if summed.full == summed.steps:
-        text += ", each with a whole global batch"
-    else:
-        text += f"; in {summed.full:,} of them every replica has its whole batch"
+    text = f"An epoch has {count_of(summed.steps, 'step')}; in {summed.full:,} of them every replica has its whole batch"
     least = min(share.steps for share in summed.shares)
     if least < summed.steps:
         first = planned.group(share.worker for share in summed.shares if share.steps == least)

@@ -62,9 +62,6 @@ class Count:
     placed: int = 0
     """Nodes of graphs, once for each graph."""
 
-    def __add__(self, other: Count) -> Count:
-        return Count(self.executed + other.executed, self.placed + other.placed)
-
     @property
     def total(self) -> int:
         return self.executed + self.placed
@@ -84,18 +81,18 @@ class TaskPlacement:
     """Whether only stdout has lines, so that eager runs are missing."""
 
     @property
-    def fallbacks(self) -> dict[str, Count]:
-        """Ops on the task's own CPU, perhaps without a GPU kernel, if the task has a GPU. Ops that belong on the CPU are left out.
+    def fallbacks(self) -> dict[tuple[str, str], Count]:
+        """The `counts` of ops on the CPU of a task that has a GPU: ops that may have no GPU kernel. Ops that belong there are left out.
 
         The log does not show whether `tf.device` or the data type (int32 stays on the host) was the reason.
         """
         if not self.gpus:
             return {}
-        found: dict[str, Count] = {}
-        for (op, device), count in self.counts.items():
-            if device.startswith("CPU:") and not op.endswith("()") and op not in BOOKKEEPING and not _HOST.fullmatch(op):
-                found[op] = found.get(op, Count()) + count
-        return found
+        return {
+            (op, device): count
+            for (op, device), count in self.counts.items()
+            if device.startswith("CPU:") and not op.endswith("()") and op not in BOOKKEEPING and not _HOST.fullmatch(op)
+        }
 
 
 @dataclass(slots=True)

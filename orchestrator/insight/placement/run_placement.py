@@ -71,15 +71,19 @@ def with_ops(placement: TaskPlacement, patterns: Collection[str]) -> TaskPlaceme
 def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskPlacement]) -> dict[str, Any]:
     """Everything, with a flat list for each kind of finding. `attempt` is the newest attempt; `tasks` has the attempt of each task."""
     found = list(placements)
+
+    def rows(counts_of: Callable[[TaskPlacement], Mapping[tuple[str, str], Count]]) -> list[dict[str, Any]]:
+        return [
+            {"task": one.task, "op": op, "device": device, **asdict(count)}
+            for one in found
+            for (op, device), count in sorted(counts_of(one).items())
+        ]
+
     return {
         "run": run_id,
         "attempt": max(attempts.values(), default=1),
-        "operations": [
-            {"task": one.task, "op": op, "device": device, **asdict(count)}
-            for one in found
-            for (op, device), count in sorted(one.counts.items())
-        ],
-        "fallbacks": [{"task": one.task, "op": op, **asdict(count)} for one in found for op, count in sorted(one.fallbacks.items())],
+        "operations": rows(lambda one: one.counts),
+        "fallbacks": rows(lambda one: one.fallbacks),
         "variable_reads": [{"task": one.task, **asdict(read), "times": number} for one in found for read, number in one.reads.items()],
         "tasks": [
             {"task": one.task, "attempt": attempts[one.task], "gpus": sorted(one.gpus), "eager_runs_logged": not one.is_muted}
@@ -143,8 +147,8 @@ def _section(title: str, lines: Sequence[tuple[str, list[str]]], note: str) -> I
 
 def _fallback_lines(placement: TaskPlacement) -> Iterator[str]:
     on_gpu = {op for op, device in placement.counts if device.startswith("GPU:")}
-    for op, count in sorted(placement.fallbacks.items(), key=lambda item: (item[0] in on_gpu, -item[1].total, item[0])):
-        yield f"{op}, run {count.executed:,}, placed {count.placed:,}{', elsewhere on the GPU' if op in on_gpu else ''}"
+    for (op, device), count in sorted(placement.fallbacks.items(), key=lambda item: (item[0][0] in on_gpu, -item[1].total, item[0])):
+        yield f"{op} on {device}, run {count.executed:,}, placed {count.placed:,}{', elsewhere on the GPU' if op in on_gpu else ''}"
 
 
 def _read_lines(placement: TaskPlacement) -> Iterator[str]:

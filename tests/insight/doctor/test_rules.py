@@ -13,7 +13,6 @@ from orchestrator.insight.doctor.facts import (
     DriverGpu,
     HostReport,
     Machine,
-    Names,
     Nvidia,
     Ports,
     Python,
@@ -28,11 +27,10 @@ MACHINE = Machine(
     system="Linux 6.1.0 x86_64",
     cores=8,
     run_dir=Disk("/home/me", free_bytes=50 * GB),
-    names=Names(localhost=("127.0.0.1",)),
+    localhost=("127.0.0.1",),
     ports=Ports(),
     memory_bytes=32 * GB,
     memory_free_bytes=30 * GB,
-    cpu_flags=("avx", "avx2", "fma"),
     shm=Disk("/dev/shm", free_bytes=16 * GB),
     open_files=(20_000, 20_000),
 )
@@ -105,7 +103,7 @@ ROWS = [
         'File "a.py", line 1',
     ),
     (
-        replace(machine(cpu_flags=()), tensorflow=None, import_problem="it was killed by SIGILL"),
+        replace(SOUND, tensorflow=None, import_problem="it was killed by SIGILL"),
         MIRRORED,
         "error tensorflow",
         "a CPU with AVX",
@@ -156,8 +154,8 @@ ROWS = [
     (machine(shm=None), MIRRORED, "note shm", "/dev/shm has 0 B free"),
     (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
     (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024, or nofile in /etc/security/limits.conf"),
-    (machine(names=Names("Name or service not known", localhost=("127.0.0.1",))), MIRRORED, "warning names", "/etc/hosts"),
-    (machine(names=Names(localhost=())), MIRRORED, "error names", "localhost stands for nothing"),
+    (machine(name_problem="Name or service not known"), MIRRORED, "warning names", "/etc/hosts"),
+    (machine(localhost=()), MIRRORED, "error names", "localhost stands for nothing"),
     (machine(environment={"http_proxy": "http://proxy:3128"}), MIRRORED, "note proxy", "no_grpc_proxy"),
     (machine(ports=Ports("Operation not permitted")), replace(MIRRORED, data_service=True), "error ports", "Operation not permitted"),
     (machine(ports=Ports("Operation not permitted")), MWMS, "error ports", "Operation not permitted"),
@@ -192,7 +190,7 @@ def test_a_range_of_ports_that_is_too_small_is_an_error() -> None:
 def test_several_hosts_are_compared_and_share_their_findings() -> None:
     a = replace(SOUND, name="a")
     b = replace(tensorflow(version="2.19.0"), name="b", clock_ahead_s=-1000.0)
-    c = replace(machine(names=Names("Name or service not known", localhost=("127.0.0.1",))), name="c")
+    c = replace(machine(name_problem="Name or service not known"), name="c")
     findings = judge([a, b, c], MWMS)
     by_what = {one.what: one for one in findings}
     versions = by_what["the hosts have different versions of TensorFlow"]

@@ -141,8 +141,8 @@ def test_an_op_on_the_cpu_is_a_fall_back_only_if_the_task_has_a_gpu() -> None:
     lines = executed("Where", "CPU:0") + executed("RangeDataset", "CPU:0") + executed("f()", "CPU:0") + executed("_EagerConst", "CPU:0")
     assert of("worker-0", lines).fallbacks == {}
     created = f"I0000 00:00:1.1  1 gpu_device.cc:2020] Created device {LOCAL}GPU:0 with 79000 MB memory\n"
-    assert of("worker-0", created + lines).fallbacks == {"Where": Count(executed=1)}
-    assert of("worker-0", executed("MatMul", "GPU:0") + lines).fallbacks == {"Where": Count(executed=1)}
+    assert of("worker-0", created + lines).fallbacks == {("Where", "CPU:0"): Count(executed=1)}
+    assert of("worker-0", executed("MatMul", "GPU:0") + lines).fallbacks == {("Where", "CPU:0"): Count(executed=1)}
 
 
 def reads(*placed: tuple[str, str, str]) -> dict[VariableRead, int]:
