@@ -19,6 +19,9 @@ from ..model.spec.describe import options
 from ..model.spec.findings import nearest
 from ..model.task_names import group_tasks
 
+SET = "Set any key of orch.yaml, for example restart.max=3. May be repeated."
+HOSTFILE = "Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N."
+FILE = "Read the settings from this file. Default: orch.yaml, if this file exists."
 VARIABLE = "Set an environment variable of the tasks. NAME alone copies the variable from the shell that starts orch. May be repeated."
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,31 +102,11 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
         settings |= {"cls": _Switch, "default": None} if option.says else {"metavar": option.metavar}
         command = click.option(*filter(None, (option.short, name)), option.parameter, **settings)(command)
     decorators = (
-        click.option(
-            "--set",
-            "assignments",
-            multiple=True,
-            metavar="KEY.PATH=VALUE",
-            help="Set any key of orch.yaml, for example restart.max=3. May be repeated.",
-        ),
+        click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help=SET),
         click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE, hidden=bool(keys)),
-        click.option(
-            "--hostfile",
-            "hostfile",
-            envvar="ORCH_HOSTFILE",
-            metavar="FILE",
-            hidden=bool(keys),
-            help="Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N.",
-        ),
-        click.option("--no-python", "no_python", is_flag=True, help="Run SCRIPT as a program, not as a Python file.", hidden=bool(keys)),
-        click.option(
-            "-f",
-            "--file",
-            "file",
-            envvar="ORCH_FILE",
-            metavar="FILE",
-            help="Read the settings from this file. Default: orch.yaml, if this file exists.",
-        ),
+        click.option("--hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help=HOSTFILE, hidden=bool(keys)),
+        click.option("--no-python", is_flag=True, help="Run SCRIPT as a program, not as a Python file.", hidden=bool(keys)),
+        click.option("-f", "--file", envvar="ORCH_FILE", metavar="FILE", help=FILE),
         click.argument("script", required=False),
     )
     for decorate in decorators:

@@ -76,10 +76,11 @@ def _option(key: Setting, path: str) -> SpecOption:
     if isinstance(kind, Number):
         simple = "N" if kind.WHOLE else "S"
     says = ("false", "true") if isinstance(kind, Flag) else ("0", "1") if kind == Integer(0, 1) else ()
-    text = sentence(key)
+    adds_up = isinstance(kind, Hosts)
+    text = sentence(key) + " May be repeated." * adds_up
     if key.words and len(key.words) <= _SHORT and not says and (key.words != "none" or isinstance(kind, OneOf)):
         text += f" Default: {key.words}."
-    return SpecOption(name, short, path, text, key.metavar or simple, says, isinstance(kind, Hosts))
+    return SpecOption(name, short, path, text, key.metavar or simple, says, adds_up)
 
 
 # --- JSON Schema, template ------------------------------------------------------------------------

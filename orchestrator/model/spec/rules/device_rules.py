@@ -42,8 +42,7 @@ def complaints(draft: Draft) -> Iterator[Complaint]:
         for index, override in own.get("overrides", {}).items():
             path = f"tasks.{kind}.overrides.{index}"
             if int(index) >= count:
-                last = f"the last is {kind}-{count - 1}" if count > 1 else f"there is only {kind}-0"
-                found[(path, f"{path}: there is no {kind}-{index}", last)] = None
+                found[(path, f"{path}: there is no {kind}-{index}", f"the last is {kind}-{count - 1}")] = None
             else:
                 found |= dict.fromkeys(_of((*base, (path, override)), draft))
     yield from found
