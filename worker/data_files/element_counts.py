@@ -27,7 +27,7 @@ _BY_NAME = re.compile(
 _BLOCK = 1 << 16
 _CHUNK = 1 << 20
 _HEADER, _FOOTER = 12, 4
-_GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
+_GZIP, _ZLIB = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 """How compressed data begins (RFC 1952; RFC 1950, with the window that TensorFlow uses)."""
 
 
@@ -55,7 +55,7 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
     head = file.read(_HEADER)
     file.seek(0)
     if kind == "tfrecord":
-        is_compressed = head.startswith((_GZIP, _ZLIB)) and not looks_like_tfrecord(head)
+        is_compressed = head.startswith((_GZIP, *_ZLIB)) and not looks_like_tfrecord(head)
         return _count_compressed(file, head, _count_records) if is_compressed else _count_records(file, size)
     if kind in ("text", "csv"):
         return _count_compressed(file, head, _count_lines) if head.startswith(_GZIP) else _count_lines(file)
