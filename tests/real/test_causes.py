@@ -70,7 +70,7 @@ def test_a_worker_that_was_stopped_is_the_suspect_and_the_report_says_where_it_w
         "first failure: worker-0 on local: exit code 1; "
         "it failed because it lost worker-1 (it stopped sending heartbeats), which was stopped (SIGSTOP)\n"
     )
-    assert "orch:   worker-1 was in " in text
+    assert "orch:   where the tasks were:\norch:     worker-1: in " in text
     assert "stopped because of it: worker-1\n" in text
 
 
