@@ -58,8 +58,7 @@ def transport(command: tuple[str, ...]) -> Transport:
 
 def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:
     """Why the shell or its Python ended before an agent ran. `by`: the program that started them there, such as ``ssh``."""
-    lines = [line.strip() for line in failure.said.splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = failure.said.strip().rpartition("\n")[2].strip()
     if failure.code == SETUP_FAILED:
         return Diagnosis(f"a line of setup: failed there: {last or 'it said nothing'}")
     if failure.code == TOO_OLD:

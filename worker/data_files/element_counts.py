@@ -31,7 +31,7 @@ _GZIP, _ZLIB = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 """How compressed data begins (RFC 1952; RFC 1950, with the window that TensorFlow uses)."""
 
 
-class Damaged(ValueError):
+class Damaged(Exception):
     """A damaged file. `at`: the byte where the damage was found; `what`: a description."""
 
     def __init__(self, at: int, what: str) -> None:
@@ -200,8 +200,6 @@ def _length_of_arrays(file: BinaryIO) -> int | None:
             for member in archive.infolist():
                 with archive.open(member) as array:
                     lengths.add(_length_of_array(array, member.file_size))  # type: ignore[arg-type]
-    except Damaged:
-        raise
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError) as error:  # RuntimeError: it is encrypted
         raise Damaged(0, f"this is no whole .npz file ({error or type(error).__name__})") from None
     return lengths.pop() if len(lengths) == 1 else None
