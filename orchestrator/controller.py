@@ -42,11 +42,11 @@ from .model.spec.document import read
 from .model.spec.parse import parse
 from .record.storage.run_directory import RunDir
 from .record.storage.run_files import read_file
+from .record.storage.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
 from .signals import handle_signals, hold_signals
-from .starting import cannot_keep
 from .supervision.supervisor import Supervisor
 
 START_S = 1.0
@@ -63,11 +63,6 @@ class Ended:
     verdict: Verdict
     error: OrchError | None = None
     """Why orch could not start the tasks, or could not go on."""
-
-    @property
-    def is_hurried(self) -> bool:
-        """The user has asked twice, and does not wait for what is still to be shown."""
-        return self.cluster is not None and self.cluster.stop_repeated
 
     def report(self) -> list[str]:
         """The lines about the end of the run."""
@@ -120,7 +115,7 @@ def _in_words(rundir: RunDir, error: Exception) -> OrchError:
     if isinstance(error, OrchError):
         return error
     if isinstance(error, OSError):
-        return cannot_keep(rundir, error)
+        return cannot_keep(rundir.path, error)
     traceback.print_exception(error)
     return OrchError(f"an internal error of orch: {error}; please report it")
 

@@ -17,7 +17,7 @@ from .model.spec import ClusterSpec
 from .model.spec.parse import to_document
 from .record.storage.run_directory import RunDir
 from .record.storage.run_files import private_opener
-from .record.storage.run_store import create_run, discard
+from .record.storage.run_store import cannot_keep, create_run, discard
 from .signals import hold_signals
 
 PROGRAM = Path(__file__).with_name("controller.py")
@@ -36,14 +36,8 @@ def create(home: Path, spec: ClusterSpec) -> RunDir:
             run.write(f"request/{name}", text)
     except (OrchError, OSError) as error:
         discard(run)
-        raise (error if isinstance(error, OrchError) else cannot_keep(run, error)) from None
+        raise (error if isinstance(error, OrchError) else cannot_keep(run.path, error)) from None
     return run
-
-
-def cannot_keep(run: RunDir, error: OSError) -> OrchError:
-    """The error for a run whose directory cannot be written."""
-    reason = error.strerror or error
-    return OrchError(f"cannot keep a run in {run.path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
 
 
 def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -73,7 +73,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.import_own_worker",
             "orchestrator.requests",
             "orchestrator.signals",
-            "orchestrator.starting",
         ),
         *("orchestrator.supervision.supervisor", *PLACES),
     ),

@@ -72,7 +72,7 @@ class JsonLines(Console):
 
 def _finish(console: Console, ended: Ended) -> None:
     """Shows all that is still to be shown, unless the user has asked twice for the end, or presses Ctrl-C now or pressed it before."""
-    if ended.is_hurried:
+    if ended.cluster is not None and ended.cluster.stop_repeated:
         console.abandon()
     try:
         release_signals()

@@ -67,11 +67,11 @@ class Supervisor:
             verdict = await self._await_end()
         except BaseException as error:
             if isinstance(error, OrchError) and self.cluster is None:
-                await self._let_agents_go(is_due=True)  # each agent removes its own files
+                await self._let_agents_go()  # each agent removes its own files
             else:
                 await asyncio.gather(*(link.kill() for link in self._links.values()))
             raise
-        await self._let_agents_go(is_due=self.cluster is None or self.cluster.is_due)
+        await self._let_agents_go()
         self._outputs.write_marks()
         if self._is_host_lost:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
@@ -127,9 +127,9 @@ class Supervisor:
             loop.default_exception_handler(context)
         self._give_up(context.get("exception") or OrchError(context["message"]))
 
-    async def _let_agents_go(self, *, is_due: bool) -> None:
+    async def _let_agents_go(self) -> None:
         """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes."""
-        if is_due:
+        if self.cluster is None or self.cluster.is_due:
             self._limit_silence()
         # An agent without facts holds nothing yet.
         await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))

@@ -38,9 +38,14 @@ def create_run(home: Path, run_id: str) -> RunDir:
             discard(run)
             raise
     except OSError as error:
-        reason = error.strerror or error
-        raise OrchError(f"cannot keep a run in {home}: {reason}; name another directory with --run-dir or ORCH_HOME") from None
+        raise cannot_keep(home, error) from None
     return run
+
+
+def cannot_keep(path: Path, error: OSError) -> OrchError:
+    """The error for a directory in which a run cannot be made or written."""
+    reason = error.strerror or error
+    return OrchError(f"cannot keep a run in {path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
 
 
 def discard(run: RunDir) -> None:
