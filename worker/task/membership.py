@@ -10,8 +10,6 @@ import os
 import sys
 
 _TENSORFLOW, _CONTEXT = "tensorflow", "tensorflow.python.eager.context"
-_CHILDREN_S = 0.1
-"""Children with less CPU time than this, all together, have made no cluster. (`import tensorflow` has one, with 2 ms.)"""
 _LISTENS = "0A"
 """TCP_LISTEN of the kernel's include/net/tcp_states.h, as in proc_pid_net(5)."""
 
@@ -24,13 +22,13 @@ def own_port(tf_config: str) -> int:
 
 
 def was_in_no_cluster(tf_config: str) -> bool:
-    """Whether certainly neither this process nor a child of it was in the cluster of this TF_CONFIG.
+    """Whether certainly neither this process is or was in the cluster of this TF_CONFIG, nor a child of it is.
 
     A cluster may exist for a shorter time than the agent's checks of the port need, so this reads TensorFlow's state. False if that fails,
     and in a program without TensorFlow, of whose cluster orch knows nothing.
     """
     try:
-        return _TENSORFLOW in sys.modules and not (_has_cluster() or _has_children() or _is_open(own_port(tf_config)))
+        return _TENSORFLOW in sys.modules and not (_has_cluster() or _is_open(own_port(tf_config)))
     except Exception:  # the program may have changed anything in Python, and must end as without orch
         return False
 
@@ -42,22 +40,9 @@ def _has_cluster() -> bool:
     return context is not None and (context._server_def is not None or context._collective_ops_server_def is not None)
 
 
-def _has_children() -> bool:
-    used = os.times()
-    if used.children_user + used.children_system > _CHILDREN_S:
-        return True
-    for thread in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{thread}/children") as file:
-            if file.read().strip():
-                return True
-    return False
-
-
 def _is_open(port: int) -> bool:
     """A process listens at the port, for example with a `tf.distribute.Server`, which TensorFlow never closes."""
-    for path in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        if not os.path.exists(path):
-            continue  # a kernel without IPv6; without /proc, `_has_children` has failed before
+    for path in ("/proc/self/net/tcp", *filter(os.path.exists, ["/proc/self/net/tcp6"])):  # a kernel without IPv6 has one
         with open(path) as file:
             for line in file:
                 fields = line.split()

@@ -204,7 +204,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, workers: int, index: i
         if not taken:
             raise ValueError(f"worker.files: {_describe_lack(share, held, sum(counts))}")
         share = dataclasses.replace(share, elements=taken)
-        if taken != max(held) and by == "file":
+        if workers > 1 and by == "file" and taken != max(held):
             how += f"; the shares have {least:,} to {max(held):,} elements, of which each epoch takes {taken:,}: so all end together"
     elif workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"

@@ -17,6 +17,7 @@ import json
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +26,6 @@ from ..import_hooks import print_once, replace
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
-MOST_REPLICAS = 64
-"""Replicas of one process that are counted. No host has more devices."""
-_LENGTH = 2 + 3 * MOST_REPLICAS
 _HOST = "/device:CPU:0"
 _STATE = "_orch_counter"
 """The attribute of TensorFlow's module that holds the counter. A task may import the module you are reading twice, under two names."""
@@ -71,8 +69,8 @@ def _install(module: Any, counter: Counter) -> None:
 class Counter:
     """The sums of one process. `path`: the file of the task's reports.
 
-    The sums are in a list: the seconds of waiting, the steps, then for each replica its batches that are not empty, their elements, and
-    their bytes. A variable of TensorFlow has the same form, for what graphs add.
+    Each sum has a number: 0 the seconds of waiting, 1 the steps, then for each replica its batches that are not empty, their elements, and
+    their bytes. What Python adds and what graphs add are kept apart, because a graph can add only to a variable of TensorFlow.
     """
 
     def __init__(self, path: str) -> None:
@@ -85,10 +83,10 @@ class Counter:
         self._lock = threading.Lock()
         self._is_off = False
         """The counting has failed and was stopped."""
-        self._sums = [0.0] * _LENGTH
-        self._variable: Any = None
-        self._replicas = 0
-        self._last: tuple[float, float, float] | None = None
+        self._sums: defaultdict[int, float] = defaultdict(float)
+        self._variables: dict[tuple[int, int], Any] = {}
+        """TensorFlow's variables. Key: the number of the first sum, and of how many sums."""
+        self._last: tuple[float, float, int] | None = None
         """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0
         """All time between readings with new steps, and the waiting time in it, in seconds."""
@@ -119,21 +117,22 @@ class Counter:
     def count(self, strategy: Any, values: list[Any]) -> None:
         """Count the batches of one step: one batch for each replica of this process."""
         if self._counts(strategy):
-            self._replicas = max(self._replicas, min(len(values), MOST_REPLICAS))
-            self._add(1, lambda: [1, *(number for value in values[:MOST_REPLICAS] for number in _measure(self._tf, value))])
+            self._add(1, lambda: [1, *(number for value in values for number in _measure(self._tf, value))])
 
     def _counts(self, strategy: Any) -> bool:
         """Whether these steps are counted. In a graph, they must run in this process, on devices that support all operations.
 
         The graph must be that of a `tf.function`: a session of TensorFlow 1 would have to initialise the counter's variable.
         """
-        if self._is_off or self._tf.executing_eagerly():
-            return not self._is_off
+        if self._is_off:
+            return False
+        if self._tf.executing_eagerly():
+            return True
         is_elsewhere = getattr(strategy, "_should_use_with_coordinator", False) or type(strategy).__name__.startswith("TPU")
         return bool(self._tf.compat.v1.executing_eagerly_outside_functions()) and not is_elsewhere
 
-    def _add(self, place: int, measure: Callable[[], list[Any]]) -> None:
-        """Add numbers to the sums from this place on: now, or by an operation of the graph.
+    def _add(self, first: int, measure: Callable[[], list[Any]]) -> None:
+        """Add numbers to the sums from this one on: now, or by an operation of the graph.
 
         An error of orch's own code stops the counting, with one line on stderr: the program must continue.
         """
@@ -141,24 +140,25 @@ class Counter:
         try:
             numbers = measure()  # on the device of the batch: only its shape leaves a GPU
             if tf.executing_eagerly():
-                for index, number in enumerate(numbers, place):
+                for index, number in enumerate(numbers, first):
                     self._sums[index] += float(number)
                 return
             with tf.device(_HOST):
-                added = tf.pad(tf.stack([tf.cast(number, tf.float64) for number in numbers]), [[place, _LENGTH - place - len(numbers)]])
-                tf.raw_ops.AssignAddVariableOp(resource=self._make_variable(), value=added)
+                added = tf.stack([tf.cast(number, tf.float64) for number in numbers])
+                tf.raw_ops.AssignAddVariableOp(resource=self._variable(first, len(numbers)), value=added)
         except Exception as error:
             self._is_off = True
             print_once(f"input: orch no longer counts what is read, because the counting failed: {type(error).__name__}: {error}")
 
-    def _make_variable(self) -> Any:
+    def _variable(self, first: int, count: int) -> Any:
         tf = self._tf
-        if self._variable is None:
+        if (first, count) not in self._variables:
             with tf.init_scope(), tf.device(_HOST):
-                name = f"orch_input_{id(self)}"
-                self._variable = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=[_LENGTH], shared_name=name, container="")
-                tf.raw_ops.AssignVariableOp(resource=self._variable, value=tf.zeros([_LENGTH], tf.float64))
-        return self._variable
+                name = f"orch_input_{first}_{count}_{id(self)}"
+                made = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=[count], shared_name=name, container="")
+                tf.raw_ops.AssignVariableOp(resource=made, value=tf.zeros([count], tf.float64))
+                self._variables[first, count] = made
+        return self._variables[first, count]
 
     # --- in the thread------------------------------------------------------------------------------
 
@@ -173,7 +173,8 @@ class Counter:
             return
         # TensorFlow may be ending, the program may have left a graph open, the disk may be full.
         with self._lock, contextlib.suppress(Exception):
-            waited, steps, *of_replicas = self._read()
+            sums = self._read()
+            waited, steps = sums[0], int(sums[1])
             if not steps:
                 return
             now = time.monotonic()
@@ -181,16 +182,18 @@ class Counter:
             if steps > before[2]:
                 self._moving_s += now - before[0]
                 self._moving_waited_s += min(waited - before[1], now - before[0])
-                numbers = [int(number) for number in of_replicas[: 3 * self._replicas]]
-                found = {"steps": int(steps), "batches": numbers[::3], "elements": numbers[1::3], "bytes": numbers[2::3]}
+                numbers = [int(sums[number]) for number in range(2, len(sums))]
+                found = {"steps": steps, "batches": numbers[::3], "elements": numbers[1::3], "bytes": numbers[2::3]}
                 found |= {"seconds": round(self._moving_s, 3), "waiting_s": round(self._moving_waited_s, 3)}
                 self._append(self._path, json.dumps({"at": time.time(), task_files.INPUT: found}).encode() + b"\n")
 
-    def _read(self) -> list[float]:
-        if self._variable is None:
-            return list(self._sums)
-        in_graphs = self._tf.raw_ops.ReadVariableOp(resource=self._variable, dtype=self._tf.float64).numpy()
-        return [number + float(more) for number, more in zip(self._sums, in_graphs, strict=True)]
+    def _read(self) -> defaultdict[int, float]:
+        sums = self._sums.copy()
+        for (first, _), variable in list(self._variables.items()):
+            added = self._tf.raw_ops.ReadVariableOp(resource=variable, dtype=self._tf.float64).numpy()
+            for index, number in enumerate(added, first):
+                sums[index] += float(number)
+        return sums
 
 
 def _measure(tf: Any, value: Any) -> tuple[Any, Any, Any]:

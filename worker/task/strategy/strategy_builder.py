@@ -83,7 +83,8 @@ def _tpu(task: Context) -> Any:
 
 
 def _own_devices() -> Any:
-    return _distribute().MirroredStrategy(_devices()) if len(_devices()) > 1 else _distribute().OneDeviceStrategy(_devices()[0])
+    devices = _devices()
+    return _distribute().MirroredStrategy(devices) if len(devices) > 1 else _distribute().OneDeviceStrategy(devices[0])
 
 
 def _devices() -> list[str]:
