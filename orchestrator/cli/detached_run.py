@@ -59,6 +59,8 @@ def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> in
         if not quiet or (code and not has_started):
             with contextlib.suppress(OSError):  # as in `say`
                 click.echo(b"".join(messages.read_present()), nl=False, err=True)
-        if has_started or code is not None:
-            return 0 if has_started else code or 0
+        if has_started:
+            return 0
+        if code is not None:
+            return code
         time.sleep(POLL_S)

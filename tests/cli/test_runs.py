@@ -197,6 +197,9 @@ def test_a_detached_run_whose_tasks_cannot_be_started_has_not_started(orch: Orch
     assert done.out == ""
     assert re.search(r"worker-[01] could not be started: ", done.err), done.err
     assert done.err.endswith("orch:   exit code 125\n"), done.err
+    quiet = orch("up", "-d", "-q", "--no-python", "./program", check=125)
+    assert quiet.out == ""
+    assert "worker-0 could not be started: " in quiet.err
     assert ps(orch)["result"]["exit_code"] == 125
 
 
