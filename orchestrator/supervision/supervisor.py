@@ -62,8 +62,6 @@ class Supervisor:
         self._launching = asyncio.create_task(self._launch())
         self._reminder = self._loop.call_later(UNREADY_S, self._remind)
         try:
-            self._on_event(events.RunBegun(self._began_at))
-            self._set_timer()
             verdict = await self._await_end()
         except BaseException as error:
             if isinstance(error, OrchError) and self.cluster is None:
@@ -96,6 +94,8 @@ class Supervisor:
     async def _await_end(self) -> Verdict:
         """The verdict. Raises the reason of `_give_up`."""
         try:
+            self._on_event(events.RunBegun(self._began_at))
+            self._set_timer()
             return await self._end
         finally:
             self._reminder.cancel()
