@@ -148,7 +148,8 @@ def check_refusals(found: dict[str, str], directory: str) -> None:
     assert found["cut off"].startswith("ValueError: worker.files: ")
     cut = "broken: at byte 221: the file ends inside record 12, which begins at byte 206 and should end at byte 224"
     assert cut in found["cut off"]
-    assert "start=1 needs an order that comes again: say seed=" in found["start"]
+    ways = "say batch=, a multiple of the 2 workers, and seed= (input.shuffle_seed), and not deterministic=False"
+    assert found["start"] == f"ValueError: worker.files: start=1 needs batches and an order that come again: {ways}"
     assert "is auto, file, data or off here, and not hint" in found["hint"]
     assert "is auto, file, data or off here, and not files" in found["unknown word"]
     assert found["epochs"] == "ValueError: worker.files: repeat=-2: it is the number of epochs; None (or -1): for ever"

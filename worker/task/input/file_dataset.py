@@ -159,7 +159,8 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
     replicas = input_context.num_replicas_in_sync if input_context is not None else workers
     if input_context is None and tf.distribute.has_strategy():
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    start, batch, has_order = wishes.start, wishes.batch, wishes.deterministic is not False and not (wishes.shuffle and wishes.seed is None)
+    start, batch = wishes.start, wishes.batch
+    comes_again = batch is not None and batch % workers == 0 and wishes.deterministic is not False
     problem = ""
     if wishes.reader not in ("tfrecord", "lines") and not callable(wishes.reader):
         problem = f"reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}"
@@ -171,10 +172,9 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
         problem = f"start={start}: it is the number of batches that were trained, 0 or more"
     elif batch is not None and batch < replicas:
         problem = f"a global batch of {batch} for {count_of(replicas, 'replica')}: make it {replicas} or more"
-    elif start and (batch is None or batch % workers):
-        problem = f"start={start} counts batches: say batch=, a multiple of {workers}, the number of workers"
-    elif start and not has_order:
-        problem = f"start={start} needs an order that comes again: say seed= (input.shuffle_seed), and not deterministic=False"
+    elif start and not (comes_again and (wishes.seed is not None or not wishes.shuffle)):
+        ways = f"say batch=, a multiple of the {workers} workers, and seed= (input.shuffle_seed), and not deterministic=False"
+        problem = f"start={start} needs batches and an order that come again: {ways}"
     if problem:
         raise ValueError(f"worker.files: {problem}")
 
