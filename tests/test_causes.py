@@ -152,7 +152,7 @@ def test_a_stalled_peer_is_the_suspect_with_the_place_where_it_was(orch: Orch, t
     assert text.startswith(
         f"first failure: worker-1 on local: exit code 1; it failed because it lost worker-0 (its connection was closed), which {was}\n"
     )
-    assert "  worker-0 was in time.sleep (script.py:" in text
+    assert "  worker-0: in time.sleep (script.py:" in text
     assert (run.cause()["task"], run.cause()["suspect"]) == ("worker-1", "worker-0")
 
 

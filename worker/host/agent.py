@@ -93,7 +93,7 @@ class Agent:
         match order:
             case messages.Hello():
                 self._on_hello(order)
-            case messages.Try():
+            case messages.Try():  # the controller awaits the answer before it sends another one
                 from .network.reachability import try_to_reach
 
                 try_to_reach(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
