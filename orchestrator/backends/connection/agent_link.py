@@ -114,7 +114,7 @@ class AgentLink:
         self._ordered: set[str] = set()
         """The tasks that the agent got orders to start."""
         self._requests: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
-        """By the kind of their answers. An agent answers orders of one kind in their order."""
+        """By the kind of their answers. An agent answers orders of one kind in their order, but serves one `Try` at a time."""
 
     async def open(self, transport: Transport, explain: Explain) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
