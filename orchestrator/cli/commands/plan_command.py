@@ -56,21 +56,29 @@ def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
 
 def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
     """Prints the plan as known before a start: the ports are known only when a run starts."""
-    hosts, facts = load_checked(spec).hosts(spec), []
-    for host in hosts:
-        address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
-        facts.append(HostFacts(host.name, address, count_cores(), run_dir=run_dir, is_here=host.is_here))
-    planned = plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
-    for text in _json_parts(planned) if as_json else _lines(planned):
-        click.echo(text, nl=not as_json)
+    _print(_imagine(spec), as_json=as_json)
 
 
 def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
     """Prints the commands of `orch up`, and the plan."""
+    planned = _imagine(spec)  # a spec that has no plan prints nothing
     if not as_json:
         for name, text in load_checked(spec).request(spec).items():
             click.echo(f"# {name}\n{text}")
-    print_plan(spec, as_json=as_json)
+    _print(planned, as_json=as_json)
+
+
+def _imagine(spec: ClusterSpec) -> Plan:
+    hosts, facts = load_checked(spec).hosts(spec), []
+    for host in hosts:
+        address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
+        facts.append(HostFacts(host.name, address, count_cores(), run_dir=run_dir, is_here=host.is_here))
+    return plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
+
+
+def _print(planned: Plan, *, as_json: bool) -> None:
+    for text in _json_parts(planned) if as_json else _lines(planned):
+        click.echo(text, nl=not as_json)
 
 
 def _lines(planned: Plan) -> Iterator[str]:

@@ -16,8 +16,9 @@ from worker.settings.device_settings import DeviceSettings
 from worker.settings.keras_settings import LEGACY
 from worker.settings.task_settings import TaskSettings
 from worker.task_environment import default_environment, tf_config_text
+from worker.words import count_of
 
-from ...errors import OrchError, SpecError
+from ...errors import OrchError, Problem, SpecError
 from .. import slots
 from ..slots import Assignment
 from ..spec import ClusterSpec, TaskSpec, trains
@@ -105,8 +106,15 @@ class Plan:
 
 
 def place(spec: ClusterSpec, hosts: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
-    """The tasks of each host. `hosts`: the slots of each. Raises `SpecError` if there are too few slots."""
-    return slots.assign(spec.counts, hosts)
+    """The tasks of each host. `hosts`: the slots of each. Raises `SpecError` if there are too few slots, or too few ports in the range."""
+    assignment, strategy = slots.assign(spec.counts, hosts), named(spec.strategy)
+    needed = {host: slots.ports_needed(ids, strategy) for host, ids in assignment.items()}
+    host = max(needed, key=needed.__getitem__)
+    if spec.ports and needed[host] > (count := spec.ports[1] - spec.ports[0] + 1):
+        where = f" on host {host}" if len(needed) > 1 else ""
+        message = f"ports: {spec.ports[0]}-{spec.ports[1]} has {count_of(count, 'port')}; {needed[host]} tasks{where} need one each"
+        raise SpecError(Problem("", message, "give a wider range, or none: free ports are found"))
+    return assignment
 
 
 def programs(spec: ClusterSpec) -> tuple[Program, ...]:
