@@ -33,6 +33,8 @@ class Setting:
     flag: str = ""
     """Its option on the command line: ``--ps``, or ``-n --workers``. The option's variable follows from it: ORCH_WORKERS. An option for
     true and false has a second name, such as ``--no-serve``."""
+    hint: str = ""
+    """What to write, if the value is no number."""
     metavar: str = ""
     """The placeholder of the value in the help; empty: N for a whole number, S for seconds, the words of a choice, else TEXT."""
     kind: Any = None

@@ -59,7 +59,7 @@ def _kind(declared: Setting, hint: Any) -> Kind:
     hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
     most = MAX_NUMBER if declared.most is None else declared.most
     if hint is int:
-        return Integer(int(declared.least or 0), int(most))
+        return Integer(int(declared.least or 0), int(most), declared.hint)
     if hint is float:
         return Number(declared.least, most)
     if get_origin(hint) is Literal:

@@ -100,12 +100,14 @@ class Number(Kind):
 
     minimum: float | None
     maximum: float
+    hint: str = ""
+    """What to write in place of a text or a list."""
 
     def read(self, node: Node) -> Any:
         value = node.value
         kinds = int if self.WHOLE else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
-            hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else ""
+            hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else self.hint
             raise refusal(node.place, f"must be a {'whole ' * self.WHOLE}number, not {shown(node)}", hint)
         if value <= 0 if self.minimum is None else value < self.minimum:
             least = "more than 0" if self.minimum is None else f"at least {self.minimum:g}"

@@ -384,7 +384,8 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
             "script: a\ndefaults: {devices: {cpus: 1025, threads: [4]}}",
             [
                 ":2: defaults.devices.cpus: must be at most 1,024, not 1025",
-                ":2: defaults.devices.threads: must be a whole number, not a list",
+                ":2: defaults.devices.threads: must be a whole number, not a list"
+                " (write --threads 4 --inter-threads 2, or threads: {intra: 4, inter: 2})",
             ],
         ),
         ("script: a\ndefaults: {log_level: warn}", [":2: defaults.log_level: 'warn' is not known (did you mean 'warning'?)"]),
@@ -411,6 +412,10 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         (
             "script: a\ntasks: {worker: {overrides: {x: {devices: {cpus: 1}}}}}",
             [":2: tasks.worker.overrides: the name 'x' is not the index of a task: write 0 for worker-0"],
+        ),
+        (
+            "script: a\ntasks: {dispatcher: 1, data_worker: 2}",
+            [":2: tasks: unknown key 'dispatcher' (leave it out: data_worker: 2 brings a dispatcher)"],
         ),
         ("script: a\ndefaults: {cpus: 2}", [":2: defaults: unknown key 'cpus' (write it as devices: {cpus: ...})"]),
     ],

@@ -127,5 +127,8 @@ TASKS = Struct(
             flag="--data-workers",
         ),
     },
-    misplaced={"master": "TensorFlow 2 has no such task type: use 'chief'"},
+    misplaced={
+        "master": "TensorFlow 2 has no such task type: use 'chief'",
+        "dispatcher": "leave it out: data_worker: 2 brings a dispatcher",
+    },
 )
