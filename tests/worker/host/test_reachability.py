@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import itertools
 import os
 import socket
 import threading
@@ -37,8 +37,8 @@ def answering(loop: Loop) -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("0.0.0.0", 0))
         listener = reachability.ProbeListener(loop, holder.getsockname()[1], "word")
-        yield holder.getsockname()[1]
-        listener.close()
+        with contextlib.closing(listener):
+            yield holder.getsockname()[1]
 
 
 def test_names_are_looked_up_beside_each_other_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -137,12 +137,16 @@ def test_a_child_that_cannot_be_forked_is_a_refusal(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_few_threads_try_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = threading.Thread.start, itertools.count()
+    """They may have tried all targets before another one is started in vain."""
+    start, started = threading.Thread.start, list[threading.Thread]()
 
     def start_two(thread: threading.Thread) -> None:
-        if next(started) >= 2:
+        if len(started) == 2:
+            for one in started:
+                one.join()
             raise RuntimeError("can't start new thread")
         start(thread)
+        started.append(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_two)
     loop = Loop()

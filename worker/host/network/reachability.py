@@ -87,7 +87,7 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
 
 
 def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str, str]]:
-    """The results, as `Reached` has them. The threads never end: one of them may wait for a resolver that does not answer."""
+    """The results, as `Reached` has them. No thread is waited for: one of them may wait for a resolver that does not answer."""
     import queue
     import threading
 
@@ -99,12 +99,13 @@ def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str
                 target, address = waiting.pop()
                 done.put((target, address, _try(target, address)))
 
-    try:
-        for _ in range(min(AT_ONCE, len(pairs))):
+    for started in range(min(AT_ONCE, len(pairs))):
+        try:
             threading.Thread(target=work, daemon=True).start()
-    except RuntimeError:  # the limit of processes: fewer threads take longer
-        if threading.active_count() == 1:
-            raise
+        except RuntimeError:  # the limit of processes: fewer threads take longer
+            if not started:
+                raise
+            break
     refusals = dict.fromkeys(pairs, f"the look-up of names does not answer for {LOOKUP_S:g} s")
     with contextlib.suppress(queue.Empty):
         for _ in pairs:
