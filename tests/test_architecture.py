@@ -517,8 +517,8 @@ def test_a_name_that_a_rename_left_behind_is_found() -> None:
 
 
 def test_each_setting_of_a_task_is_applied() -> None:
-    """A field of a task's section is used by the code of the task, by its environment or by the plan."""
-    rooms = ("worker.task", "orchestrator.model.planning")
+    """A field of a task's section is used by the code of the task, by its environment, by the agent or by the plan."""
+    rooms = ("worker.task", "worker.host.processes", "orchestrator.model.planning")
     used = "\n".join(source for module, source, _ in modules() if module.startswith(rooms))
     pending: list[type] = [TaskSettings, TaskDevices]
     missing = []
