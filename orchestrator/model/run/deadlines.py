@@ -9,6 +9,8 @@ from .cluster import Cluster, Phase, TaskState
 
 Kind = Literal["run", "prepare", "start", "hang", "resume", "alone"]
 """``resume`` starts the next attempt, ``alone`` restarts tasks; the others end the attempt."""
+REPORT_S = 5.0
+"""A report may reach the controller so much later than it was made (`LogForwarder` of the agent)."""
 
 
 def next_deadline(cluster: Cluster) -> float | None:
@@ -34,7 +36,8 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
         begun = alone if cluster.formed_at is not None else [cluster.attempt_at]
         found |= {"start": min(begun) + limits.start_s} if begun else {}
     if limits.hang_s is not None and any(task.state is not TaskState.PENDING and not task.prepares for task in tasks):
-        found["hang"] = cluster.active_at + limits.hang_s
+        reports = any(task.trains and task.reported_at is not None for task in tasks)
+        found["hang"] = cluster.active_at + limits.hang_s + (REPORT_S if reports else 0.0)
     # A task that is not swept yet still has its port.
     if restarts := [task.restart_at for task in tasks if task.restart_at is not None and task.swept]:
         found["alone"] = min(restarts)
