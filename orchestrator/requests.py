@@ -48,7 +48,8 @@ def ask_restart(rundir: RunDir) -> int:
     cluster = rundir.read_cluster()
     if cluster is None and rundir.lock.is_alive():
         raise UsageError(f"{rundir.run_id} has {NO_TASKS_YET}")
-    if cluster is not None and cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
+    is_ending = cluster is not None and (cluster.is_over or (cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster)))
+    if is_ending and rundir.lock.is_alive():  # also while only its output is still fetched
         raise UsageError(f"{rundir.run_id} is ending and cannot start again; orch up starts a new run")
     ask_running(rundir, "restart")
     return cluster.attempt if cluster is not None else 1

@@ -142,6 +142,7 @@ def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(or
     running.signal(signal.SIGINT)
     fetching = "the run is over; still fetching the output of far; Ctrl-C or orch down again leaves the rest there"
     run.event("run_noted", text=fetching)
+    assert "is ending and cannot start again" in orch("restart", check=2).err
     running.signal(signal.SIGINT)
     done = running.wait(check=0)
     assert run.result()["outcome"] == "succeeded"
