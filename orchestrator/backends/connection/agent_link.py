@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from worker.clock import now
 from worker.protocol import messages
@@ -120,7 +120,8 @@ class AgentLink:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
         try:
-            await asyncio.wait_for(self._start(), REACHED_S)
+            with open(self._log, "ab") as stderr:
+                await asyncio.wait_for(self._start(stderr), REACHED_S)
         except BaseException as error:
             if self._process is not None:
                 self._end_process()
@@ -128,22 +129,22 @@ class AgentLink:
             if isinstance(error, asyncio.TimeoutError):
                 advice = "check the address, the firewall and the load"
                 raise NotReachedError(Diagnosis(f"no agent answers after {REACHED_S:g} s", advice)) from None
-            if isinstance(error, OSError):
-                raise self._refuse_start(error) from None
             raise
         self._heard_at = self._progress_at = time.monotonic()
         self._reading = asyncio.create_task(self._read())
 
-    async def _start(self) -> None:
+    async def _start(self, stderr: BinaryIO) -> None:
         """Connect to the agent that was started ahead, or to one that is started now, and read its mark."""
-        with open(self._log, "ab") as stderr:
-            log_size = stderr.tell()
+        log_size = stderr.tell()
+        try:
             self._process, self.note = pop_started(self._log) or start(self._transport, stderr.fileno())
             try:
                 self.note = await self._process.connect() or self.note
             except NotUsedError as error:
                 self._process, self.note = AgentProcess(self._transport.argv, stderr.fileno()), str(error)
                 await self._process.connect()
+        except OSError as error:
+            raise self._refuse_start(error) from None
         if self._transport.mark:
             await self._read_mark(log_size)
 

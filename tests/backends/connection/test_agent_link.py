@@ -302,6 +302,13 @@ def test_too_many_open_files_are_no_wrong_command_line(tmp_path: Path, mark: byt
         assert raised.value.exit_code == code
 
 
+def test_a_log_that_cannot_be_written_is_no_program_that_cannot_be_run(tmp_path: Path) -> None:
+    """The run directory was removed, or its disk is full; the caller knows what to say of that."""
+    link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "gone" / "log", lambda *_: None, lambda *_: None)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        asyncio.run(link.open(Transport(("true",)), plainly))
+
+
 def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_path: Path) -> None:
     """The program is there already, and asyncio has not handed it over yet."""
     started = tmp_path / "started"

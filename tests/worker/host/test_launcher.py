@@ -140,6 +140,22 @@ threading.Thread(target=lambda: (time.sleep(1.8), print("thread done", flush=Tru
     assert "__del__" in (tmp_path / "worker-0" / "stacks.txt").read_text()
 
 
+@pytest.mark.parametrize("seconds", [-86400, 1800])
+def test_a_system_clock_that_is_set_changes_nothing_for_an_interpreter_that_hangs(
+    launcher: Launcher, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    monkeypatch.setattr(launcher_module, "TEARDOWN_S", 1.0)
+    script = tmp_path / "script.py"
+    script.write_text("import time\nclass Sticky:\n    def __del__(self, sleep=time.sleep):\n        sleep(600)\nsticky = Sticky()\n")
+    start(launcher, messages.Program("script", str(script)), 1, tmp_path)
+    wait_for_file(tmp_path / "worker-0" / "ended")
+    began, real = time.monotonic(), time.time
+    monkeypatch.setattr(time, "time", lambda: real() + seconds)
+    loop.after(60.0, lambda: launcher.stop(0.0))
+    run_to_the_end(launcher, loop)
+    assert 1.0 + task_stacks.PATIENCE_S <= time.monotonic() - began < 60.0
+
+
 def refuse(*_: Any) -> NoReturn:
     raise SpawnError("not here")
 

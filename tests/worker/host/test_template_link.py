@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -51,6 +52,29 @@ def test_too_many_open_files_cost_a_fork_and_not_the_host(tmp_path: Path, more: 
             assert listener.refused == [(request, "the template cannot be asked: Too many open files")]
         assert len(os.listdir("/proc/self/fd")) == before
         loop.forget(control)
+    loop._selector.close()
+
+
+def test_forks_of_a_dead_template_are_ended_before_their_tasks_are_started_once_more(tmp_path: Path) -> None:
+    """To start a task takes a while, in which a fork that has announced itself last would run its program."""
+    loop = Loop()
+    alive: list[list[int]] = []
+    lifelines: list[int] = []
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, subprocess.Popen(["sleep", "1000"], start_new_session=True) as template:
+        listener: Any = Listener()
+        listener.on_refused = lambda *_: alive.append([fd for fd in lifelines if select.select([fd], [], [], 0) == ([], [], [])])
+        preload = Preload(("json",), {}, str(tmp_path), str(tmp_path))
+        link = TemplateLink(loop, listener, preload, "log", TemplateProcess(template.pid, os.dup(1), control))
+        link.ready = True
+        for _ in range(2):
+            link.fork(fork_request())
+        received = [fd for _ in range(2) for fd in socket.recv_fds(theirs, 1000, 2)[1]]
+        lifelines += received[1::2]
+        link.close()
+    assert alive == [[], []]
+    for fd in received:
+        os.close(fd)
     loop._selector.close()
 
 

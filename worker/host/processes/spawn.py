@@ -39,7 +39,7 @@ class Command:
 def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
     """Start a program with these limits of open files (soft, hard). Returns its pid and the agent's end of its lifeline.
 
-    Raises `SpawnError`, or OSError if this process can have no more descriptors or children.
+    Raises `SpawnError`, also if this process can have no more descriptors or children.
     """
     agent = os.getpid()
     fds: list[int] = []
@@ -50,7 +50,7 @@ def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
     except OSError as error:
         for fd in fds:
             os.close(fd)
-        raise OSError(error.errno, f"no process can be started: {error.strerror}") from None
+        raise SpawnError(f"no process can be started: {error.strerror}") from None
     life_read, life_write, error_read, error_write = fds
     if pid == 0:
         _execute(command, agent, limits, life_read, error_write)

@@ -218,7 +218,11 @@ class Launcher:
         self._templates.poll()
         for task in self._running(None):
             ending = None if task.stopped or task.torn else exit_info.read_ending(task.output.directory)
-            if ending is not None and clock.now() - ending.at >= TEARDOWN_S:
+            if ending is None:
+                continue
+            now = time.monotonic()  # the time in `ending` is one of the system's clock, which may have been set since
+            task.over_at = min(task.over_at, now)
+            if now - task.over_at >= TEARDOWN_S:
                 task.torn = True
                 over = f"{task.order.task}: its program ended ({ending.code})"
                 self._note(f"{over}, but Python did not exit within {TEARDOWN_S:g} s; killed")

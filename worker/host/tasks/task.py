@@ -87,6 +87,8 @@ class Task:
     """What kept the task from acting when the order to stop came, such as ``stopped (SIGSTOP)``; see process_state.py."""
     kill_at: float = math.inf
     """When what is left of the task gets SIGKILL, by the monotonic clock; infinite: the task runs, and no order to stop has come."""
+    over_at: float = math.inf
+    """When the program was first seen to have ended, though its process has not, by the monotonic clock; infinite: it was not."""
     torn: bool = False
     """The interpreter did not end by itself after the program was over, and is killed."""
     code: int | None = None

@@ -242,11 +242,14 @@ class TemplateLink:
         # The template itself may be alive, having only closed its end of the socket; so may processes that its imports have started.
         process_groups.signal_group(self.pid, signal.SIGKILL)
         os.close(self._lifeline)
-        for token in list(self._sent):
-            # The fork may be there, and may have announced itself a moment ago: its lifeline ends it before its program begins.
-            self._refuse(token, why)
-        while self._waiting:
-            self._listener.on_refused(self._waiting.popleft(), why)
+        # A fork may be there, and may have announced itself a moment ago: its lifeline ends it before the same task is started once more.
+        refused = [*(request for request, _ in self._sent.values()), *self._waiting]
+        for _, lifeline in self._sent.values():
+            os.close(lifeline)
+        self._sent.clear()
+        self._waiting.clear()
+        for request in refused:
+            self._listener.on_refused(request, why)
 
     def _refuse(self, token: int, why: str) -> None:
         """The request with this token gets no task; nothing if it was answered before."""
