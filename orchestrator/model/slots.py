@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
-from worker.words import few
+from worker.words import count_of, few
 
 from ..errors import Problem, SpecError
 from .strategies import Strategy
@@ -43,7 +43,7 @@ def assign(counts: Mapping[str, int], slots: Mapping[str, int | None]) -> dict[s
         free = {name: number or 1 for name, number in slots.items()}
         if len(ids) > sum(free.values()):
             named = few([f"{name}:{number}" for name, number in free.items()], 8)
-            message = f"{len(ids)} tasks do not fit into {sum(free.values())} slots ({named})"
+            message = f"{len(ids)} tasks do not fit into {count_of(sum(free.values()), 'slot')} ({named})"
             raise SpecError(Problem("", message, "name more slots, or fewer tasks"))
         blocks = _cut(ids, free.values())
     return dict(zip(slots, blocks, strict=True))

@@ -162,9 +162,18 @@ class Preparation:
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
-        run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
-        found = (facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
-        return HostFacts(host.name, address, *found, host.is_here)
+        return HostFacts(
+            host.name,
+            address,
+            facts.cores,
+            facts.ports,
+            run_dir=str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None,
+            gpus=facts.gpus,
+            interface=host.interface,
+            workdir=facts.workdir,
+            taken=facts.taken,
+            is_here=host.is_here,
+        )
 
     def describe_awaited(self) -> str:
         """Which hosts are waited for, and why; empty if none is known."""

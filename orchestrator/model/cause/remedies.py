@@ -104,7 +104,7 @@ OTHERS = {
 _LEFT_EARLY = "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())"
 _SERVER_LEFT = "a server must outlive the chief: server.join() in the script, or --serve"
 _BY_CODE = {
-    _SIGKILL: "orch did not send this SIGKILL: a person, a scheduler or a memory watchdog may have",
+    _SIGKILL: "orch did not send this SIGKILL by itself: a person, a program, a scheduler or a memory watchdog may have",
     _SIGSEGV: "a crash in native code: the stacks that Python had are at the end of its stderr",
     _SIGABRT: "native code gave up (abort): the reason stands at the end of its stderr",
     _SIGBUS: "a crash in native code (SIGBUS): a memory-mapped file that was cut short, or a full /dev/shm",
