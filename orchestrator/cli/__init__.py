@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from .. import __version__, end_process, import_own_worker
 
@@ -111,6 +112,7 @@ def main(args: list[str] | None = None) -> None:
     try:
         code = orch.main(args, prog_name="orch", standalone_mode=False)
     except click.ClickException as error:
+        _name_variable(error)
         error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -127,6 +129,13 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         end_process(code)
     sys.exit(code)
+
+
+def _name_variable(error: click.ClickException) -> None:
+    """Lets the message about a wrong value of a variable name the variable in place of the option."""
+    if isinstance(error, click.BadParameter) and error.ctx is not None and error.param is not None:
+        source = error.ctx.get_parameter_source(error.param.name or "")
+        error.param_hint = f"'{error.param.envvar}'" if source is ParameterSource.ENVIRONMENT else None
 
 
 def _open_missing_streams() -> None:

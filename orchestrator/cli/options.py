@@ -83,13 +83,6 @@ class ScriptCommand(click.Command):
             raise
 
 
-class _Switch(click.Option):
-    """An option for true and false. Only its variable can have a wrong value."""
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        return f"'{self.envvar}'"
-
-
 def spec_options(command: F, keys: Sequence[str] = ()) -> F:
     """The options and the argument that describe a run: SCRIPT, ``-f``, ``--set``, ``--env``, and the option of each setting.
 
@@ -99,7 +92,7 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
         is_hidden = bool(keys) and option.path.partition(".")[0] not in keys
         settings: dict[str, Any] = {"help": option.help, "hidden": is_hidden, "envvar": option.variable, "multiple": option.adds_up}
         name = f"{option.name}/--no-{option.name[2:]}" if option.says else option.name
-        settings |= {"cls": _Switch, "default": None} if option.says else {"metavar": option.metavar}
+        settings |= {"default": None} if option.says else {"metavar": option.metavar}
         command = click.option(*filter(None, (option.short, name)), option.parameter, **settings)(command)
     decorators = (
         click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help=SET),

@@ -95,6 +95,13 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once_with_its_line(orch
     nothing_was_kept(tmp_path)
 
 
+def test_a_wrong_variable_is_named_and_not_its_option(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, said in (("ORCH_COLOR", "'never'"), ("ORCH_TIMESTAMPS", "boolean"), ("ORCH_CHIEF", "boolean"), ("ORCH_WORKERS", "number")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "maybe")
+            assert "--" not in complaint(orch.in_process("up", "hello.py"), 2, name, said)
+
+
 def test_an_option_of_the_script_goes_after_the_dashes(orch: Orch) -> None:
     complaint(orch("up", "hello.py", "--epochs", "5"), 2, "no option --epochs", "after --", "-- --epochs")
 

@@ -99,7 +99,7 @@ def stop_command(as_json: bool) -> int:
 @warm_command.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status_command(as_json: bool) -> int:
-    """Show the warm process: whether it runs, what it costs, and where its log is.
+    """Show whether the warm process runs, its cost and its log.
 
     \b
     Example:

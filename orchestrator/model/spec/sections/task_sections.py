@@ -102,7 +102,7 @@ def _tasks(least: int, most: int, *names: str) -> Struct:
 TASKS = Struct(
     {
         "chief": Setting(
-            "The number of chiefs: 0 or 1. A chief leads the training.",
+            "A chief, the task that leads the training: 0 or 1.",
             "1",
             f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
             kind=_tasks(0, 1),
@@ -116,9 +116,7 @@ TASKS = Struct(
             flag="-n --workers",
         ),
         "ps": Setting(f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", kind=_tasks(0, MAX_TASKS), flag="--ps"),
-        "evaluator": Setting(
-            "The number of evaluators: 0 or 1. An evaluator evaluates checkpoints.", "1", "0", kind=_tasks(0, 1), flag="--evaluator"
-        ),
+        "evaluator": Setting("An evaluator, a task that evaluates checkpoints: 0 or 1.", "1", "0", kind=_tasks(0, 1), flag="--evaluator"),
         "data_worker": Setting(
             "Servers of the tf.data service, with a dispatcher. They prepare the input of the training.",
             "2",
