@@ -160,12 +160,12 @@ class RunDir:
 
     def newest_checkpoint(self) -> float:
         """The newest mtime of a checkpoint's file; 0 if there is none. Beyond `MOST_CHECKPOINTS`, directories count in place of files."""
-        root = str(self.path / "checkpoints")
-        newest, seen = 0.0, 0
-        for folder, folders, names in os.walk(root):
+        newest, changed, seen = 0.0, 0.0, 0
+        for folder, folders, names in os.walk(self.path / "checkpoints"):
             seen += len(folders) + len(names)
+            changed = max(changed, _changed_at(folder))  # a new checkpoint may be a new directory in any of them
             if seen > MOST_CHECKPOINTS:
-                return max(newest, _changed_at(root), _changed_at(folder))
+                return max(newest, changed)
             newest = max(newest, *(_changed_at(os.path.join(folder, name)) for name in names), 0.0)
         return newest
 

@@ -151,6 +151,19 @@ def test_a_change_of_a_huge_directory_of_checkpoints_is_progress(tmp_path: Path,
     assert run.newest_checkpoint() == 200.0
 
 
+def test_a_new_directory_among_very_many_is_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create_run(tmp_path / "home", "one")
+    model = run.path / "checkpoints" / "model"
+    for number in range(8):
+        (model / f"step-{number}").mkdir(parents=True)
+        (model / f"step-{number}" / "saved").touch()
+    for path in (*model.glob("*/saved"), *model.iterdir(), model.parent):
+        os.utime(path, (100, 100))
+    os.utime(model, (200, 200))
+    monkeypatch.setattr(run_directory, "MOST_CHECKPOINTS", 10)
+    assert run.newest_checkpoint() == 200.0
+
+
 def test_what_a_single_task_asks_for_comes_back_with_the_plan(tmp_path: Path) -> None:
     own = {1: TaskDevices(affinity=True)}
     spec = ClusterSpec("one", "multi_worker_mirrored", Program("script", "a.py"), (TaskSpec("worker", 2, overrides=own),), "/w")
