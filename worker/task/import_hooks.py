@@ -1,5 +1,7 @@
-"""How orch changes a program's libraries: right after their import, at any time and by any code, by functions of the same names, and with a
-line that tells of the change."""
+"""How orch changes a program's libraries: it replaces a function by one of the same name, right after the import of the function's module.
+
+The program may import the module at any time, and from any code. Lines on stderr tell what was changed, or could not be changed.
+"""
 
 from __future__ import annotations
 

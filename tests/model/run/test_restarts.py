@@ -12,6 +12,7 @@ from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, PastAttempt, Phase, Policy, TaskState
 from orchestrator.model.spec import Restart, Timeouts
+from worker.host.tasks import log_forwarder
 from worker.protocol.messages import Failure
 
 WORKERS = {"worker-0": "a", "worker-1": "b"}
@@ -364,6 +365,7 @@ def test_silence_is_a_hang_and_any_word_puts_it_off() -> None:
     life.now = 125.0
     life.report("worker-1", 1)
     assert deadlines.next_deadline(life.cluster) == 155.0 + deadlines.REPORT_S  # a newer report may be on its way
+    assert deadlines.REPORT_S >= log_forwarder.REPORT_S + 1.0  # the agent looks at the files about once a second
     life.wait()
     assert life.did[-2:] == [ev.CollectStacks(tuple(WORKERS)), ev.Stop(tuple(WORKERS), 5.0)]
     verdict = life.sweep().cluster.verdict
