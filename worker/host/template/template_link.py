@@ -36,8 +36,8 @@ from . import MESSAGE_BYTES, import_environment
 
 MOST_PINGS = 5
 """How many pings, one a second, a template may leave without an answer. If the agent kills a template, only an import is lost."""
-_MOST_REQUESTS = 10 - MOST_PINGS - 1
-"""Requests that may wait for an answer at a time. A socket's queue takes ten messages, pings included (net.unix.max_dgram_qlen)."""
+_MOST_REQUESTS = 4
+"""Requests that may wait for an answer at a time: together with the pings, few enough for the buffer of any socket."""
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_template.py")
 
 
