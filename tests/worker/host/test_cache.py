@@ -108,6 +108,15 @@ def test_what_a_dead_agent_with_our_pid_has_left_of_a_content_is_none_of_it(cach
     assert (Path(stores[1].finish()) / "script.py").read_bytes() == text
 
 
+def test_a_content_of_which_the_rest_never_comes_is_not_kept_for_weeks(cache: Path) -> None:
+    store = code_store.CodeStore(Code("a" * 64, (CodeFile("data", "b" * 64, 6, executable=False),)))
+    store.begin()
+    store.add_part("b" * 64, b"one", last=False)
+    assert list(cache.rglob("tmp*"))
+    store.close()
+    assert not list(cache.rglob("tmp*"))
+
+
 def test_what_somebody_holds_is_not_removed(tmp_path: Path) -> None:
     fd = remote_entry.lock(str(tmp_path), fcntl.LOCK_SH)
     with pytest.raises(OSError, match="unavailable"):

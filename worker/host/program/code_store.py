@@ -64,8 +64,7 @@ class CodeStore:
                     self._add_part(digest, data, last=last)
             except CodeError as error:
                 self._trouble = error
-                with contextlib.suppress(OSError):
-                    os.unlink(self._arriving)
+                self._drop_arriving()
 
     def _add_part(self, digest: str, data: bytes, *, last: bool) -> None:
         if not self._arriving:
@@ -105,10 +104,15 @@ class CodeStore:
         return os.path.join(self._base, "code", self._code.digest[:16])
 
     def close(self) -> None:
+        self._drop_arriving()  # the controller may have ended in the middle of a content
         if self._lock >= 0:
             os.close(self._lock)
         if self.is_temporary and self._base:
             shutil.rmtree(self._base, ignore_errors=True)
+
+    def _drop_arriving(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._arriving)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
