@@ -32,7 +32,7 @@ LOCK_BYTES = 4096
 
 _UNREACHED = {
     errno.ENXIO: "no process of this machine reads its requests; give the same command where it runs",
-    errno.ENOENT: "its directory holds no named pipe for requests (not every file system can); kill ends this process, and the run with it",
+    errno.ENOENT: "its directory holds no named pipe for requests (not every file system can); kill ends its controller and the run",
     errno.EAGAIN: "it has not read its last requests; try again",
 }
 
