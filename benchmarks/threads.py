@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread, table
-from worker.cpu_cores import count_cores
+from worker.machine.cpu_cores import count_cores
 
 SCRIPT = PROGRAMS / "train_steps.py"
 OMP, INTRA = "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"

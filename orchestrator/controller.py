@@ -32,8 +32,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from worker.clock import now
-from worker.fast_dataclass import dataclass
+from worker.machine.clock import now
+from worker.values.fast_dataclass import dataclass
 
 from . import end_process
 from .backends import load

@@ -5,7 +5,7 @@ The codes are the table of docs/exit-codes.md; `orchestrator.cli` is the only pl
 
 from __future__ import annotations
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 USAGE = 2
 DEADLINE = 124

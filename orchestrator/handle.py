@@ -14,8 +14,8 @@ from pathlib import Path
 from signal import SIGKILL, valid_signals
 from typing import Any, Literal, TypeVar
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import STREAMS
+from worker.values.fast_dataclass import dataclass
 
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus

@@ -51,7 +51,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("orch")
 
 IMPATIENT = {"ORCH_TIME_SCALE": "0.1"}
-"""For the `env` of a test that waits for one of orch's own constants to run out; see `worker.clock.patience`."""
+"""For the `env` of a test that waits for one of orch's own constants to run out; see `worker.machine.clock.patience`."""
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="NOT TESTED: git is not installed")
 

@@ -120,8 +120,8 @@ EDITS: dict[str, tuple[tuple[str, str], ...]] = {
     "orchestrator/model/spec/sections/run_sections.py": (
         ("    collectives: Coll", '    pod: PodSettings = setting(PodSettings(), "Which pod.")\n    collectives: Coll'),
         (
-            "from worker.fast_dataclass import dataclass\n",
-            "from worker.fast_dataclass import dataclass\nfrom worker.settings.task_settings import PodSettings\n",
+            "from worker.values.fast_dataclass import dataclass\n",
+            "from worker.values.fast_dataclass import dataclass\nfrom worker.settings.task_settings import PodSettings\n",
         ),
     ),
     "worker/settings/task_settings.py": (

@@ -32,15 +32,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the house -> what it may import of the house. A part may always import itself.
 # A module belongs to the longest name that fits it; the name must be listed.
-BELOW = (
-    *("orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts", "worker.task_environment"),
-    "worker.task_files",
-)
+BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts")
 MODEL = ("orchestrator.model", *BELOW)
 # The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
 ROOMS = tuple(f"orchestrator.model.{name}" for name in ("spec", "planning", "input", "run.cluster", "cause", "run"))
-PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
+PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
 # The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
 INSIGHT = (
     *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
@@ -49,7 +46,7 @@ INSIGHT = (
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.output.lines", "orchestrator.record.text.format", "worker.redact", *MODEL)),
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.output.lines", "orchestrator.record.text.format", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli", "orchestrator.forget_working_directory"),
     "orchestrator.cli": (
         *(
@@ -62,7 +59,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.starting",
             "orchestrator.supervision.examination",
         ),
-        *("orchestrator.sources", "orchestrator.signals", "orchestrator.insight", "worker.cpu_cores", "worker.data_files"),
+        *("orchestrator.sources", "orchestrator.signals", "orchestrator.insight", "worker.machine", "worker.data_files"),
         *("worker.host.warm.warm_socket", *PLACES),
     ),
     "orchestrator.controller": (
@@ -78,7 +75,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
     "orchestrator.testing": (
-        *("orchestrator.api", "orchestrator.handle", "worker.cpu_cores", "worker.host.template.import_environment"),
+        *("orchestrator.api", "orchestrator.handle", "worker.machine.cpu_cores", "worker.host.template.import_environment"),
         *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
     ),
     "orchestrator.handle": ("orchestrator.requests", *PLACES),
@@ -89,60 +86,39 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
-    "orchestrator.backends": (
-        *MODEL,
-        "worker",
-        "worker.clock",
-        "worker.cpu_cores",
-        "worker.excerpts",
-        "worker.host.warm",
-        "worker.workdir",
-    ),
-    "orchestrator.record": ("worker.clock", "worker.directory", "worker.excerpts", *MODEL),
+    "orchestrator.backends": ("worker", "worker.machine", "worker.host.warm", *MODEL),
+    "orchestrator.record": ("worker.machine", *MODEL),
     "orchestrator.model": BELOW,
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
     **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
     "orchestrator.errors": (),
     "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
-    "worker.clock": (),
-    "worker.cpu_cores": (),
+    # From the ground up: values and their texts, what this machine tells, the sections of a task, what crosses the wire.
+    "worker.values": (),
     "worker.data_files": (),
-    "worker.directory": (),
-    "worker.excerpts": (),
-    "worker.fast_dataclass": (),
-    "worker.protocol": ("worker.settings", "worker.task_files"),
-    "worker.protocol.codec": (),
-    "worker.redact": (),
-    "worker.settings": ("worker.protocol.codec",),
-    "worker.settings.declare": (),
-    "worker.task_environment": ("worker.protocol", "worker.settings"),
-    "worker.task_files": (),
+    "worker.machine": (),
+    "worker.machine.workdir": ("worker.protocol",),
+    "worker.settings": (),
+    "worker.protocol": ("worker.settings",),
+    "worker.protocol.task_files": (),
     "worker.tensorflow_facts": (),
-    "worker.tpu_host": (),
-    "worker.words": (),
-    "worker.workdir": ("worker.protocol",),
     "worker.task": (
-        *("worker.data_files", "worker.excerpts", "worker.protocol.codec", "worker.settings", "worker.task_files"),
-        *("worker.task_environment", "worker.tensorflow_facts", "worker.tpu_host"),
+        *("worker.data_files", "worker.machine", "worker.protocol.task_environment", "worker.protocol.task_files", "worker.settings"),
+        "worker.tensorflow_facts",
     ),
-    "worker.host": (
-        *("worker.clock", "worker.cpu_cores", "worker.data_files", "worker.directory", "worker.excerpts", "worker.protocol"),
-        *("worker.redact", "worker.settings", "worker.task", "worker.task_environment", "worker.task_files"),
-        *("worker.tensorflow_facts", "worker.tpu_host", "worker.workdir"),
-    ),
+    "worker.host": ("worker.data_files", "worker.machine", "worker.protocol", "worker.settings", "worker.tensorflow_facts"),
     # Within the host, the room of the tasks uses these rooms, which do not know tasks.
-    **{
-        f"worker.host.{room}": ("worker.clock", "worker.cpu_cores", "worker.protocol", "worker.task", "worker.task_environment", *used)
-        for room, used in {
-            "network": ("worker.host.link", "worker.host.loop"),
-            "template": ("worker.host.loop", "worker.host.memfd", "worker.host.processes"),
-            "processes": (),
-        }.items()
-    },
+    "worker.host.network": ("worker.host.link", "worker.host.loop", "worker.machine", "worker.protocol"),
+    "worker.host.processes": ("worker.machine", "worker.protocol"),
+    # The processes that fork tasks import a task's code before.
+    "worker.host.template": (
+        *("worker.host.loop", "worker.host.memfd", "worker.host.processes", "worker.machine", "worker.protocol", "worker.task"),
+    ),
+    "worker.host.warm": ("worker.host", "worker.machine", "worker.protocol", "worker.task", "worker.tensorflow_facts"),
     "worker": ("worker.protocol", "worker.task"),
 }
 
-EVERYWHERE = ("worker.settings.declare", "worker.fast_dataclass", "worker.words")
+EVERYWHERE = ("worker.values", "worker.settings.declare")
 """What every part may import, for these are to all of them what the standard library is."""
 
 # These two stand for the package's own module: as a prefix they would let everything in.
@@ -150,8 +126,7 @@ EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", *LEAVES, *ROOMS, "orchestrator.errors", *INSIGHT),
-    *("worker.excerpts", "worker.fast_dataclass", "worker.protocol", "worker.protocol.codec", "worker.redact"),
-    *("worker.settings", "worker.settings.declare", "worker.tensorflow_facts", "worker.words"),
+    *("worker.protocol", "worker.settings", "worker.settings.declare", "worker.tensorflow_facts", "worker.values"),
 )
 PURE_IMPORTS = {
     "__future__",
@@ -281,7 +256,7 @@ def _import_complaints(part: str, item: Import) -> Iterator[str]:
     if item.top in TENSORFLOW and not (part in TENSORFLOW_PARTS and item.deferred):
         yield f"{item.top} is imported inside functions of worker/__init__ and worker/task only"
     if item.module == "dataclasses" and "dataclass" in item.names and part not in EVERYWHERE:
-        yield "dataclasses are made by worker.fast_dataclass: those of the standard library take their time at every start"
+        yield "dataclasses are made by worker.values.fast_dataclass: those of the standard library take their time at every start"
     if item.top == "click" and part != "orchestrator.cli":
         yield "only orchestrator/cli imports click"
     if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and part in TENSORFLOW_PARTS):
@@ -555,13 +530,17 @@ BAD = {
     ),
     "model imports it late": ("orchestrator.model.planning.plan", "def f():\n    import orchestrator.record", "plan:2: "),
     "model imports it for types": ("orchestrator.model.planning.plan", "if TYPE_CHECKING:\n    import orchestrator.record", "plan:2: "),
-    "model imports a clock": ("orchestrator.model.planning.plan", "from worker import clock", "must not import worker.clock"),
+    "model imports a clock": (
+        "orchestrator.model.planning.plan",
+        "from worker.machine import clock",
+        "must not import worker.machine.clock",
+    ),
     "model imports os": ("orchestrator.model.planning.plan", "import os.path", "pure code imports os"),
     "model imports the clock": ("orchestrator.model.planning.plan", "from time import monotonic", "pure code imports time"),
     "model imports chance": ("orchestrator.model.planning.plan", "import random", "pure code imports random"),
     "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
     "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
-    "a slow dataclass": ("worker.protocol.messages", "from dataclasses import dataclass, field", "made by worker.fast_dataclass"),
+    "a slow dataclass": ("worker.protocol.messages", "from dataclasses import dataclass, field", "made by worker.values.fast_dataclass"),
     "a spec imports a plan": (
         "orchestrator.model.spec.parse",
         "from ..planning import plan",

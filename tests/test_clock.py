@@ -13,7 +13,7 @@ from orchestrator.supervision.examination import surely_ahead
 from tests.clock import Clock
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
-from worker import clock
+from worker.machine import clock
 from worker.protocol import messages
 
 

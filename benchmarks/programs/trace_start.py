@@ -40,7 +40,7 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
     "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},
     "worker.host.link": {"Link.send": ("", "{} is sent")},
     "worker.task.bootstrap": {"run": ("imports", "script")},
-    "worker.task_files": {"write": ("bootstrap: {}", "")},
+    "worker.protocol.task_files": {"write": ("bootstrap: {}", "")},
 }
 """By module: the functions whose call and whose return end a part. A pair of empty texts would note nothing; {} is the message's kind."""
 

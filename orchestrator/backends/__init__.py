@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ..errors import Problem, SpecError
 from ..model.cause.exit_status import describe_return

@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker.fast_dataclass import dataclass
+from worker.machine.workdir import digest_of, read_state
 from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted, Program, WorkdirState
-from worker.workdir import digest_of, read_state
+from worker.values.fast_dataclass import dataclass
 
 from ..errors import OrchError, UsageError
 from .connection.agent_link import AgentLink

@@ -10,7 +10,7 @@ import shlex
 import socket
 from collections.abc import Mapping, Sequence
 
-from worker.words import few
+from worker.values.words import few
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec, HostSpec, SshSettings

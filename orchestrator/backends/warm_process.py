@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import worker
-from worker.cpu_cores import count_cores
 from worker.host.warm import warm_socket
 from worker.host.warm.caller_state import describe_request
-from worker.task_environment import default_environment
+from worker.machine.cpu_cores import count_cores
+from worker.protocol.task_environment import default_environment
 
 from ..errors import OrchError, UsageError
 from . import Imports

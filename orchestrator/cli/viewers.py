@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from worker.clock import now
+from worker.machine.clock import now
 
 from ..controller import Ended
 from ..errors import UsageError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 # A cluster that orch did not make may have other names for its jobs.
 _NAME = re.compile(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
-from worker.words import count_of, few
+from worker.values.words import count_of, few
 
 from ..errors import Problem, SpecError
 from .strategies import Strategy

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TASK_TYPES, TaskId
 from worker.settings.task_settings import TaskSettings
+from worker.values.fast_dataclass import dataclass
 
 TRAINING = "training"
 """The cluster of the tasks that train."""

@@ -12,8 +12,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from worker.fast_dataclass import dataclass
-from worker.words import count_of
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import count_of
 
 RANK = 4
 MOST_DEVICES = 1 << 16

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.protocol.codec import ContractError, from_json
 from worker.protocol.messages import Examine, Hello, HostReady, ProgramEnded
+from worker.values.codec import ContractError, from_json
 
 from ..backends import Backend, Host, interpreters, load_checked
 from ..backends.connection.agent_link import AT_ONCE, AgentLink, LostError, NotReachedError, reach

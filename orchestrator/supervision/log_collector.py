@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from worker.clock import now
+from worker.machine.clock import now
 from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from worker.protocol import messages
-from worker.words import few
+from worker.values.words import few
 
 from ..backends import Backend, Diagnosis, Host, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir

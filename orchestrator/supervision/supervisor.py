@@ -12,9 +12,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from worker.clock import now, patience
+from worker.machine.clock import now, patience
 from worker.protocol import messages
-from worker.words import few
+from worker.values.words import few
 
 from ..backends import Backend
 from ..backends.connection.agent_link import LostError, Unasked

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from worker import task_files
+from worker.protocol import task_files
 from worker.task import calls
 from worker.task.calls import barriers, debugger
 from worker.task.strategy import strategy_builder

@@ -11,8 +11,8 @@ from copy import copy
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Failure
+from worker.values.fast_dataclass import dataclass
 
 from ..model.cause import peer_errors
 from ..model.cause.exit_status import describe_code

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ..api import read_spec, start
 from ..handle import Result

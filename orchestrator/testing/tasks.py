@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker import task_files
+from worker.protocol import task_files
 
 from ..errors import UsageError
 from ..record.storage import event_log

@@ -24,8 +24,8 @@ from orchestrator.backends import (
 )
 from orchestrator.errors import Problem
 from orchestrator.model.spec import BACKENDS, BackendSpec, ClusterSpec
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
+from worker.values.fast_dataclass import dataclass
 
 NAME = "crate"
 

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.backends.code_sync import describe_workdir
 from tests.conftest import needs_git
-from worker import workdir
 from worker.host.program import workdir_check as there
+from worker.machine import workdir
 from worker.protocol.messages import Program
 
 pytestmark = needs_git

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Orch
-from worker.cpu_cores import cores_of
+from worker.machine.cpu_cores import cores_of
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 

@@ -18,7 +18,7 @@ from orchestrator.model.spec.parse import parse
 from tests.conftest import Orch
 from worker.host.template.import_environment import compose_for_template
 from worker.protocol.messages import TemplateOrder
-from worker.task_environment import compose
+from worker.protocol.task_environment import compose
 
 
 def variables_of(command: click.Command) -> Iterator[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from .case import Case
 from .worlds import Answers

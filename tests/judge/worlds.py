@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.testing import cluster
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from .tasks import Unit, run_units
 

@@ -20,9 +20,9 @@ from orchestrator.record.output.log_view import LogView
 from orchestrator.testing import cluster
 from worker.host.program import keras_use
 from worker.host.program.keras_source import Source
-from worker.protocol.codec import from_json
 from worker.protocol.messages import Evidence, Failure
 from worker.tensorflow_facts.keras_2 import REMOVED_NAMES, RemovedName
+from worker.values.codec import from_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.slow]
 

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.model.cause import remedies
 from orchestrator.model.run.cluster import TaskStatus
 from orchestrator.testing import cluster
-from worker.protocol.codec import from_json
 from worker.protocol.messages import Evidence, Failure
+from worker.values.codec import from_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

@@ -19,11 +19,11 @@ from tests.conftest import Orch
 from tests.live import wait_for_file
 from tests.worker.agent_double import ROOT
 from tests.worker.template_double import ForkedTask
-from worker.protocol.codec import to_json
 from worker.protocol.messages import Program
 from worker.settings.input_settings import InputSettings
 from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.settings.tpu_settings import Partition, TpuSettings
+from worker.values.codec import to_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.protocol.codec import from_json, to_json
 from worker.protocol.messages import BootstrapOrder, Failure, Program
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.settings.tpu_settings import TpuSettings
+from worker.values.codec import from_json, to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "worker" / "task" / "start_task.py"

@@ -19,8 +19,8 @@ from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
 from worker.host.memfd import keep_in_memory
 from worker.host.program.program_files import directory_of
-from worker.protocol.codec import to_json
 from worker.protocol.messages import Program
+from worker.values.codec import to_json
 
 START = ROOT / "worker" / "host" / "template" / "start_template.py"
 

@@ -15,9 +15,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from .. import clock
-from ..cpu_cores import count_cores
-from ..directory import Directory
+from ..machine import clock
+from ..machine.cpu_cores import count_cores
+from ..machine.directory import Directory
 from ..protocol import messages
 from . import host_facts
 from .gpu import gpu_driver

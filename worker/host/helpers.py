@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..task.own_process import die_with_parent
+from ..machine.own_process import die_with_parent
 from .loop import Loop
 from .memfd import keep_in_memory
 from .processes import process_groups

@@ -17,9 +17,9 @@ import socket
 import sys
 from typing import Any
 
-from ..cpu_cores import count_cores
-from ..redact import disclose
-from ..tpu_host import count_chips
+from ..machine.cpu_cores import count_cores
+from ..machine.tpu_host import count_chips
+from ..values.redact import disclose
 from .gpu import gpu_driver
 from .host_facts import CGROUPS
 from .loop import Loop

@@ -21,8 +21,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..values.codec import from_json, to_json
 from . import messages
-from .codec import from_json, to_json
 
 HEADER = struct.Struct(">4sBBHII")
 MAGIC = b"orch"

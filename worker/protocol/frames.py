@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from ..fast_dataclass import dataclass
-from .codec import Between, Count, ExitCode, Moment, Port, Positive, Seconds, Size
+from ..values.codec import Between, Count, ExitCode, Moment, Port, Positive, Seconds, Size
+from ..values.fast_dataclass import dataclass
 
 # --- answers to orders ---------------------------------------------------------------------------
 

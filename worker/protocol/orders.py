@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from ..fast_dataclass import dataclass
 from ..settings.task_settings import TaskSettings
-from .codec import Between, Count, OsText, Port, Positive, Seconds, Size
+from ..values.codec import Between, Count, OsText, Port, Positive, Seconds, Size
+from ..values.fast_dataclass import dataclass
 
 # --- what a task is ------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .. import task_files
-from ..fast_dataclass import dataclass
-from .codec import ContractError
+from ..values.codec import ContractError
+from ..values.fast_dataclass import dataclass
+from . import task_files
 
 DATA_SERVICE = ("dispatcher", "data_worker")
 """The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in no TF_CONFIG."""

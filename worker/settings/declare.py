@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ..fast_dataclass import dataclass
+from ..values.fast_dataclass import dataclass
 
 KEY = "setting"
 """The key of a field's metadata that holds its `Setting`."""

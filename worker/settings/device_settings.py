@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..fast_dataclass import dataclass
+from ..values.fast_dataclass import dataclass
 from .declare import setting
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..fast_dataclass import dataclass
+from ..values.fast_dataclass import dataclass
 from .declare import setting
 
 _AS_TENSORFLOW = "TensorFlow's own"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..fast_dataclass import dataclass
+from ..values.fast_dataclass import dataclass
 from .collective_settings import CollectiveSettings
 from .device_settings import DeviceSettings
 from .input_settings import InputSettings

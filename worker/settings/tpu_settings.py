@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from ..fast_dataclass import dataclass
+from ..values.fast_dataclass import dataclass
 from .declare import setting
 
 AUTO = "auto"

@@ -14,9 +14,9 @@ import signal
 import sys
 import time
 
-from .. import task_files
+from ..machine.own_process import move_own_fd
+from ..protocol import task_files
 from . import failure, import_hooks, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
-from .own_process import move_own_fd
 from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False

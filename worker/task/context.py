@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..protocol.codec import from_json
 from ..settings.task_settings import VARIABLE, TaskSettings
+from ..values.codec import from_json
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 
-from .. import task_files
-from ..excerpts import shorten
+from ..protocol import task_files
+from ..values.excerpts import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 
-from .. import task_files
+from ..protocol import task_files
 from . import failure
 from .membership import own_port
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .. import task_files
+from ..protocol import task_files
 from .import_hooks import print_once
 
 INTERVAL_S = 0.1

@@ -5,7 +5,7 @@ tests/real/test_keras_2.py runs examples of each row with Keras 3, where they fa
 
 from __future__ import annotations
 
-from ..fast_dataclass import dataclass
+from ..values.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

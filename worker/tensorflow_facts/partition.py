@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ..words import count_of
+from ..values.words import count_of
 
 Shape = Sequence[int | None]
 """The size of each dimension of a tensor; None: unknown before the start, as for a batch of any size."""

@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from worker import task_files
-from worker.clock import now
-from worker.protocol import messages
+from worker.machine.clock import now
+from worker.protocol import messages, task_files
 from worker.protocol.channel import ChannelError, Decoder, encode
 from worker.protocol.messages import FRAMES, Bye, Ping
 

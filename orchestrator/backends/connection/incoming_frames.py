@@ -9,10 +9,10 @@ from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from worker.excerpts import shorten
 from worker.protocol import messages
 from worker.protocol.channel import ChannelError
 from worker.protocol.task_id import STACKS, STREAMS
+from worker.values.excerpts import shorten
 
 DRIFT = 1e-4
 """Seconds per second by which two clocks may come apart. Quartz is no worse; NTP corrects by up to five times as much, for minutes."""

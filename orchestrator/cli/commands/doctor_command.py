@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from worker.protocol.messages import Examine
-from worker.words import few
+from worker.values.words import few
 
 from ...backends import Host, load_checked, slots_of
 from ...insight.doctor import doctor_report

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from worker.clock import now
+from worker.machine.clock import now
 from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 
 from ...errors import Problem, SpecError, UsageError

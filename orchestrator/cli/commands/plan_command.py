@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from worker.cpu_cores import count_cores
-from worker.protocol.codec import to_json
+from worker.machine.cpu_cores import count_cores
+from worker.protocol.task_environment import INTER_OP, compose
 from worker.settings.task_settings import VARIABLE
-from worker.task_environment import INTER_OP, compose
-from worker.words import count_of
+from worker.values.codec import to_json
+from worker.values.words import count_of
 
 from ...backends import load_checked, slots_of
 from ...model import slots

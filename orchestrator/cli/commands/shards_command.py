@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from worker.data_files.element_counts import KINDS
-from worker.words import bytes_of
+from worker.values.words import bytes_of
 
 from ...errors import UsageError
 from ...insight.input import dataset_forms, input_files, shards_report

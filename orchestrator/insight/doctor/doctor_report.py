@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from worker.redact import disclose
-from worker.words import bytes_of, count_of
+from worker.values.redact import disclose
+from worker.values.words import bytes_of, count_of
 
 from ...record.output.lines import clean
 from ...record.text.format import wrap

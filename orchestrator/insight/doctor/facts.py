@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

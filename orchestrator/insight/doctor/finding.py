@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import partial
 from typing import Literal
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ...model.strategies import named
 

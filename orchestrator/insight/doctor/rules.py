@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from worker.words import bytes_of
+from worker.values.words import bytes_of
 
 from . import tensorflow_rules
 from .facts import HostReport, Machine

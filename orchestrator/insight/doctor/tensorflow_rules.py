@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from worker.settings.tpu_settings import AUTO, LOCAL
 from worker.tensorflow_facts import keras_3
-from worker.words import count_of
+from worker.values.words import count_of
 
 from ...model.strategies import named
 from .facts import HostReport, Machine, Python, TensorFlow

@@ -11,7 +11,7 @@ import ast
 import os
 from collections.abc import Iterator
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ...model.input.sharding import Applied
 from ...model.input.sharding_advice import Planned

@@ -21,7 +21,7 @@ from typing import Any
 import worker.data_files.element_counts
 from worker.data_files import matching
 from worker.data_files.element_counts import Damaged
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
 from ...model.input.sharding import File

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from worker.data_files.element_counts import WITH_READER
-from worker.words import bytes_of, count_of
+from worker.values.words import bytes_of, count_of
 
 from ...errors import UsageError
 from ...model.input.sharding import Epoch, Tally, epoch, steps, whole_batch

@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Literal
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 MAX_FOUND = 1_000
 """The most different findings of one task."""

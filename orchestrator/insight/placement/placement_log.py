@@ -24,7 +24,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Literal
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ...model import device_names
 from .cross_device_reads import GraphReads, VariableRead

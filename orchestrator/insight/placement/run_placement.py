@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.words import count_of
+from worker.values.words import count_of
 
 from ...errors import OrchError
 from ...model.task_names import group_tasks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.protocol import messages
-from worker.protocol.codec import ContractError, from_json
+from worker.values.codec import ContractError, from_json
 
 from ...model.cause.exit_status import describe_answer
 from ...model.tpu_topology import Mesh

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Failure
+from worker.values.fast_dataclass import dataclass
 
 _TASK = r"/job:(?P<{0}>\w+)(?:/replica:\d+)?/task:(?P<{1}>\d+)"
 _ANY_TASK = re.compile(_TASK.format("type", "index"))

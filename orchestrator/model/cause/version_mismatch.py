@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from worker.protocol.messages import HostReady
-from worker.words import few
+from worker.values.words import few
 
 
 def compare(facts: Mapping[str, HostReady]) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from worker.fast_dataclass import dataclass
-from worker.protocol.codec import ContractError, Seconds, Size, from_json
-from worker.words import count_of
+from worker.values.codec import ContractError, Seconds, Size, from_json
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import count_of
 
 from ..task_names import group_tasks
 

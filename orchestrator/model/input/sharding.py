@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import cycle, islice, zip_longest
 from typing import Literal
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 Policy = Literal["auto", "file", "data", "hint", "off"]
 Applied = Literal["file", "data", "off"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from worker.fast_dataclass import dataclass
-from worker.words import bytes_of, count_of
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import bytes_of, count_of
 
 from ..task_names import group_tasks
 from .sharding import Epoch, Sharding, Tally, epoch, whole_batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from .. import tpu_topology
 from ..slots import task_ids

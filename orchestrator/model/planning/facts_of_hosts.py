@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Gpu, GpuHolder
+from worker.values.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Gpu, TakeGpus
 from worker.protocol.task_id import TaskId
 from worker.settings.device_settings import DeviceSettings
-from worker.words import count_of
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import count_of
 
 from ...errors import Problem
 from ..slots import Assignment

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Program, StartTasks, TakeGpus, TaskOrder
+from worker.protocol.task_environment import default_environment, tf_config_text
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.keras_settings import LEGACY
 from worker.settings.task_settings import TaskSettings
-from worker.task_environment import default_environment, tf_config_text
-from worker.words import count_of
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import count_of
 
 from ...errors import OrchError, Problem, SpecError
 from .. import slots

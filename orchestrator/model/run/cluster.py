@@ -17,9 +17,9 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import PREPARE
+from worker.values.fast_dataclass import dataclass
 
 from ..input.input_counts import InputCounts
 from ..spec import Restart, Timeouts, trains

@@ -7,11 +7,11 @@ the epoch, by the controller's clock.
 
 from __future__ import annotations
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.frames import *  # noqa: F403
 from worker.protocol.messages import HostEvent as HostEvent
 from worker.protocol.messages import HostReady as HostReady
 from worker.protocol.messages import TaskEvent as TaskEvent
+from worker.values.fast_dataclass import dataclass
 
 # --- events ------------------------------------------------------------------------------------
 

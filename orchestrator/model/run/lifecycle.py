@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from worker.task_files import INPUT
+from worker.protocol.task_files import INPUT
 
 from ...errors import BROKEN, DEADLINE
 from ..cause import root_cause

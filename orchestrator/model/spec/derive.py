@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting, settings_of
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem
 from .durations import EXAMPLES

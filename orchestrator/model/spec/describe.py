@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting
+from worker.values.fast_dataclass import dataclass
 
 from .derive import struct_of
 from .kinds import Flag, Integer, Kind, Number, OneOf, Struct, sentence

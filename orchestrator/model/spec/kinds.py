@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
 from .durations import seconds_of

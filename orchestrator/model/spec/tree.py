@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
 

@@ -13,7 +13,7 @@ import stat
 import threading
 from collections.abc import Iterable
 
-from worker.clock import now
+from worker.machine.clock import now
 from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError

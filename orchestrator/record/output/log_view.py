@@ -14,8 +14,8 @@ from datetime import datetime
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
-from worker.excerpts import shorten_line
-from worker.words import count_of
+from worker.values.excerpts import shorten_line
+from worker.values.words import count_of
 
 from .lines import RESET, LineSplitter, strip_colors
 

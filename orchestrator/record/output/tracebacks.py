@@ -10,7 +10,7 @@ would be worse than a line too many. Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from worker.excerpts import shorten_line
+from worker.values.excerpts import shorten_line
 
 from ...model.cause import peer_errors
 from .noise import BODIES, DETAIL

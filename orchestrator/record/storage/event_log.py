@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
-from worker.protocol.codec import ContractError, from_json, to_json
+from worker.values.codec import ContractError, from_json, to_json
 
 from ...model.run.events import Event
 from .run_files import open_file

@@ -33,9 +33,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.directory import Directory
-from worker.protocol.codec import ContractError, from_json, to_json
+from worker.machine.directory import Directory
 from worker.protocol.task_id import STACKS, file_of
+from worker.values.codec import ContractError, from_json, to_json
 
 from ...errors import OrchError
 from .run_files import open_own, read_file, write_all, write_whole

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
-from worker import task_files
+from worker.protocol import task_files
 
 from ...errors import OrchError
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 
-from worker.fast_dataclass import dataclass
-from worker.protocol.codec import Size, from_json, to_json
+from worker.values.codec import Size, from_json, to_json
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ...model.run import lifecycle

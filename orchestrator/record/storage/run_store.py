@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.words import few
+from worker.values.words import few
 
 from ...errors import OrchError, UsageError
 from .run_directory import RunDir

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from worker.excerpts import WHERE, shorten_line
 from worker.protocol.task_id import STREAMS
+from worker.values.excerpts import WHERE, shorten_line
 
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 
-from worker import task_files
-from worker.fast_dataclass import dataclass
+from worker.protocol import task_files
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ...model.planning.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ..case import Case, Result
 from ..place import Place, aligned

@@ -14,7 +14,7 @@ from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState, Ve
 from orchestrator.model.spec import Restart, Timeouts
 from orchestrator.model.task_names import group_tasks
 from worker.protocol.messages import Failure
-from worker.task_files import INPUT
+from worker.protocol.task_files import INPUT
 
 MIRRORED = Policy("multi_worker_mirrored", Timeouts(grace_s=5.0))
 SERVED = Policy("parameter_server", Timeouts(grace_s=5.0))

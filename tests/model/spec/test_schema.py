@@ -26,8 +26,8 @@ from orchestrator.model.spec.kinds import (
     Text,
 )
 from tests.trees import value_of, wrap
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting, setting
+from worker.values.fast_dataclass import dataclass
 
 INNER = Struct(
     {

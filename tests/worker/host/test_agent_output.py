@@ -13,9 +13,9 @@ import pytest
 
 from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
-from worker.directory import Directory
 from worker.host.tasks import log_forwarder
 from worker.host.tasks.log_files import Inotify, TaskOutput
+from worker.machine.directory import Directory
 from worker.protocol import messages
 from worker.protocol.task_id import STACKS
 

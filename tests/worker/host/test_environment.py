@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.worker.agent_double import run_task
-from worker import task_environment
 from worker.host.template import import_environment
+from worker.protocol import task_environment
 from worker.protocol.messages import Program, StartTasks, TaskOrder
-from worker.task_environment import tf_config_of
+from worker.protocol.task_environment import tf_config_of
 
 SCRIPT = Program("script", "s.py")
 CLUSTER = json.dumps({"worker": [f"10.0.0.1:{port}" for port in range(20_000, 30_000)]})

@@ -12,8 +12,8 @@ import pytest
 from worker.host.gpu import gpu_driver
 from worker.host.gpu.gpu_driver import Driver
 from worker.host.loop import Loop
-from worker.protocol.codec import from_json, to_json
 from worker.protocol.messages import Gpu, HostReady
+from worker.values.codec import from_json, to_json
 
 QUERY = "--query-gpu=driver_version,index,uuid,memory.total,mig.mode.current,name --format=csv,noheader,nounits"
 TWO = """\

@@ -11,8 +11,8 @@ import pytest
 
 from worker.host.gpu import gpu_locks
 from worker.host.gpu.gpu_locks import GpuLocks
-from worker.protocol.codec import from_json, to_json
 from worker.protocol.messages import GpuHolder, TakeGpus
+from worker.values.codec import from_json, to_json
 
 ALL = ("a", "b", "c", "MIG-a/1/0")
 

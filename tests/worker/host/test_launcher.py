@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
-from worker.directory import Directory
 from worker.host.helpers import Helpers
 from worker.host.loop import Loop
 from worker.host.network.listen_probe import Prober
@@ -26,6 +25,7 @@ from worker.host.tasks import leftovers, task_stacks, templates
 from worker.host.tasks.launcher import Launcher
 from worker.host.tasks.log_forwarder import LogForwarder
 from worker.host.template import import_environment
+from worker.machine.directory import Directory
 from worker.protocol import messages
 
 COUNT = 12

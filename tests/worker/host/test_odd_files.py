@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker import task_files
-from worker.protocol import messages
+from worker.protocol import messages, task_files
 
 NAMES = ("stdout.log", "stderr.log", *(task_files.BEGUN, task_files.ENDED, task_files.ERROR, task_files.OTHER_TF_CONFIG))
 READ = (*NAMES, task_files.REPORTS, task_files.STACKS)

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from worker.directory import Directory
 from worker.host.tasks.log_files import TaskOutput
-from worker.task_files import INPUT, REPORTS
+from worker.machine.directory import Directory
+from worker.protocol.task_files import INPUT, REPORTS
 
 
 def test_the_newest_of_each_kind_are_told_together(tmp_path: Path) -> None:

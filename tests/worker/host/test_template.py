@@ -23,7 +23,7 @@ from tests.worker import template_double
 from tests.worker.controller_double import AgentProcess
 from worker.protocol import messages
 from worker.protocol.messages import Program, TemplateOrder
-from worker.task_environment import default_environment
+from worker.protocol.task_environment import default_environment
 
 SCRIPT = Program("script", "s.py")
 

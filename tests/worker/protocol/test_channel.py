@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from worker.protocol import channel
 from worker.protocol import messages as contract
 from worker.protocol.channel import ChannelError, Decoder, encode
-from worker.protocol.codec import ContractError, from_json, to_json
 from worker.protocol.task_id import TaskId
+from worker.values.codec import ContractError, from_json, to_json
 
 HELLO = contract.Hello("run-1", 2, (4000, 4001), (contract.Program("script", "a.py", ("x",)),), "/w", owner_grace_s=0.5)
 

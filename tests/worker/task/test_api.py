@@ -16,16 +16,16 @@ import pytest
 
 import worker
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
-from worker import task_files
-from worker.protocol.codec import to_json
+from worker.protocol import task_files
 from worker.protocol.messages import Program
+from worker.protocol.task_environment import tf_config_text
 from worker.protocol.task_id import TaskId
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.task import reports
 from worker.task.strategy import data_service_server
-from worker.task_environment import tf_config_text
+from worker.values.codec import to_json
 
 VARIABLES = (
     "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_TASK_SETTINGS ORCH_LOG_DIR ORCH_DATA_SERVICE"

@@ -20,10 +20,10 @@ import pytest
 from tests.worker.agent_double import ROOT, START, Outcome, clean_environment, run_plainly, run_task, start_task
 from tests.worker.template_double import RefusedError, TemplateProcess, template
 from worker.protocol import messages
-from worker.protocol.codec import to_json
 from worker.protocol.messages import Program
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
+from worker.values.codec import to_json
 
 SHIM = str(ROOT / "worker" / "task" / "path")
 

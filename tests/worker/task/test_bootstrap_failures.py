@@ -16,11 +16,11 @@ import pytest
 
 from tests.worker.agent_double import Outcome, run_plainly, run_task
 from tests.worker.template_double import TemplateProcess, template
-from worker import task_files
+from worker.protocol import task_files
 from worker.protocol.messages import Failure, Program
+from worker.protocol.task_environment import tf_config_text
 from worker.protocol.task_id import TaskId
 from worker.task import failure
-from worker.task_environment import tf_config_text
 
 FAILURES: dict[str, tuple[Any, str | None, str | None]] = {
     "plain": ("def f(x):\n    return 1 / x\nf(0)\n", "ZeroDivisionError", "division by zero"),

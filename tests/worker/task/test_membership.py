@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.worker.agent_double import held_ports, run_task
-from worker import task_files
 from worker.host.tasks.exit_info import read_ending, read_other_tf_config
+from worker.protocol import task_files
 from worker.protocol.messages import Program
 
 SCRIPT = Program("script", "s.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.agent_double import run_task
-from worker import tpu_host
+from worker.machine import tpu_host
 from worker.protocol.messages import Program
 from worker.settings.tpu_settings import TpuSettings
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...fast_dataclass import dataclass
 from ...protocol.messages import Gpu, ProgramEnded
+from ...values.fast_dataclass import dataclass
 from ..loop import Loop
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from ... import clock
-from ...fast_dataclass import dataclass
+from ...machine import clock
 from ...protocol import messages
+from ...values.fast_dataclass import dataclass
 from ..link import Link
 from ..loop import Loop
 

@@ -15,8 +15,8 @@ import struct
 import sys
 from collections.abc import Callable
 
+from ...machine.own_process import die_with_parent
 from ...protocol.messages import Reached, Target
-from ...task.own_process import die_with_parent
 from ..loop import Loop
 
 TRY_S = 2.5

@@ -23,7 +23,7 @@ import select
 import signal
 import sys
 
-from ...task.own_process import OWN_FDS_FROM
+from ...machine.own_process import OWN_FDS_FROM
 
 _F_SETSIG = 10  # not in the fcntl module; include/uapi/asm-generic/fcntl.h
 _PR_SET_CHILD_SUBREAPER = 36

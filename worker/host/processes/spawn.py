@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from ...fast_dataclass import dataclass
-from ...task.own_process import die_with_parent
+from ...machine.own_process import die_with_parent
+from ...values.fast_dataclass import dataclass
 from .lifeline import keep_across_exec
 from .process_setup import SetupError, enter
 

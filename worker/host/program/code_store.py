@@ -19,8 +19,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from ...machine.workdir import digest_of
 from ...protocol.messages import Code, CodeFile
-from ...workdir import digest_of
 from ..remote_entry import KEPT_S, cache_directory, lock, remove_old
 
 

@@ -7,8 +7,8 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...fast_dataclass import dataclass
 from ...protocol.messages import Hello, Program, TemplateOrder
+from ...values.fast_dataclass import dataclass
 from .. import host_facts
 from . import keras_use, program_notes
 from .import_path import find_module

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...machine.workdir import read_state
 from ...protocol.messages import WorkdirState
-from ...workdir import read_state
 
 REMEDY = "make it the same, or write backend: {code: ship}"
 

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 
-from ... import clock, task_files
-from ...excerpts import shorten, shorten_line
-from ...fast_dataclass import dataclass
-from ...protocol import messages
-from ...protocol.codec import ExitCode, from_json
+from ...machine import clock
+from ...protocol import messages, task_files
+from ...values.codec import ExitCode, from_json
+from ...values.excerpts import shorten, shorten_line
+from ...values.fast_dataclass import dataclass
 from .. import host_facts
 from .log_files import TaskOutput
 from .oom_kills import OomCounter

@@ -31,11 +31,11 @@ import signal
 import time
 from collections.abc import Collection, Sequence
 
-from ... import clock
-from ...directory import Directory
+from ...machine import clock
+from ...machine.directory import Directory
 from ...protocol import messages
-from ...task_environment import describe_too_few_threads
-from ...words import few
+from ...protocol.task_environment import describe_too_few_threads
+from ...values.words import few
 from ..helpers import Helpers
 from ..link import Link
 from ..loop import Loop

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from signal import SIGKILL, SIGTERM
 
-from ... import clock
+from ...machine import clock
 from ..processes import process_groups, process_state
 from .task import Task
 

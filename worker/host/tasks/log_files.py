@@ -16,11 +16,11 @@ import sys
 from dataclasses import field
 from typing import Any
 
-from ... import clock, task_files
-from ...directory import Directory
-from ...fast_dataclass import dataclass
-from ...protocol import messages
+from ...machine import clock
+from ...machine.directory import Directory
+from ...protocol import messages, task_files
 from ...protocol.task_id import STREAMS, file_of
+from ...values.fast_dataclass import dataclass
 
 _CHUNK = 256 * 1024
 _LONGEST_TIME = 100

@@ -7,11 +7,11 @@ import socket
 import time
 from collections.abc import Collection
 
-from ... import clock
-from ...directory import Directory
+from ...machine import clock
+from ...machine.directory import Directory
 from ...protocol import messages
-from ...protocol.codec import ContractError, from_json
 from ...protocol.task_id import STACKS, STREAMS
+from ...values.codec import ContractError, from_json
 from ..host_facts import free_bytes
 from ..link import Link
 from ..loop import Loop

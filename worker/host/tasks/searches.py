@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ... import clock
-from ...fast_dataclass import dataclass
+from ...machine import clock
 from ...protocol import messages
+from ...values.fast_dataclass import dataclass
 from ..helpers import ForkedCall, Helpers
 from ..link import Link
 from ..loop import Loop

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ...cpu_cores import cores_of
-from ...fast_dataclass import dataclass
+from ...machine.cpu_cores import cores_of
 from ...protocol import messages
-from ...protocol.codec import to_json
+from ...protocol.task_environment import compose, tf_config_of
 from ...protocol.task_id import PREPARE, TaskId
-from ...task_environment import compose, tf_config_of
+from ...values.codec import to_json
+from ...values.fast_dataclass import dataclass
 from ..memfd import keep_in_memory
 from ..processes.spawn import Command
 from ..program.program_files import directory_of

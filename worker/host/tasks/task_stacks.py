@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from ... import task_files
+from ...protocol import task_files
 from ..processes import process_groups, process_state
 from .log_files import TaskOutput
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
-from ...cpu_cores import count_cores
+from ...machine.cpu_cores import count_cores
 from ...protocol.messages import TemplateOrder
-from ...task_environment import default_environment
+from ...protocol.task_environment import default_environment
 
 
 def compose_for_template(template: TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:

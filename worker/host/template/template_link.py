@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing import Protocol
 
-from ...fast_dataclass import dataclass
+from ...values.fast_dataclass import dataclass
 from ..loop import Loop
 from ..memfd import keep_in_memory
 from ..processes import process_groups

@@ -39,7 +39,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ...task.own_process import reseed
+from ...machine.own_process import reseed
 from ..processes.process_setup import SetupError, enter, name_process
 from . import MESSAGE_BYTES
 from .safety import Safety, open_files

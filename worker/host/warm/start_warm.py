@@ -16,7 +16,7 @@ def _serve(fd: int, directory: str, idle_s: float, preload: list[str]) -> dict[s
     """Returns in a task only, with its order."""
     from _orch_worker.host.processes import lifeline, process_setup  # type: ignore[import-not-found]
     from _orch_worker.host.warm import warm_server  # type: ignore[import-not-found]
-    from _orch_worker.task.own_process import set_parent_death_signal  # type: ignore[import-not-found]
+    from _orch_worker.machine.own_process import set_parent_death_signal  # type: ignore[import-not-found]
 
     def report(message: dict[str, object]) -> None:
         with os.fdopen(fd, "w") as file:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ... import clock
+from ...machine import clock
 from ...protocol.messages import TemplateOrder
 from ...protocol.orders import Program
 from .. import agent

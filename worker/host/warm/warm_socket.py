@@ -21,7 +21,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ... import clock
+from ...machine import clock
 from ..memfd import keep_in_memory
 
 SOCKET = "warm"

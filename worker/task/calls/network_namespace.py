@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import Any
 
-from ...task_environment import bypass_proxies
+from ...protocol.task_environment import bypass_proxies
 
 _CLONE_NEWNET = 0x40000000
 """`os.unshare` is there from Python 3.12 on."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...protocol.codec import to_json
-from ...words import count_of
+from ...values.codec import to_json
+from ...values.words import count_of
 from ..context import Context, context
 from ..import_hooks import print_once
 from ..strategy import strategy_builder

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...data_files import element_counts, matching
-from ...words import count_of
+from ...values.words import count_of
 from ..context import context
 from ..import_hooks import print_once
 from ..strategy import strategy_builder

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from ... import task_files
+from ...protocol import task_files
 from ..import_hooks import print_once, replace
 
 POLL_S = 1.0

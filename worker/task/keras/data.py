@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from ...words import few
+from ...values.words import few
 from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...protocol.codec import to_json
+from ...values.codec import to_json
 from ..context import Context, context
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 
+from ...machine.tpu_host import is_tpu_vm
 from ...settings.tpu_settings import LOCAL, TpuSettings, target
-from ...tpu_host import is_tpu_vm
 from .. import import_hooks
 
 TYPE_CHECKING = False

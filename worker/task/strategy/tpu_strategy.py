@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ... import tpu_host
+from ...machine import tpu_host
+from ...protocol.task_environment import bypass_proxies
 from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, TpuSettings, target
-from ...task_environment import bypass_proxies
-from ...words import count_of
+from ...values.words import count_of
 from .. import failure
 from .strategy_builder import TpuError
 

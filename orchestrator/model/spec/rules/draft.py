@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import TASK_TYPES
+from worker.values.fast_dataclass import dataclass
 
 from ... import strategies
 from ...strategies import Strategy

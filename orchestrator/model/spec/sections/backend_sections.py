@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
+from worker.values.fast_dataclass import dataclass
 
 from ..derive import make, struct_of
 from ..kinds import Listing, OneOf, Struct, Text
@@ -51,7 +51,7 @@ class BackendSpec:
 
     @staticmethod
     def class_of(data: Mapping[str, Any]) -> Section:
-        """The class of a value's plain data (see worker/protocol/codec.py)."""
+        """The class of a value's plain data (see worker/values/codec.py)."""
         return BACKENDS.get(str(data.get("type", "local")), BackendSpec)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 from ... import device_names
 from ..findings import quoted, shown

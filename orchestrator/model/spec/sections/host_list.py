@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
+from worker.values.fast_dataclass import dataclass
 
 from ....errors import Problem
 from ..derive import Named

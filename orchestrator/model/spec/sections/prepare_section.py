@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
+from worker.values.fast_dataclass import dataclass
 
 from ..kinds import ANY_TEXT, JsonSchema, Text
 from ..tree import Node, refusal

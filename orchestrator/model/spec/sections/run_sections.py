@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Program
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.declare import setting
 from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import KerasSettings
 from worker.settings.tpu_settings import TpuSettings
+from worker.values.fast_dataclass import dataclass
 
 from ...strategies import DEFAULT, STRATEGIES, implied, named, with_section
 from ..kinds import NAME, WORKDIR, OneOf, PortRange

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import DATA_SERVICE, PREPARE
 from worker.settings.declare import Setting, setting
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.input_settings import InputSettings
+from worker.values.fast_dataclass import dataclass
 
 from ...strategies import which, with_tasks
 from ..derive import plain, struct_of

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from worker.fast_dataclass import dataclass
+from worker.values.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

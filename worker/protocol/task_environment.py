@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, MutableMapping
 
-from .protocol.codec import to_json
-from .protocol.messages import StartTasks, TaskOrder
-from .protocol.task_id import TaskId
-from .settings.task_settings import VARIABLE
-from .words import few
+from ..settings.task_settings import VARIABLE
+from ..values.codec import to_json
+from ..values.words import few
+from .messages import StartTasks, TaskOrder
+from .task_id import TaskId
 
 EXEC_LIMIT = 100_000
 """The longest TF_CONFIG (bytes) in an environment for exec. The kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from worker import cpu_cores
+from worker.machine import cpu_cores
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from .protocol.messages import WorkdirState
+from ..protocol.messages import WorkdirState
 
 GIT_S = 10.0
 """How long git may take, in seconds. After that, orch takes the directory for one that is not in git."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.excerpts import LIMIT, LINE, shorten, shorten_line
+from worker.values.excerpts import LIMIT, LINE, shorten, shorten_line
 
 
 def test_a_text_keeps_its_ends() -> None:
