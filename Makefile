@@ -19,6 +19,7 @@ DRAWS_ARGS ?= --draws 3000 --seed 1001 --minutes 60
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.ready-benchmarks
+DOCS_READY := .venv/.ready-docs
 INSTALL := $(BIN)/python -m pip --require-virtualenv install --quiet --no-input --disable-pip-version-check
 
 # The release of tf-keras that fits the TensorFlow that was installed: 2.21.0 for 2.21.1.
@@ -29,7 +30,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help demo test hosts lint types format bench judge chaos matrix corners clean
+.PHONY: help demo test hosts lint types format docs links bench judge chaos matrix corners clean
 .NOTPARALLEL:
 
 help:
@@ -38,6 +39,8 @@ help:
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
+	@echo 'make docs     the pages of docs/ as a site: build/docs/index.html; a link or an anchor that leads nowhere is an error'
+	@echo 'make links    the links of the pages to other sites: needs the Internet'
 	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
 	@echo 'make judge    all of Keras on several workers beside one process; writes the table of docs/keras.md'
 	@echo '              (JUDGE_ARGS="--areas losses --worlds one,two" chooses)'
@@ -79,6 +82,16 @@ types: $(READY)
 format: $(READY)
 	@$(BIN)/python -m ruff check --fix .
 	@$(BIN)/python -m ruff format .
+
+# -n: also references that Sphinx would let pass. The pages are few, so all of them are read each time.
+SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -E -c docs -d build/doctrees
+
+docs: $(DOCS_READY)
+	@$(SPHINX) -b html . build/docs
+	@echo 'the documentation: build/docs/index.html'
+
+links: $(DOCS_READY)
+	@$(SPHINX) -b linkcheck . build/links
 
 bench: $(BENCH_READY)
 	@for name in help_cpu relay verdict plan placement shards startup restart steptime keras testing input ssh; do \
@@ -122,3 +135,7 @@ $(READY): pyproject.toml Makefile
 $(BENCH_READY): $(READY)
 	@$(INSTALL) --editable '.[benchmarks]'
 	@touch $(BENCH_READY)
+
+$(DOCS_READY): $(READY)
+	@$(INSTALL) --editable '.[docs]'
+	@touch $(DOCS_READY)

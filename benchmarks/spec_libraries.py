@@ -4,7 +4,7 @@
     python -m benchmarks.spec_libraries --rounds 20
 
 Each library gets a model of orch.yaml's size (12 sections, 75 fields) and is measured in fresh interpreters that have already imported
-what orch imports anyway; the libraries take turns, and the median is printed. The decision is in docs/settings.md.
+what orch imports anyway; the libraries take turns, and the median is printed. The decision is in docs/adding-a-setting.md.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Run:
 
     @property
     def run_dir(self) -> Path:
-        """The directory of the run; docs/how-it-works.md lists its files."""
+        """The directory of the run; docs/files.md lists its files."""
         return self._run.path
 
     # --- the end -------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ COMMANDS = dict(commands())
 
 def check_command_line(line: str) -> None:
     """Parse a command line of orch as Click does; fail for an unknown command, option or argument. Nothing is run."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(re.sub(r"^orch help (\w+)", r"orch \1 --help", line), comments=True)
     command: click.Command = cli.orch
     while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
         words = words[1:]

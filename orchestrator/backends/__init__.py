@@ -1,4 +1,4 @@
-"""Places where tasks can run. A backend knows one kind of place, and no policy; docs/backends.md says how one is added.
+"""Places where tasks can run. A backend knows one kind of place, and no policy; docs/adding-a-backend.md says how one is added.
 
 A backend is one module with a `make`, and its line in `MODULES`. No other module knows the name, the settings or the words of the place.
 Several backends share the modules beside them: `remote_worker` brings worker/ to a host over a byte channel, `interpreters` finds the
