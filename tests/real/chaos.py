@@ -29,6 +29,7 @@ import psutil
 from tests.clock import Clock
 from tests.live import PATIENCE_S
 from tests.real.programs import SUM
+from worker import task_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("start", "training", "checkpoint", "shutdown")
@@ -101,7 +102,7 @@ class Fault:
     """What is done to whom, and what has to come of it.
 
     `restarted`: a second attempt makes it good. `hangs`: nobody dies of it. `disk`, `clock`: the run has one of its
-    own, a small one and one that is set.
+    own, one of this size and one that is set. `paused`: the console is a pipe that nobody reads during the training.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Fault:
     options: tuple[str, ...] = ()
     paused: bool = False
     hangs: bool = False
-    disk: bool = False
+    disk: str = ""
     clock: bool = False
 
 
@@ -165,6 +166,15 @@ class Life:
         assert parent is not None
         assert any(word.endswith(("template/start_template.py", "warm/start_warm.py")) for word in parent.cmdline())
         return parent
+
+    def ask(self, line: bytes) -> None:
+        """Put a line into the pipe for requests, or the part of the line for which there is room."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self.run / "control", os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(fd, line)
+            finally:
+                os.close(fd)
 
     def _wait(self, ready: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -231,6 +241,54 @@ def _nothing(life: Life, draw: random.Random) -> None:
     pass
 
 
+def _put_odd_files(life: Life, draw: random.Random) -> None:
+    """As any program may: in the place of what a task writes for its agent, and into the directories for temporary files."""
+    _in_phase(life, draw)
+    log_dir = life.run / "attempt-1" / life.target
+    names = draw.sample((task_files.REPORTS, task_files.STACKS, task_files.ENDED, task_files.ERROR, task_files.OTHER_TF_CONFIG), 3)
+    for path in (*(log_dir / name for name in names), *(found / "odd" for found in (life.directory / "tmp").glob("orch-*"))):
+        with contextlib.suppress(OSError):  # its owner has removed it, or made it again
+            path.unlink(missing_ok=True)
+            subprocess.run(["sh", "-c", f"{draw.choice(ODD_FILES)} 2>&-", "sh", path], check=False)
+    life.ask(b'{"ask": "stacks"}\n')
+
+
+def _ask_badly(life: Life, draw: random.Random) -> None:
+    _in_phase(life, draw)
+    for line in draw.sample(BAD_REQUESTS, 4):
+        life.ask(line)
+
+
+def _read_requests(life: Life, draw: random.Random) -> None:
+    """As `cat control` does: each request comes to one of two readers."""
+    _in_phase(life, draw)
+    with open(os.open(life.run / "control", os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        until = time.monotonic() + draw.uniform(0.1, 2.0)
+        while time.monotonic() < until:
+            life.ask(b'{"ask": "stacks"}\n')
+            pipe.read(100)
+            time.sleep(0.01)
+
+
+def _close_console(life: Life, draw: random.Random) -> None:
+    """As `orch up | head` does."""
+    _in_phase(life, draw)
+    assert life.process.stdout is not None
+    life.process.stdout.close()
+
+
+ODD_FILES = ("mkfifo $1", "ln -s /dev/zero $1", "mkdir $1", "truncate -s 3G $1", "mknod $1 c 1 5", "ln -s $1 $1")
+BAD_REQUESTS = (
+    b'{"ask": "signal", "task": "worker-0", "number": true}\n',
+    b'{"ask": "signal", "task": "worker-9", "number": 9}\n',
+    b'{"ask": "stop", "reason": 1, "now": "yes"}\n',
+    b"\n" * 60_000,
+    b"[" * 4000 + b"\n",
+    b"x" * 20_000 + b"\n",
+    b"\xff\x00\n",
+    b'{"ask": "sta',  # the next request is part of this line
+)
+
 RESTART = ("--max-restarts", "1", "--grace", "1")
 HANG = ("--hang-timeout", "12")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
@@ -250,8 +308,19 @@ FAULTS = (
     Fault("controller -INT", _signal_other(_controller, signal.SIGINT), 130, options=("--grace", "1")),
     Fault("controller -STOP, -CONT", _signal_other(_controller, signal.SIGSTOP, signal.SIGCONT), 0),
     Fault("paused console", _nothing, 0, paused=True),
+    Fault("console closed", _close_console, 0, paused=True),
+    Fault("odd files", _put_odd_files, 0),
+    Fault("bad requests", _ask_badly, 0),
+    Fault("another reader", _read_requests, 0),
     Fault("clock set", _set_clock, 0, options=("--hang-timeout", "600", "--start-timeout", "600", "--timeout", "600"), clock=True),
-    *([Fault("full disk", _fill_disk, 125, disk=True, options=("--grace", "1"))] if os.geteuid() == 0 else []),  # it takes a mount
+    *(
+        [  # these take a mount
+            Fault("full disk", _fill_disk, 125, disk="4m", options=("--grace", "1")),
+            Fault("disk full at the start", _nothing, 125, disk="60k", options=("--grace", "1")),
+        ]
+        if os.geteuid() == 0
+        else []
+    ),
 )
 
 
@@ -272,7 +341,7 @@ def try_once(fault: Fault, seed: int, aim: Aim | None = None, env: Mapping[str, 
         (directory / "tmp").mkdir()
         if fault.disk:
             (directory / ".orch").mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory / ".orch")], check=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={fault.disk}", "none", str(directory / ".orch")], check=True)
         padding = 20_000 if fault.paused else draw.choice((0, 100, 5000))  # more than a pipe holds
         command, env = _command(fault, padding), {**(env or _environment(directory))}
         litter = Path(env["TMPDIR"])
@@ -285,22 +354,21 @@ def try_once(fault: Fault, seed: int, aim: Aim | None = None, env: Mapping[str, 
             out = subprocess.PIPE if fault.paused else said
             process = subprocess.Popen(command, cwd=directory, env=env, stdout=out, stderr=subprocess.STDOUT)
         life = Life(directory, process, aim)
+        code: int | None = None
         try:
             fault.act(life, draw)
             (directory / "acted").touch()
-            if fault.paused:
+            if fault.paused and process.stdout is not None and not process.stdout.closed:
                 life.wait_for("shutdown", "worker-0")
                 (directory / "said").write_bytes(process.communicate(timeout=PATIENCE_S)[0])
             code = process.wait(PATIENCE_S)
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             verdict.wrong.append(f"{error}\n{(directory / 'said').read_text(errors='replace')[-3000:]}")
-            code = None
         finally:
-            run_id = life.run.name
-            _look_for_orphans(verdict, run_id, grace_s=AGENT_ENDS_S if code in (-signal.SIGKILL, 125) else 0.0)
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            _look_for_orphans(verdict, life.run.name, grace_s=AGENT_ENDS_S if code in (-signal.SIGKILL, 125, None) else 0.0)
         if code is not None:
             _judge(verdict, fault, life, code)
             left = [*({*litter.iterdir()} - before), *_temporary_files(life, code)]
@@ -354,12 +422,16 @@ def _temporary_files(life: Life, code: int) -> Iterator[Path]:
 
 
 def _judge_cause(verdict: Verdict, fault: Fault, life: Life) -> None:
+    if fault.disk:
+        text = (life.directory / "said").read_text(errors="replace")  # result.json may have found no room either
+        if "no space left" not in text.lower():
+            verdict.wrong_causes += 1
+            verdict.wrong.append("the full disk is not named as the cause")
+        return
     result = json.loads((life.run / "result.json").read_text())
     causes = [past["cause"] for past in result["past"]] + [result["cause"]] * (result["cause"] is not None)
     said = [(cause["task"], cause["what"]) for cause in causes]
-    if fault.disk:
-        good = "no space left" in json.dumps(result["cause"]).lower()
-    elif fault.hangs:
+    if fault.hangs:
         # TensorFlow itself may find out first, by its heartbeats: then it is a peer that fails, of the loss of the one that hangs.
         good = len(said) == 1 and ("--hang-timeout" in said[0][1] or causes[0]["suspect"] == life.target)
     elif fault.name.startswith("task"):
