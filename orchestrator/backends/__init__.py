@@ -62,6 +62,8 @@ class Imports:
     env: Mapping[str, str]
     """The spec's variables, over those of this process."""
     cwd: str
+    private_network: bool = False
+    """See `Hello.private_network`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,5 +43,5 @@ def transport_here(python: str, spec: ClusterSpec | None = None) -> Transport:
     imports = None
     # Of a command whose spec names no modules, nobody knows what it imports.
     if spec is not None and spec.imported_ahead and (spec.preload is not None or spec.program.kind != "command"):
-        imports = Imports(spec.imported_ahead, spec.env, spec.workdir)
+        imports = Imports(spec.imported_ahead, spec.env, spec.workdir, spec.network == "private")
     return Transport((python, "-I", start), imports=imports)

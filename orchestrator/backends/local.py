@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
 from ..errors import Problem
@@ -18,6 +19,8 @@ class Local:
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
+        if spec.network == "private" and sys.platform != "linux":
+            return (Problem("network", "a private network takes Linux, which has network namespaces", "leave it out"),)
         return ()
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:

@@ -36,9 +36,10 @@ class WarmAgent:
         self.returncode: int | None = None
         assert transport.imports is not None
         wanted = describe_request(transport.argv[0], transport.imports.preload, transport.imports.cwd, transport.imports.env)
+        here = {"inherited": read_inherited(), "private_network": transport.imports.private_network}
         self._channel, agents = socket.socketpair()
         with agents:
-            self._connection = warm_socket.ask_for_agent({**wanted, "inherited": read_inherited()}, agents.fileno(), stderr)
+            self._connection = warm_socket.ask_for_agent({**wanted, **here}, agents.fileno(), stderr)
 
     async def connect(self) -> str:
         """Wait for the agent, and open its channel in the loop that runs now. Returns a line for the user. Raises `NotUsedError`."""

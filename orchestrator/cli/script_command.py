@@ -22,7 +22,7 @@ GROUPS = {
     "Devices": ("defaults.devices",),
     "Input": ("input",),
     "Limits and restarts": ("timeouts", "restart", "fail_on_nan"),
-    "Where the tasks run": ("backend", "ports", "hostfile"),
+    "Where the tasks run": ("backend", "ports", "network", "hostfile"),
     "Output": ("defaults.log_level", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
 }
 """The headings of a help text. Below each: keys of orch.yaml, and parameters of options that are no settings."""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,25 @@ def test_a_host_without_tensorflow_is_told_how_to_get_it(orch: Orch, without_ten
     assert done.out.endswith("a run would fail here\n")
     assert max(len(line) for line in done.out.splitlines() if "/" not in line) <= 80
     assert "\x1b" not in done.out
+
+
+LIMITED = ("unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_net_namespaces; exec "$@"', "sh")
+
+
+@pytest.mark.skipif(subprocess.run([*LIMITED, "true"], capture_output=True).returncode != 0, reason="NOT TESTED: no user namespaces here")
+def test_a_private_network_is_tried_before_a_run_and_refused_in_words(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [*LIMITED, sys.executable, "-m", "orchestrator", *words, "--no-python", "/bin/true"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    why = "a private network cannot be made here: the kernel's limit of namespaces is reached"
+    done = run("doctor", "--json", "--network", "private")
+    finding = of_topic(json.loads(done.stdout), "network")
+    assert (done.returncode, finding["severity"], finding["what"]) == (1, "error", why)
+    assert "user.max_net_namespaces" in finding["remedy"]
+    assert [one for one in json.loads(run("doctor", "--json").stdout)["findings"] if one["topic"] == "network"] == []
+    done = run("up", "--network", "private")
+    assert (done.returncode, f"host local: {why}; " in done.stderr) == (125, True)
 
 
 def test_a_program_that_is_not_python_needs_no_tensorflow(orch: Orch, without_tensorflow: str) -> None:

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.backends import local
+from orchestrator.model.spec import ClusterSpec, TaskSpec
 from tests.conftest import Orch
+from worker.protocol.messages import Program
 
 Script = Callable[..., Path]
 
@@ -216,9 +220,19 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
     for words, env, said in (
         (["-H", "hostB", "--hostfile", "others"], {}, "both -H and --hostfile name hosts; give one of them"),
         (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts: are for backend ssh, not local"),
+        (["--network", "private"], {}, "network: private: the tasks of backend ssh need the network between the hosts"),
         ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; give one of them"),
     ):
         assert said in orch("plan", "show.py", *words, env=env, check=2).err
+
+
+def test_a_system_without_network_namespaces_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    program = Program("script", "show.py")
+    spec = ClusterSpec("one", "none", program, (TaskSpec("worker", 1),), str(tmp_path), network="private")
+    (problem,) = local.make().problems(spec)
+    assert problem.message == "a private network takes Linux, which has network namespaces"
+    assert local.make().problems(replace(spec, network="host")) == ()
 
 
 def test_env_flags_go_over_the_files_variables(orch: Orch, tmp_path: Path) -> None:

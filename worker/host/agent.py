@@ -177,6 +177,10 @@ class Agent:
     def _acquire(self, hello: messages.Hello) -> str:
         """Acquire the ports, and a directory for the output. Returns why this host cannot be used; empty: it can be used."""
         try:
+            if hello.private_network:
+                from .network import private_network
+
+                private_network.enter()
             self._held = held_ports.hold(hello.ports, hello.port_range)
             if hello.shared_dir is None:
                 from . import scratch_directory
@@ -195,6 +199,8 @@ class Agent:
         """Send the facts, before any other frame of this host."""
         self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
+        if hello.private_network:
+            self._note("the tasks have a network of their own: nothing outside reaches them, and they reach nothing outside")
         if found.problem:
             self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if checks.template is not None and not (facts.trouble or checks.problems):

@@ -23,6 +23,7 @@ from ..values.redact import disclose
 from .gpu import gpu_driver
 from .host_facts import CGROUPS
 from .loop import Loop
+from .network import private_network
 
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
@@ -42,6 +43,7 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "name_problem": _look_up(socket.gethostname())[1],
         "localhost": _look_up("localhost")[0],
         "ports": _ports(ports),
+        "private_network_problem": private_network.find_obstacle(),
         "nvidia": _nvidia(),
         "tpu_chips": count_chips(),
     }

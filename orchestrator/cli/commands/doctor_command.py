@@ -77,6 +77,7 @@ def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
         spec.size,
         shares={name: len(tasks) for name, tasks in plan.place(spec, slots_of(hosts)).items()},
         ports=spec.ports,
+        private_network=spec.network == "private",
         gpus=any(wish.count or wish.ids for wish in asked),
         needs_tensorflow=bool(spec.data_workers) or spec.program.kind != "command",
         data_service=bool(spec.data_workers),

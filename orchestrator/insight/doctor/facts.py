@@ -63,6 +63,8 @@ class Machine:
     run_dir: Disk
     ports: Ports
     nvidia: Nvidia = Nvidia()
+    private_network_problem: str = ""
+    """Why no private network can be made, and what helps."""
     name_problem: str = ""
     """Why the host's own name has no address."""
     localhost: tuple[str, ...] = ()

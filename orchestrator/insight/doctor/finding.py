@@ -43,6 +43,8 @@ class Wanted:
     """The number of tasks on each host, by name; a host that is not named has one."""
     ports: tuple[int, int] | None = None
     """The first and the last port of the spec's range."""
+    private_network: bool = False
+    """Whether the spec asks for ``network: private``."""
     gpus: bool = False
     """Whether the spec asks for GPUs."""
     needs_tensorflow: bool = True

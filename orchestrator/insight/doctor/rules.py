@@ -102,9 +102,14 @@ def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
         reasons = ", ".join(sorted(set(ports.busy.values()))) or "the range ends"
         why = f"{tasks} tasks need a port each here; the others: {reasons}"
         yield error("ports", what, why, "ask for a wider range (ports:, --ports), or for none")
-    if wanted.strategy:
+    if wanted.private_network:
+        if machine.private_network_problem:
+            what, _, how = machine.private_network_problem.partition("; ")
+            yield error("network", what, "network: private puts the tasks into a network namespace", how or "leave out network: private")
+    elif wanted.strategy:
         why = "the servers run every graph that they receive, and check no sender"
-        yield note("ports", "TensorFlow's servers listen on every interface", why, "close this host's ports to untrusted networks")
+        how = "close this host's ports to untrusted networks; on one machine: --network private"
+        yield note("ports", "TensorFlow's servers listen on every interface", why, how)
 
 
 def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from ...machine import clock
 from ...protocol.messages import TemplateOrder
 from ...protocol.orders import Program
 from .. import agent
+from ..network import private_network
 from ..processes.lifeline import become_subreaper, hold_lifeline
 from ..processes.process_setup import find_env_slot, redirect, write_env_slot
 from ..program import keras_use, program_files
@@ -206,6 +207,8 @@ class WarmProcess:
                 send(connection, {"refused": why})
                 os._exit(0)
             caller_state.apply_inherited(description["inherited"], description["env"])
+            if description["private_network"]:
+                private_network.enter()  # the template below, too
             for number in (1, 2):
                 os.dup2(stderr, number)
             os.close(stderr)

@@ -35,6 +35,12 @@ def _backend_is_whole(draft: Draft) -> Iterator[Complaint]:
         yield "backend", *complaint
 
 
+def _network_can_be_private(draft: Draft) -> Iterator[Complaint]:
+    if draft.given.get("network") == "private" and not draft.backend.HAS_PRIVATE_NETWORK:
+        message = f"network: private: the tasks of backend {draft.backend.type} need the network between the hosts"
+        yield "network", message, "leave it out, and keep the hosts behind a firewall; or run on this machine alone"
+
+
 def _one_keras(draft: Draft) -> Iterator[Complaint]:
     mode, asked = draft.given.get("keras", {}).get("mode", ""), draft.given.get("defaults", {}).get("env", {})
     if mode in ("v3", "legacy") and LEGACY in asked and is_legacy(asked) != (mode == "legacy"):
@@ -62,6 +68,7 @@ _COUNTS = ("strategy", "tasks", "backend")
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...] = (
     (PROGRAM_KINDS, _one_program),
     (("backend",), _backend_is_whole),
+    (("network", "backend"), _network_can_be_private),
     (("keras", "defaults"), _one_keras),
     (("prepare",), _prepare_is_whole),
     (_COUNTS, lambda draft: draft.strategy.complaints(draft.counts)),

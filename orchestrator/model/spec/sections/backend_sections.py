@@ -36,6 +36,9 @@ class BackendSpec:
         flag="--backend",
     )
 
+    HAS_PRIVATE_NETWORK = False
+    """Whether the tasks can have a network that nothing outside reaches."""
+
     @property
     def named_slots(self) -> Mapping[str, int | None]:
         """The hosts in the spec, each with its slots; empty if only the backend knows its hosts."""
@@ -59,6 +62,8 @@ class BackendSpec:
 @dataclass(frozen=True, slots=True)
 class LocalSettings(BackendSpec):
     """This machine."""
+
+    HAS_PRIVATE_NETWORK = True
 
     @property
     def named_slots(self) -> Mapping[str, int | None]:

@@ -181,6 +181,13 @@ class ClusterSpec:
         flag="--ports",
         metavar="A-B",
     )
+    network: Literal["host", "private"] = setting(
+        "host",
+        "The network of the tasks. host: the machine's, where TensorFlow's ports are open to everybody who reaches the machine; "
+        "private: a network of their own (Linux, backend local), which nothing outside reaches. The tasks then reach nothing outside: "
+        "no download, no gs://.",
+        flag="--network",
+    )
     timeouts: Timeouts = setting(Timeouts(), "Limits of time.")
     collectives: CollectiveSettings = setting(
         CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
