@@ -11,6 +11,10 @@ import click
 import pytest
 
 from orchestrator import cli
+from orchestrator.cli.explanations import explanations
+from orchestrator.model.cause import remedies
+from orchestrator.model.run import not_finite
+from orchestrator.record.text import report
 from tests.conftest import ROOT, Orch
 
 DOCUMENTS = sorted(path for where in (".", "docs", "examples", "benchmarks") for path in (ROOT / where).glob("*.md"))
@@ -35,11 +39,15 @@ def commands(group: click.Group = cli.orch, words: str = "orch") -> Iterator[tup
 
 
 COMMANDS = dict(commands())
+COMMANDS_ALONE = {words.split()[-1] for words in COMMANDS}
 
 
 def check_command_line(line: str) -> None:
     """Parse a command line of orch as Click does; fail for an unknown command, option or argument. Nothing is run."""
-    words = shlex.split(re.sub(r"^orch help (\w+)", r"orch \1 --help", line), comments=True)
+    words = shlex.split(line, comments=True)
+    if words[:2] == ["orch", "help"]:
+        assert words[2] in COMMANDS_ALONE or words[2] in explanations(), line
+        return
     command: click.Command = cli.orch
     while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
         words = words[1:]
@@ -97,6 +105,20 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_files_that_are_named_exist(path: Path) -> None:
     named = re.findall(r"`((?:orchestrator|worker|tests|benchmarks|examples)/[\w/-]+\.\w+)`", path.read_text())
     assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+def test_each_remedy_has_a_heading_and_each_heading_a_remedy() -> None:
+    remedied = {remedy.about for remedy in remedies.every()} | {report.ABOUT_UNFORMED, not_finite.ABOUT}
+    assert set(explanations()) == remedied
+    assert all(len(text.splitlines()) > 2 for text in explanations().values())
+
+
+def test_orch_help_prints_the_part_of_the_page_that_a_report_names(orch: Orch) -> None:
+    said = orch("help", "the-disk-is-full", check=0).out
+    assert said.startswith("The disk is full\n")
+    assert "orch prune --keep 5" in said
+    assert "](" not in said
+    assert "there is no command 'the-disk-is-empty'" in orch("help", "the-disk-is-empty", check=2).err
 
 
 def test_every_page_is_in_the_index() -> None:

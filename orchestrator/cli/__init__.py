@@ -74,6 +74,9 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"]:
+            if len(args) == 2 and args[1] not in COMMANDS and (text := _explanation(args[1])):
+                click.echo(text)
+                ctx.exit()
             args = [*args[1:], "--help"]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
 
@@ -104,6 +107,13 @@ class Commands(click.Group):
             hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _explanation(name: str) -> str | None:
+    """What the documentation says about a failure that a report has named."""
+    from .explanations import explanations
+
+    return explanations().get(name)
 
 
 @click.group(cls=Commands, context_settings=SETTINGS)

@@ -166,7 +166,7 @@ def wrong_with(runs: dict[str, Path], example: str) -> str:
     if failure is None or failure_of(runs["2"], example) is not None:
         return "it does not fail with Keras 3, or it fails with Keras 2"
     before = said_before(example)
-    after = remedies.find(TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0")))
+    after = remedies.find(TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0"))).text
     is_named = before.startswith("train.py:2: Keras 3 has no ") and rows_of(before) & rows_of(after)
     is_right = is_named if example in EXAMPLES else not before and rows_of(after)
     keras_2 = "or use Keras 2: --keras legacy (if tf-keras is not installed: /py -m pip install --no-deps 'tf-keras~=2.21.0')"

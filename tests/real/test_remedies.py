@@ -76,7 +76,7 @@ def test_an_error_of_another_tensorflow_s_script_has_its_remedy(provoked: Path, 
         return
     failure = from_json(Failure, json.loads(path.read_text()))
     task = TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0"))
-    found = remedies.find(task)
+    found = remedies.find(task).text
     assert (expected in found) if expected else found == "", failure.message
     assert (
         "Keras 2:" not in found or "--keras legacy (if tf-keras is not installed: /py -m pip install --no-deps 'tf-keras~=2.21.0')" in found

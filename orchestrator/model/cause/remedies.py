@@ -2,12 +2,13 @@
 
 A remedy claims no more than is known: orch names memory as the reason of a kill only if the kernel has counted a kill. The texts are
 those of CPython and its errno table, TensorFlow 2.21 and Keras 3.15. Each was provoked once, except those of GPUs, which users have
-reported; tests/model/cause/test_remedies.py has them.
+reported; tests/model/cause/test_remedies.py has them. docs/why.md has a heading for each remedy, which `orch help HEADING` prints.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from worker.protocol.messages import Evidence
 from worker.protocol.task_id import DATA_SERVICE
@@ -19,163 +20,233 @@ from ..run.cluster import TaskStatus
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
 
-_TENSORFLOW_1 = (
+
+class Remedy(NamedTuple):
+    """What to do about a failure."""
+
+    about: str
+    """The anchor of the heading in docs/why.md."""
+    text: str
+
+
+NONE = Remedy("", "")
+
+_TENSORFLOW_1 = Remedy(
+    "names-of-tensorflow-1",
     "TensorFlow 2 has no such name; if the script is written for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command "
     "that comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script "
-    "takes from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)"
+    "takes from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
 )
-_TENSORBOARD = "TensorBoard is not installed in {python}: {python} -m pip install tensorboard; or leave its summaries and its callback out"
+_TENSORBOARD = Remedy(
+    "tensorboard-is-not-installed",
+    "TensorBoard is not installed in {python}: {python} -m pip install tensorboard; or leave its summaries and its callback out",
+)
 _USE_KERAS_2 = (
     "or use Keras 2: --keras legacy (if tf-keras is not installed: {keras_2}); "
     "a script that imports keras itself must import tf_keras instead"
 )
 
-_NO_KERAS_NAME = (
+_NO_KERAS_NAME = Remedy(
+    "a-name-that-keras-does-not-have",
     "Keras 3 has no such name, and neither has Keras 2 (tf-keras); if the name is one of an older Keras, take what Keras 3 has in its "
-    "place (https://keras.io/guides/migrating_to_keras_3)"
+    "place (https://keras.io/guides/migrating_to_keras_3)",
 )
+_KERAS_2_NAME, _NO_KERAS_2 = "names-of-keras-2", "keras-2-is-not-installed"
+_FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-taken", "a-crash-in-native-code"
 
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
     r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
-    r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator": (
+    r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator": Remedy(
+        "estimators",
         "Estimators are gone since TensorFlow 2.16: train with Keras or with a loop of your own "
-        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)"
+        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)",
     ),
     r"module 'tensorflow(?:\._api\.v2[\w.]*)?' has no attribute|cannot import name '\w+' from 'tensorflow'"
     r"|object has no attribute 'make_(?:one_shot|initializable)_iterator'|No module named 'tensorflow\.(?:examples|contrib)": _TENSORFLOW_1,
-    r"Keras cannot be imported\. Check that it is installed": (
+    r"Keras cannot be imported\. Check that it is installed": Remedy(
+        _NO_KERAS_2,
         "Keras 2 was requested (TF_USE_LEGACY_KERAS=1), but it is not installed for {python}. Unset the variable, or install it: {keras_2} "
-        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras"
+        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
     ),
-    r"No module named 'tf_keras'": "tf-keras (Keras 2) is not installed in {python}: {keras_2}",
-    **{removed.error: f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}" for removed in REMOVED_NAMES},
-    r"Argument\(s\) not recognized: \{": (
+    r"No module named 'tf_keras'": Remedy(_NO_KERAS_2, "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
+    **{
+        removed.error: Remedy(_KERAS_2_NAME, f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}") for removed in REMOVED_NAMES
+    },
+    r"Argument\(s\) not recognized: \{": Remedy(
+        _KERAS_2_NAME,
         "Keras 3 does not take this argument (https://keras.io/guides/migrating_to_keras_3); where Keras 2 does, leave it out, "
-        + _USE_KERAS_2
+        + _USE_KERAS_2,
     ),
     r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
     r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'": _NO_KERAS_NAME,
-    r"No module named '(?P<name>tensorflow\.[^']+)'": (
-        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py"
+    r"No module named '(?P<name>tensorflow\.[^']+)'": Remedy(
+        "a-module-that-tensorflow-does-not-have",
+        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py",
     ),
-    r"No module named 'horovod|cannot import name '\w+' from 'horovod": (
+    r"No module named 'horovod|cannot import name '\w+' from 'horovod": Remedy(
+        "horovod",
         "orch starts a cluster of TensorFlow (TF_CONFIG), and Horovod would find none of its own: with Horovod, each task would train "
-        "alone. Use tf.distribute.MultiWorkerMirroredStrategy() in the script, or start the script with horovodrun"
+        "alone. Use tf.distribute.MultiWorkerMirroredStrategy() in the script, or start the script with horovodrun",
     ),
     r"No module named 'tensorboard": _TENSORBOARD,
-    r"No module named '(?P<name>[^']+)'": (
-        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python"
+    r"No module named '(?P<name>[^']+)'": Remedy(
+        "a-module-is-not-installed",
+        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python",
     ),
-    r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": (
+    r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
+        _FIT,
         "fit() of Keras 3 does not work on several workers unless orch mends it, which it does for Keras 3.10 to 3.15 and not with "
-        f"--keras off: {INSTALL}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}"
+        f"--keras off: {INSTALL}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}",
     ),
-    r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset": (
+    r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset": Remedy(
+        "fit-with-parameter-servers",
         "fit() of Keras 3 does not work with parameter servers: write the training loop yourself (examples/parameter_server.py), "
-        + _USE_KERAS_2
+        + _USE_KERAS_2,
     ),
 }
 """Names and arguments that a module does not have: for exceptions of the types `_OF_NAMES` only."""
 _OF_NAMES = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError", "ValueError")
 OTHERS = {
     r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
-    r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": (
+    r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": Remedy(
+        "fewer-files-than-workers",
         "there are fewer files ({files}) than workers ({workers}): --auto-shard data, with which each worker reads all files and keeps its "
-        "share, or at least {workers} files"
+        "share, or at least {workers} files",
     ),
-    "Found an unshardable source dataset": (
-        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out"
+    "Found an unshardable source dataset": Remedy(
+        "a-dataset-without-files",
+        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out",
     ),
-    "No space left on device|Disk quota exceeded": "the disk is full: make room, or write somewhere else (orch's own files: --run-dir)",
-    r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU|Dst tensor is not initialized": (
-        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB"
+    "No space left on device|Disk quota exceeded": Remedy(
+        "the-disk-is-full", "the disk is full: make room, or write somewhere else (orch's own files: --run-dir)"
     ),
-    "OOM when allocating|MemoryError|bad_alloc": (
+    r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU"
+    r"|Dst tensor is not initialized": Remedy(
+        "out-of-gpu-memory",
+        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
+    ),
+    "OOM when allocating|MemoryError|bad_alloc": Remedy(
+        "out-of-memory",
         "the host's memory did not suffice: a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks "
-        "on this host"
+        "on this host",
     ),
-    "Address already in use|Could not start gRPC server": (
-        "a port was taken: let orch choose the ports (TF_CONFIG has them), or find who listens there: ss -ltnp"
+    "Address already in use|Could not start gRPC server": Remedy(
+        _PORT,
+        "a port was taken: let orch choose the ports (TF_CONFIG has them), or find who listens there: ss -ltnp",
     ),
-    "Too many open files": "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)",
-    "Collective ops must be configured at program startup": (
-        "make the strategy before anything else touches TensorFlow's devices, tensors included"
+    "Too many open files": Remedy(
+        "too-many-open-files", "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)"
     ),
-    r"Mixing different tf\.distribute\.Strategy objects": (
+    "Collective ops must be configured at program startup": Remedy(
+        "the-strategy-comes-too-late",
+        "make the strategy before anything else touches TensorFlow's devices, tensors included",
+    ),
+    r"Mixing different tf\.distribute\.Strategy objects": Remedy(
+        "made-outside-of-the-scope",
         "an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
-        "`with strategy.scope():`, as the model"
+        "`with strategy.scope():`, as the model",
     ),
-    "Shape mismatch in the collective instance": "the workers reduced tensors of different shapes: their batches or their models differ",
+    "Shape mismatch in the collective instance": Remedy(
+        "tensors-of-different-shapes", "the workers reduced tensors of different shapes: their batches or their models differ"
+    ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
-    r"SLURM_\w+ not found in environment|KeyError: 'SLURM_\w+'": (
+    r"SLURM_\w+ not found in environment|KeyError: 'SLURM_\w+'": Remedy(
+        "a-script-that-asks-slurm",
         "the script asks Slurm for its cluster, and Slurm did not start this task: orch has put the cluster into TF_CONFIG, which "
-        "tf.distribute.MultiWorkerMirroredStrategy() reads without a resolver"
+        "tf.distribute.MultiWorkerMirroredStrategy() reads without a resolver",
     ),
-    r"Please provide a TPU Name to connect to": "name the TPU: --tpu local for the TPU of this machine, or a name or an address",
-    r"TPUs not found in the cluster": (
+    r"Please provide a TPU Name to connect to": Remedy(
+        _NO_TPU, "name the TPU: --tpu local for the TPU of this machine, or a name or an address"
+    ),
+    r"TPUs not found in the cluster": Remedy(
+        _NO_TPU,
         "TensorFlow drives no TPU here: this needs a TPU and the package tensorflow-tpu (docs/tpu.md); to try the script on the CPU: "
-        "strategy = worker.strategy() in the script, and --fallback cpu"
+        "strategy = worker.strategy() in the script, and --fallback cpu",
     ),
-    r"Could not find callback with key=pyfunc_": (
+    r"Could not find callback with key=pyfunc_": Remedy(
+        "a-python-function-in-a-data-worker",
         "a py_function, a numpy_function or from_generator runs only in the process that made it, never in a data worker: "
-        "apply it after distribute()"
+        "apply it after distribute()",
     ),
 }
 """For exceptions of all types."""
 
-_LEFT_EARLY = "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())"
-_SERVER_LEFT = "a server must outlive the chief: server.join() in the script, or --serve"
+_LEFT_EARLY = Remedy(
+    "a-worker-that-ends-early",
+    "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())",
+)
+_SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --serve")
+_OWN_TF_CONFIG = Remedy(
+    "another-tf_config",
+    "leave TF_CONFIG to orch: the task's was not the one that orch gave it ({tf_config}), and somebody has its port",
+)
+_KILLED_FOR_MEMORY = Remedy(
+    "out-of-memory", "likely out of memory: {seen}; give the tasks less to hold, run fewer on this host, or raise the limit"
+)
 _BY_CODE = {
-    _SIGKILL: "orch did not send this SIGKILL by itself: a person, a program, a scheduler or a memory watchdog may have",
-    _SIGSEGV: "a crash in native code: the stacks that Python had are at the end of its stderr",
-    _SIGABRT: "native code gave up (abort): the reason stands at the end of its stderr",
-    _SIGBUS: "a crash in native code (SIGBUS): a memory-mapped file that was cut short, or a full /dev/shm",
-    _SIGILL: "the processor lacks an instruction that this TensorFlow was built with: install a build for this host",
-    126: "the program could not be executed: is it executable, and its first line right?",
-    127: "a program was not found: look at PATH in its environment",
+    _SIGKILL: Remedy(
+        "killed-by-sigkill", "orch did not send this SIGKILL by itself: a person, a program, a scheduler or a memory watchdog may have"
+    ),
+    _SIGSEGV: Remedy(_NATIVE, "a crash in native code: the stacks that Python had are at the end of its stderr"),
+    _SIGABRT: Remedy(_NATIVE, "native code gave up (abort): the reason stands at the end of its stderr"),
+    _SIGBUS: Remedy(_NATIVE, "a crash in native code (SIGBUS): a memory-mapped file that was cut short, or a full /dev/shm"),
+    _SIGILL: Remedy(_NATIVE, "the processor lacks an instruction that this TensorFlow was built with: install a build for this host"),
+    126: Remedy("a-program-that-cannot-run", "the program could not be executed: is it executable, and its first line right?"),
+    127: Remedy("a-program-that-cannot-run", "a program was not found: look at PATH in its environment"),
 }
+_STALLED = Remedy(
+    "a-task-that-stalls", "find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
+)
 
 
-def of_stalled(name: str) -> str:
+def every() -> tuple[Remedy, ...]:
+    """All remedies, before words are filled in."""
+    others = (_LEFT_EARLY, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _STALLED)
+    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others
+
+
+def of_stalled(name: str) -> Remedy:
     """The remedy for a task that others have lost, though the task has not ended."""
-    return f"find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
+    return Remedy(_STALLED.about, _STALLED.text.format(name=name))
 
 
-def find(task: TaskStatus, *, serves: bool = False) -> str:
-    """The remedy for the end of a task; empty if none is known. `serves`: the task is a server that must run until others are done."""
+def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
+    """The remedy for the end of a task, or `NONE`. `serves`: the task is a server that must run until others are done."""
     if task.code == 0 and task.type in DATA_SERVICE:
-        return ""  # orch runs these servers; a script cannot end them
+        return NONE  # orch runs these servers; a script cannot end them
     if task.code == 0:
         return _SERVER_LEFT if serves else _LEFT_EARLY
     evidence = task.evidence
     if evidence.out_of_memory:
-        return f"likely out of memory: {evidence.out_of_memory}; give the tasks less to hold, run fewer on this host, or raise the limit"
+        return Remedy(_KILLED_FOR_MEMORY.about, _KILLED_FOR_MEMORY.text.format(seen=evidence.out_of_memory))
     if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
-        return f"leave TF_CONFIG to orch: the task's was not the one that orch gave it ({evidence.tf_config}), and somebody has its port"
+        return Remedy(_OWN_TF_CONFIG.about, _OWN_TF_CONFIG.text.format(tf_config=evidence.tf_config))
     if task.failure is not None:
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
-        return "" if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
-    return _of_log(evidence.last_words, evidence) or _BY_CODE.get(task.code or 0, "")
+        return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
+    found = _of_log(evidence.last_words, evidence)
+    return found if found != NONE else _BY_CODE.get(task.code or 0, NONE)
 
 
-def _match(error: str, evidence: Evidence) -> str:
-    """The remedy for an error ``TYPE: message``; empty if there is none."""
+def _match(error: str, evidence: Evidence) -> Remedy:
+    """The remedy for an error ``TYPE: message``, or `NONE`."""
     # The patterns about names are long, and to compile them takes time.
-    for pattern, advice in (ABOUT_NAMES | OTHERS if error.startswith(_OF_NAMES) else OTHERS).items():
+    for pattern, remedy in (ABOUT_NAMES | OTHERS if error.startswith(_OF_NAMES) else OTHERS).items():
         if match := re.search(pattern, error):
             keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
-            return advice.format(python=evidence.python or "the tasks' Python", keras_2=keras_2, **match.groupdict())
-    return ""
+            words = {"python": evidence.python or "the tasks' Python", "keras_2": keras_2, **match.groupdict()}
+            return Remedy(remedy.about, remedy.text.format(**words))
+    return NONE
 
 
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(?=\w*(?:Error|bad_alloc)\b|terminate called after throwing an instance of)", re.MULTILINE)
 """The place before the name of an exception."""
 
 
-def _of_log(words: str, evidence: Evidence) -> str:
-    """The remedy for the last line of a log that looks like an exception."""
+def _of_log(words: str, evidence: Evidence) -> Remedy:
+    """The remedy for the last line of a log that looks like an exception, or `NONE`."""
     *_, last = None, *_ERROR.finditer(words)
-    return _match(words[last.end() :], evidence) if last else ""
+    return _match(words[last.end() :], evidence) if last else NONE

@@ -45,7 +45,7 @@ def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
     others = [Secondary(other.task, other.at, other.code, _describe(cluster, loss)) for other, loss in losses]
     task = cluster.tasks[cause.task]
     remedy = remedies.of_stalled(cause.suspect) if cause.suspect else remedies.find(task, serves=cluster.policy.role(task).serves)
-    cause = replace(cause, remedy=remedy, secondary=tuple(sorted(others, key=lambda other: other.at)))
+    cause = replace(cause, remedy=remedy.text, about=remedy.about, secondary=tuple(sorted(others, key=lambda other: other.at)))
     return replace(ending, cause=cause, exit_code=given_code(cause))
 
 

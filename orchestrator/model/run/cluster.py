@@ -157,6 +157,8 @@ class Cause:
     """The peer that `task` lost, if orch does not know that this peer failed."""
     remedy: str = ""
     """What to do, if orch knows."""
+    about: str = ""
+    """The heading of docs/why.md about the remedy, which `orch help` prints."""
     secondary: tuple[Secondary, ...] = ()
 
 

@@ -11,7 +11,9 @@ from .cluster import Cause, Cluster
 _WORDS = ("nan", "inf", "-inf")
 """The values in a report that JSON has no number for (worker/task/reports.py)."""
 _WHEN = ("epoch", "step")
-REMEDY = "a smaller learning rate, clipped gradients, or the data has such values; --fail-on-nan ends such a run"
+ABOUT = "a-loss-that-is-nan"
+"""The heading of docs/why.md."""
+REMEDY = f"a smaller learning rate, clipped gradients, or the data has such values; --fail-on-nan ends such a run; more: orch help {ABOUT}"
 
 
 def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, str]:

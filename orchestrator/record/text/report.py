@@ -32,6 +32,7 @@ LINE_CHARACTERS = 500
 """The most characters of a line that the report shows."""
 MESSAGE_LINES = 24
 """The most lines of an exception's message that the report shows."""
+ABOUT_UNFORMED = "no-cluster-was-formed"
 UNFORMED = (
     "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
 )
@@ -49,6 +50,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         lines += _describe_failure(cause, run, directory)
         lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect and cluster is not None else []
         lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
+        lines += [f"  more: orch help {cause.about}"] if cause.about else []
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines.append(f"  {cause.what}")
@@ -58,7 +60,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:
-        lines += [f"  warning: {verdict.warning}", f"  what to do: {UNFORMED}"]
+        lines += [f"  warning: {verdict.warning}", f"  what to do: {UNFORMED}", f"  more: orch help {ABOUT_UNFORMED}"]
     lines += [f"  {line}" for line in verdict.remarks]
     lines += [f"  still there: {left}" for left in verdict.remains]
     if verdict.outcome is not Outcome.SUCCEEDED:

@@ -144,23 +144,23 @@ def failed(kind: str, message: str) -> TaskStatus:
 
 @pytest.mark.parametrize(("kind", "message", "remedy"), FAILURES)
 def test_a_known_failure_has_its_remedy(kind: str, message: str, remedy: str) -> None:
-    assert remedy in remedies.find(failed(kind, message))
+    assert remedy in remedies.find(failed(kind, message)).text
 
 
 def test_where_python_names_the_right_word_orch_is_silent() -> None:
     message = "module 'keras.layers' has no attribute 'Dens'"
     task = failed("AttributeError", message)
-    assert "--keras legacy" not in remedies.find(task), "Keras 2 has no such name either: remedies.REMOVED_NAMES has those that it has"
+    assert "--keras legacy" not in remedies.find(task).text, "Keras 2 has no such name either: remedies.REMOVED_NAMES has those that it has"
     failure = Failure("AttributeError", message, f"Traceback …\nAttributeError: {message}. Did you mean: 'Dense'?\n", 1.0)
-    assert remedies.find(dataclasses.replace(task, failure=failure)) == ""
+    assert remedies.find(dataclasses.replace(task, failure=failure)).text == ""
 
 
 def test_every_remedy_is_reached() -> None:
     tasks = [failed(kind, message) for kind, message, _ in FAILURES]
-    all_advice = {*remedies.ABOUT_NAMES.values(), *remedies.OTHERS.values()}
+    all_advice = {remedy.text for remedy in (*remedies.ABOUT_NAMES.values(), *remedies.OTHERS.values())}
     tabled = {advice for advice in all_advice for removed in REMOVED_NAMES if removed.instead in advice}  # tests/real/test_keras_2.py
     for advice in all_advice - tabled:
-        assert any(_is_of(advice, remedies.find(task)) for task in tasks), advice
+        assert any(_is_of(advice, remedies.find(task).text) for task in tasks), advice
 
 
 def _is_of(advice: str, found: str) -> bool:
@@ -177,15 +177,15 @@ def test_where_the_version_of_tensorflow_is_not_known_the_command_says_so() -> N
     ("kind", "message"), [("ValueError", "boom"), ("KeyError", "'evaluator'"), ("OSError", "[Errno 5] Input/output error")]
 )
 def test_what_is_not_known_has_none(kind: str, message: str) -> None:
-    assert remedies.find(failed(kind, message)) == ""
+    assert remedies.find(failed(kind, message)).text == ""
 
 
 def test_a_killed_task_ran_out_of_memory_only_if_the_kernel_says_so() -> None:
     seen = Evidence(out_of_memory="the kernel killed a process in its memory cgroup")
-    assert remedies.find(TaskStatus("worker-0", "a", code=137, evidence=seen)).startswith(
+    assert remedies.find(TaskStatus("worker-0", "a", code=137, evidence=seen)).text.startswith(
         "likely out of memory: the kernel killed a process in"
     )
-    assert "out of memory" not in remedies.find(TaskStatus("worker-0", "a", code=137))
+    assert "out of memory" not in remedies.find(TaskStatus("worker-0", "a", code=137)).text
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_a_killed_task_ran_out_of_memory_only_if_the_kernel_says_so() -> None:
     ],
 )
 def test_a_program_that_is_not_python_is_judged_by_the_end_of_its_log(code: int, words: str, remedy: str) -> None:
-    found = remedies.find(TaskStatus("worker-0", "a", code=code, evidence=Evidence(last_words=words)))
+    found = remedies.find(TaskStatus("worker-0", "a", code=code, evidence=Evidence(last_words=words))).text
     assert (remedy in found) if remedy else found == ""
 
 
 def test_a_server_that_left_is_told_otherwise_than_a_worker() -> None:
     task = TaskStatus("worker-0", "a", code=0)
-    assert "--serve" in remedies.find(task, serves=True)
-    assert "same number of steps" in remedies.find(task)
+    assert "--serve" in remedies.find(task, serves=True).text
+    assert "same number of steps" in remedies.find(task).text

@@ -104,7 +104,7 @@ def test_the_verdict_has_every_field_and_the_reserve_is_given_back(tmp_path: Pat
     assert json.loads((run.path / "result.json").read_text())["cause"] == {
         "what": "no space", "at": 2.0, "task": "", "host": "", "code": None, "failure": None,
         "killed": False, "attempt": 1,
-        "suspect": "", "remedy": "", "secondary": [],
+        "suspect": "", "remedy": "", "about": "", "secondary": [],
     }  # fmt: skip
 
 
