@@ -37,7 +37,7 @@ from worker.values.fast_dataclass import dataclass
 
 from . import end_process
 from .backends import load
-from .errors import BROKEN, OrchError, UsageError
+from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
 from .model.spec import ClusterSpec
 from .model.spec.document import read
@@ -60,8 +60,7 @@ class Ended:
     """A run that is over, or was given up."""
 
     run: RunDir
-    cluster: Cluster | None
-    """None: there was no plan yet."""
+    cluster: Cluster
     verdict: Verdict
     error: OrchError | None = None
     """Why orch could not start the tasks, or could not go on."""
@@ -84,6 +83,8 @@ def run(rundir: RunDir, spec: ClusterSpec, viewer: Messages, *, handles_signals:
         rundir.hold()
         rundir.lock.sign()
         verdict = asyncio.run(_supervise(supervisor, rundir, handles_signals, owner))
+        if not supervisor.cluster.tasks and verdict.outcome in (Outcome.BROKEN, Outcome.FAILED) and verdict.cause is not None:
+            error = (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what)
     except Exception as reason:
         error = _in_words(rundir, reason)
         outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
@@ -129,9 +130,9 @@ def _without_record(rundir: RunDir, verdict: Verdict) -> Verdict:
     return Verdict(Outcome.BROKEN, BROKEN, verdict.attempt, verdict.started_at, verdict.ended_at, Cause(what, now()))
 
 
-def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) -> None:
+def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster) -> None:
     try:
-        durations = {} if cluster is None else timeline.durations(timeline.measure(rundir.read_events(milestones=True), cluster))
+        durations = timeline.durations(timeline.measure(rundir.read_events(milestones=True), cluster))
         rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
     except OSError as error:
         say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")

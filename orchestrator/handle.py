@@ -186,10 +186,9 @@ class Run:
     @property
     def tasks(self) -> dict[str, Task]:
         """The present state of each task; empty until the hosts have answered."""
-        cluster = self._cluster()
-        return {} if cluster is None else {name: _task(status) for name, status in cluster.tasks.items()}
+        return {name: _task(status) for name, status in self._cluster().tasks.items()}
 
-    def _cluster(self) -> Cluster | None:
+    def _cluster(self) -> Cluster:
         with self._lock:
             return self._progress.read()
 
@@ -266,7 +265,7 @@ class Run:
     def stacks(self) -> dict[str, str]:
         """The place in its Python code of each running task, such as ``in all_reduce (train.py:41)``. Waits for slow answers."""
         cluster, planned = self._cluster(), self._run.read_plan()
-        if cluster is None or planned is None:
+        if planned is None:
             return {}
         try:
             texts = stack_report.collect(self._run, planned, cluster, lambda: ask_running(self._run, "stacks"))
@@ -277,8 +276,8 @@ class Run:
 
     def _status(self, task: str) -> TaskStatus:
         cluster = self._cluster()
-        if cluster is None or task not in cluster.tasks:
-            known = f"tasks: {group_tasks(cluster.tasks)}" if cluster is not None else "it has no tasks yet"
+        if task not in cluster.tasks:
+            known = f"tasks: {group_tasks(cluster.tasks)}" if cluster.tasks else "it has no tasks yet"
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
 
@@ -291,7 +290,7 @@ def _task(status: TaskStatus) -> Task:
     return Task(status.name, status.host, status.state.value, status.attempt, status.pid, status.code, status.report)
 
 
-def _read_result(run: RunDir, tasks: Mapping[str, Task], cluster: Cluster | None) -> Result:
+def _read_result(run: RunDir, tasks: Mapping[str, Task], cluster: Cluster) -> Result:
     verdict = run.read_verdict()
     if verdict is None:
         what = f"the controller of {run.run_id} died before it could say how the run ended; logs: {run.path}"

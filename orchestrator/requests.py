@@ -50,13 +50,13 @@ def ask_running(rundir: RunDir, what: str, **more: object) -> None:
 def ask_restart(rundir: RunDir) -> int:
     """Ask for a restart of all tasks. Returns the number of the attempt that ends. Raises `UsageError` if no other attempt can follow."""
     cluster = rundir.read_cluster()
-    if cluster is None and rundir.lock.is_alive():
+    if cluster.awaits_plan and rundir.lock.is_alive():
         raise UsageError(f"{rundir.run_id} has {NO_TASKS_YET}")
-    is_ending = cluster is not None and (cluster.is_over or (cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster)))
+    is_ending = cluster.is_over or (cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster))
     if is_ending and rundir.lock.is_alive():  # also while only its output is still fetched
         raise UsageError(f"{rundir.run_id} is ending and cannot start again; orch up starts a new run")
     ask_running(rundir, "restart")
-    return cluster.attempt if cluster is not None else 1
+    return cluster.attempt
 
 
 def handle_requests(rundir: RunDir, supervisor: Supervisor) -> None:

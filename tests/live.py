@@ -19,7 +19,9 @@ import pytest
 
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
+from orchestrator.model.run import events, lifecycle
 from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.record.storage.event_log import to_line
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
 from worker.protocol.messages import Program
@@ -177,9 +179,12 @@ def kill(*processes: psutil.Process) -> None:
 
 
 def plan_for(run: RunDir, workers: int) -> None:
-    """Give a run its plan, as its controller does once all hosts have answered."""
+    """Give a run its plan, as its controller does once all hosts have answered: at the time 100."""
     spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", workers),), "/w")
-    run.write_plan(plan.make("one", spec, plan.place(spec, {"local": None}), [HostFacts("local", "127.0.0.1", 2)]))
+    planned = plan.make("one", spec, plan.place(spec, {"local": None}), [HostFacts("local", "127.0.0.1", 2)])
+    run.write_plan(planned)
+    with open(run.path / "events.jsonl", "ab") as file:
+        file.write(to_line(events.RunBegun(99.0, "one", lifecycle.policy_of(spec))) + to_line(lifecycle.begin(planned, 1, 100.0)))
 
 
 @contextlib.contextmanager

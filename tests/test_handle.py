@@ -73,7 +73,7 @@ def test_a_run_whose_directory_was_moved_is_read_and_asked_in_the_new_place(tmp_
         place = tmp_path / "elsewhere"
         rundir.path.rename(place)
         there = RunDir(place)
-        there.record(events.Launched(1, 1.0))
+        there.record(events.TaskFirstOutput("worker-0", 1, 101.0))
         there.append_output("worker-0", 1, "stdout", 0, b"hello\n")
         assert (run.run_dir, list(run.tasks)) == (place, ["worker-0"])
         run.restart()
@@ -83,7 +83,7 @@ def test_a_run_whose_directory_was_moved_is_read_and_asked_in_the_new_place(tmp_
         holder.kill()
         assert run.wait().outcome == "succeeded"
         assert [line.text for line in run.lines()] == ["hello"]
-        assert [event["event"] for event in run.events] == ["launched"]
+        assert [event["event"] for event in run.events] == ["run_begun", "planned", "task_first_output"]
         there.close()
 
 
@@ -94,7 +94,6 @@ def test_a_request_that_no_controller_can_act_on_is_refused(rundir: RunDir) -> N
         with pytest.raises(UsageError, match=f"{number} is no signal"):
             over(rundir).kill("worker-0", number)
     plan_for(rundir, 1)
-    rundir.record(events.Launched(1, 1.0))
     rundir.record(events.TaskStarted("worker-0", 1, 7, 2.0))
     with pytest.raises(UsageError, match="one is not running"):
         over(rundir).kill("worker-0")

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends import load
-from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.output.console import Console, Sink
 from orchestrator.record.output.log_view import LogView
@@ -123,11 +122,13 @@ def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path)
     spec = ClusterSpec("full", "none", Program("command", "true"), (TaskSpec("worker", 1),), str(tmp_path), preload=())
     console = Console(run, Sink(), LogView(()), quiet=True)
     try:
-        with pytest.raises(OrchError, match=r"cannot be recorded in .*: No space left on device; make room"):
-            asyncio.run(Supervisor(spec, load(spec), run, console).run())
+        verdict = asyncio.run(Supervisor(spec, load(spec), run, console).run())
     finally:
-        console.finish(None)
+        console.finish()
         os.close(run._events_fd)  # a controller keeps it open to its end
+    assert verdict.cause is not None
+    assert verdict.exit_code == 125
+    assert re.search(r"cannot be recorded in .*: No space left on device; make room", verdict.cause.what)
 
 
 def test_where_no_thread_can_be_started_a_run_is_refused_in_words(orch: Orch, script: Script, tmp_path: Path) -> None:

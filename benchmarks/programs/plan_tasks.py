@@ -12,6 +12,7 @@ import time
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.run import events, lifecycle
+from orchestrator.model.run.cluster import Cluster
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from worker.protocol.channel import encode
 from worker.protocol.messages import Program
@@ -35,8 +36,8 @@ def make(size: int) -> plan.Plan:
 
 def live(planned: plan.Plan) -> None:
     """Everything happens to every task: started, up, ended, swept."""
-    cluster = lifecycle.of_plan(planned)
-    cluster, _ = lifecycle.step(cluster, events.Launched(1, 0.0))
+    cluster, _ = lifecycle.step(Cluster(), events.RunBegun(0.0, planned.run_id, lifecycle.policy_of(planned.spec)))
+    cluster, _ = lifecycle.step(cluster, lifecycle.begin(planned, 1, 0.0))
     names = [str(task.id) for task in planned.tasks]
     for name in names:
         cluster, _ = lifecycle.step(cluster, events.TaskStarted(name, 1, 4711, 1.0))

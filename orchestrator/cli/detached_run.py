@@ -55,7 +55,7 @@ def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> in
     while True:
         code = process.poll()  # before the files are read: an ended controller writes no more
         cluster = progress.read()
-        has_started = cluster is not None and all(task.pid is not None for task in cluster.members)
+        has_started = bool(cluster.tasks) and all(task.pid is not None for task in cluster.members)
         if not quiet or (code and not has_started):
             with contextlib.suppress(OSError):  # as in `say`
                 click.echo(b"".join(messages.read_present()), nl=False, err=True)

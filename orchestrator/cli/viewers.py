@@ -8,13 +8,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from worker.machine.clock import now
-
 from ..controller import Ended
 from ..errors import UsageError
-from ..model.planning.plan import Plan
 from ..model.run.cluster import Cluster
-from ..model.run.events import Event, RunNoted
+from ..model.run.events import Event
 from ..record.output.console import Console, Sink
 from ..record.output.log_view import LogView
 from ..record.storage import event_log
@@ -38,7 +35,7 @@ class Terminal(Console):
         lines = ended.report()
         if self._view.folded_note:
             lines.insert(0, self._view.folded_note)
-        if self._verbose and ended.cluster is not None:
+        if self._verbose:
             lines.insert(0, timeline.slowest(timeline.measure(ended.run.read_events(milestones=True), ended.cluster)))
         self.conclude("".join(f"orch: {line}\n" for line in lines))
 
@@ -49,16 +46,8 @@ class JsonLines(Console):
     def __init__(self, run: RunDir) -> None:
         super().__init__(run, Sink(), LogView(()), quiet=True)
 
-    def on_plan(self, planned: Plan) -> None:
-        self._write_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]})
-        for note in planned.notes:
-            self.on_note(RunNoted(note, now()))
-
     def on_event(self, before: Cluster, after: Cluster, event: Event) -> None:
         self.write("stdout", event_log.to_line(event).decode("ascii"))
-
-    def on_note(self, note: RunNoted) -> None:
-        self.write("stdout", event_log.to_line(note).decode("ascii"))
 
     def end(self, ended: Ended) -> None:
         """The verdict, as in `result.json`, is the last line. A spec that was refused has none: the error, on stderr, says all."""
@@ -72,12 +61,12 @@ class JsonLines(Console):
 
 def _finish(console: Console, ended: Ended) -> None:
     """Shows all that is still to be shown, unless the user has asked twice for the end, or presses Ctrl-C now or pressed it before."""
-    if ended.cluster is not None and ended.cluster.stop_repeated:
+    if ended.cluster.stop_repeated:
         console.abandon()
     try:
         release_signals()
-        console.finish(ended.cluster)
+        console.finish(ended.cluster.tasks.values())
     except KeyboardInterrupt:
         console.abandon()
         with contextlib.suppress(KeyboardInterrupt):
-            console.finish(None)
+            console.finish()

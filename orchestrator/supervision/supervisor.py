@@ -18,9 +18,9 @@ from worker.values.words import few
 
 from ..backends import Backend
 from ..backends.connection.agent_link import LostError, Unasked
-from ..errors import DEADLINE, OrchError
+from ..errors import OrchError
 from ..model.run import deadlines, events, lifecycle, readiness, restarts
-from ..model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
+from ..model.run.cluster import Cluster, Phase, Verdict
 from ..model.spec import ClusterSpec
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Snapshots
@@ -47,12 +47,14 @@ class Supervisor:
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Messages) -> None:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
-        self.cluster: Cluster | None = None
-        """The cluster as it is now; None as long as there is no plan."""
+        self.cluster = Cluster()
+        """The cluster as it is now."""
         self._timer: asyncio.TimerHandle | None = None
         """Calls `_tick` at the next deadline."""
         self._reminded: set[str] = set()
         """The notes of what the run waits for, in this attempt."""
+        self._begun = 0
+        """The number of the newest attempt whose tasks were started."""
         self._disk_full = False
         self._is_host_lost = False
         self._asked_at_end = False
@@ -60,8 +62,7 @@ class Supervisor:
         self._outputs = LogCollector(spec, rundir, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
-        """Run the spec to its verdict. Raises `OrchError` if no task could be started."""
-        self._began_at = now()
+        """Run the spec to its verdict."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._fail)
         self._end: asyncio.Future[Verdict] = self._loop.create_future()
@@ -71,11 +72,8 @@ class Supervisor:
         self._reminder = self._loop.call_later(UNREADY_S, self._remind)
         try:
             verdict = await self._await_end()
-        except BaseException as error:
-            if isinstance(error, OrchError) and self.cluster is None:
-                await self._let_agents_go()  # each agent removes its own files
-            else:
-                await asyncio.gather(*(link.kill() for link in self._links.values()))
+        except BaseException:
+            await asyncio.gather(*(link.kill() for link in self._links.values()))
             raise
         await self._let_agents_go()
         self._outputs.write_marks()
@@ -86,31 +84,34 @@ class Supervisor:
 
     def _describe_missing(self) -> list[str]:
         """That somebody has removed output of the run, which no task notices: a line, if it is so."""
-        begun = self.cluster.attempt if self.cluster is not None and not self._disk_full else 0
+        begun = 0 if self._disk_full else self._begun
         missing = {f"attempt-{number}" for number in range(1, begun + 1)} - {f"attempt-{number}" for number in self._rundir.attempts()}
         names = sorted(missing) or self._outputs.missing()
         return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []
 
     async def _launch(self) -> None:
-        """Make the plan, and start the first attempt."""
+        """Make the plan of the attempt, and start the attempt."""
+        attempt = self.cluster.attempt
         try:
+            self._on_event(events.Allocated(attempt, tuple(self._preparation.hosts), now()))
             self._plan = await self._preparation.make_plan()
             self._rundir.write_plan(self._plan)
-            self.cluster = lifecycle.of_plan(self._plan)
-            self._viewer.on_plan(self._plan)
-            for note in self._preparation.notes():
+            self._on_event(lifecycle.begin(self._plan, attempt, now()))
+            for note in (*self._plan.notes, *self._preparation.notes()):
                 self.note(note)
-            self._on_event(events.Launched(1, now(), self._began_at))
+        except OrchError as error:
+            self._on_event(events.NotPlanned(str(error), error.exit_code, now()))
+        except OSError as error:
+            self._fail_to_write(error)
         except Exception as error:
-            self._give_up(error)
+            self._fail(self._loop, {"message": "", "exception": error})
 
     # --- the end ---------------------------------------------------------------------------------
 
     async def _await_end(self) -> Verdict:
-        """The verdict. Raises the reason of `_give_up`."""
+        """The verdict. Raises what `_fail` has got."""
         try:
-            self._on_event(events.RunBegun(self._began_at))
-            self._set_timer()
+            self._on_event(events.RunBegun(now(), self._rundir.run_id, lifecycle.policy_of(self._spec)))
             return await self._end
         finally:
             self._reminder.cancel()
@@ -125,26 +126,18 @@ class Supervisor:
             self._end.set_result(verdict)
             self._launching.cancel()
 
-    def _give_up(self, error: BaseException) -> None:
-        """The run cannot go on, for this reason. The first end counts."""
-        if not self._end.done():
-            self._end.set_exception(error)
-            self._launching.cancel()
-
-    def _finish_early(self, outcome: Outcome, code: int, what: str) -> None:
-        """The end of a run without a plan."""
-        at = now()
-        self._finish(Verdict(outcome, code, 1, self._began_at, at, Cause(what, at)))
-
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A mistake in orch, in a timer or in the handler of a signal or a frame: the run ends, for that work is not done."""
+        """A mistake in orch, such as in a timer or in the handler of a frame: the run ends at once, and without an event, which might fail
+        in the same way."""
         if self._end.done():
             loop.default_exception_handler(context)
-        self._give_up(context.get("exception") or OrchError(context["message"]))
+        else:
+            self._end.set_exception(context.get("exception") or OrchError(context["message"]))
+            self._launching.cancel()
 
     async def _let_agents_go(self) -> None:
         """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes."""
-        if self.cluster is None or self.cluster.is_due:
+        if self.cluster.is_due:
             self._limit_silence()
         # An agent without facts holds nothing yet.
         await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))
@@ -182,9 +175,7 @@ class Supervisor:
 
     def _on_lost(self, loss: LostError) -> None:
         self._is_host_lost = True
-        if self.cluster is None:
-            self._give_up(loss)
-        elif loss.overdue_s is None:
+        if loss.overdue_s is None:
             self._on_event(events.HostLost(loss.host, loss.reason, now()))
         else:
             self._on_event(events.HostLost(loss.host, f"{loss.reason}; its agent will stop its tasks", now(), now() - loss.overdue_s))
@@ -193,22 +184,18 @@ class Supervisor:
 
     def stop(self, reason: str, code: int) -> None:
         """End the run, for this reason and with this exit code. Asked again: at once, without the grace period."""
-        if self.cluster is None:
-            self._finish_early(Outcome.CANCELLED, code, reason)
-        elif self.cluster.is_over:
+        if self.cluster.is_over:
             self._leave_output()
         else:
             self._on_event(events.StopRequested(reason, code, now()))
 
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""
-        if self.cluster is not None:
-            self._on_event(events.RestartRequested(now()))
+        self._on_event(events.RestartRequested(now()))
 
     def show_stacks(self) -> None:
         """Request the stacks of all running tasks; each task writes them into its `stacks.txt`."""
-        if self.cluster is not None:
-            self._order(messages.ShowStacks(lifecycle.running_tasks(self.cluster)))
+        self._order(messages.ShowStacks(lifecycle.running_tasks(self.cluster)))
 
     def send_signal(self, task: str, number: int) -> None:
         """Send a signal to the processes of a task; nothing if the task does not run."""
@@ -222,30 +209,24 @@ class Supervisor:
 
     def _on_event(self, event: events.Event) -> None:
         """Record an event, step the cluster with it, show it, and perform the actions."""
-        if self.cluster is not None and isinstance(event, (events.TaskExited, events.Tick)):
+        if isinstance(event, (events.TaskExited, events.Tick)):
             self._find_checkpoint(self.cluster, event)
         self._record(event)
-        if isinstance(event, events.RunNoted):
-            self._viewer.on_note(event)
-        elif self.cluster is None:
-            if isinstance(event, events.HostBroken):  # its agent says so once
-                self._give_up(OrchError(f"host {event.host}: {event.reason}"))
-        else:
-            before = self.cluster
-            self.cluster, actions = lifecycle.step(before, event)
-            self._snapshots.keep(self.cluster, event.at)
-            self._viewer.on_event(before, self.cluster, event)
-            for action in actions:
-                self._perform(self.cluster, action)
-            is_stopping = self.cluster.phase is Phase.STOPPING and before.phase is not Phase.STOPPING
-            if is_stopping or isinstance(event, events.TaskExited):
-                self._expect_end(self.cluster)
-            if self.cluster.is_due and not before.is_due:
-                self._limit_silence()
-            if self.cluster.verdict is not None:
-                self._finish(self.cluster.verdict)
-            if self.cluster is not before or isinstance(event, events.Tick):
-                self._set_timer()
+        before = self.cluster
+        self.cluster, actions = lifecycle.step(before, event)
+        self._snapshots.keep(self.cluster, event.at)
+        self._viewer.on_event(before, self.cluster, event)
+        for action in actions:
+            self._perform(self.cluster, action)
+        is_stopping = self.cluster.phase is Phase.STOPPING and before.phase is not Phase.STOPPING
+        if is_stopping or isinstance(event, events.TaskExited):
+            self._expect_end(self.cluster)
+        if self.cluster.is_due and not before.is_due:
+            self._limit_silence()
+        if self.cluster.verdict is not None:
+            self._finish(self.cluster.verdict)
+        if self.cluster is not before or isinstance(event, events.Tick):
+            self._set_timer()
 
     def _perform(self, cluster: Cluster, action: events.Action) -> None:
         match action:
@@ -262,6 +243,7 @@ class Supervisor:
             link.order(order)
 
     def _start(self, cluster: Cluster, attempt: int, tasks: Collection[str]) -> None:
+        self._begun = attempt
         try:
             self._rundir.make_attempt(attempt)
         except OSError as error:
@@ -279,19 +261,12 @@ class Supervisor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        limit_s = self._spec.timeouts.run_s
-        at = None if limit_s is None else self._began_at + limit_s
-        if self.cluster is not None:
-            at = deadlines.next_deadline(self.cluster)
+        at = deadlines.next_deadline(self.cluster)
         if at is not None:
             self._timer = self._loop.call_later(max(0.0, at - now()), self._tick)
 
     def _tick(self) -> None:
-        if self.cluster is None:
-            waits = self._preparation.describe_awaited() or "no task had been started"
-            what = f"the run was not over after {self._spec.timeouts.run_s:g} s (--timeout); {waits}"
-            self._finish_early(Outcome.TIMED_OUT, DEADLINE, what)
-            return
+        self._look_for_awaited()
         self._on_event(events.Tick(now(), self._outputs.written_at if self.cluster.policy.timeouts.hang_s is not None else 0.0))
 
     def _expect_end(self, cluster: Cluster) -> None:
@@ -304,7 +279,7 @@ class Supervisor:
         if now() > due_at + LATE_S:  # this process stood still (Ctrl-Z): what has come meanwhile is read first
             self._loop.call_later(LATE_S, self._check_ends, now() + LATE_S)
             return
-        for host, since in readiness.unended(self.cluster).items() if self.cluster is not None else ():
+        for host, since in readiness.unended(self.cluster).items():
             if since + UNENDED_S <= now():
                 self._links[host].drop()
                 self._on_lost(
@@ -323,19 +298,22 @@ class Supervisor:
                 self._on_event(events.CheckpointSeen(newest))
 
     def _remind(self) -> None:
-        """Note which hosts or tasks the run waits for, or which tasks were started again alone; once more when this changes."""
+        """Say which hosts or tasks the run waits for, or which tasks were started again alone; once more when this changes."""
+        self._look_for_awaited()
         cluster = self.cluster
-        if cluster is None:
-            texts = [self._preparation.describe_awaited()]
-        elif cluster.phase in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING) and (formation := readiness.describe_formation(cluster)):
-            texts = [formation, readiness.describe_long_wait(cluster, now())]
-        else:
+        if cluster.phase in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING) and (formation := readiness.describe_formation(cluster)):
+            for text in (formation, readiness.describe_long_wait(cluster, now())):
+                if text and text not in self._reminded:
+                    self._reminded.add(text)
+                    self.note(text)
+        elif not cluster.awaits_plan:
             return
-        for text in texts:
-            if text and text not in self._reminded:
-                self._reminded.add(text)
-                self.note(text)
         self._reminder = self._loop.call_later(1.0, self._remind)
+
+    def _look_for_awaited(self) -> None:
+        """Record which hosts the run waits for, if this has changed."""
+        if self.cluster.phase is Phase.CONNECTING and (reason := self._preparation.describe_awaited()) != self.cluster.waiting:
+            self._on_event(events.HostsAwaited(reason, now()))
 
     def _record(self, event: events.Event) -> None:
         try:
@@ -350,8 +328,6 @@ class Supervisor:
         self._disk_full = True
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._rundir.free_reserve()
-        reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}"
-        if self.cluster is None:
-            self._give_up(OrchError(f"{reason}; make room, or name another directory with --run-dir or ORCH_HOME"))
-        else:
-            self._loop.call_soon(self._on_event, events.HostBroken(reason, now()))
+        remedy = "make room, or name another directory with --run-dir or ORCH_HOME"
+        reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}; {remedy}"
+        self._loop.call_soon(self._on_event, events.HostBroken(reason, now()))

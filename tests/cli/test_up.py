@@ -385,7 +385,7 @@ def test_json_is_an_object_a_line_and_the_verdict_is_last(orch: Orch, script: Sc
         done = orch("up", "--json", *words, check=code)
         lines = [json.loads(line) for line in done.out.splitlines()]
         assert [line["event"] for line in lines].count("verdict") == 1
-        assert lines[0]["event"] == "planned"
+        assert [line["event"] for line in lines[:2]] == ["run_begun", "allocated"]
         verdict = lines[-1]
         assert (verdict["event"], verdict["exit_code"]) == ("verdict", code)
         assert set(verdict) >= {"run", "outcome", "attempt", "started_at", "ended_at", "cause"}
@@ -404,7 +404,8 @@ def test_json_of_a_run_that_cannot_start_ends_with_its_verdict(orch: Orch) -> No
     verdict = json.loads(done.out.splitlines()[-1])
     assert (verdict["event"], verdict["outcome"], verdict["exit_code"]) == ("verdict", "broken", 125)
     assert verdict["cause"]["what"] in done.err
-    assert orch("up", "missing.py", "--json", check=2).out == ""
+    refused = orch("up", "missing.py", "--json", check=2)
+    assert [line["event"] for line in map(json.loads, refused.out.splitlines())][-1] == "not_planned"
 
 
 @pytest.mark.parametrize("words", [["up", "talk.py", "-n", "2"], ["up", "talk.py", "--json", "-n", "2"]], ids=["text", "json"])

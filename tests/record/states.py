@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.model.run import events, lifecycle
 from orchestrator.model.run.cluster import Cluster, Policy
 from orchestrator.model.spec import Restart, Timeouts
@@ -12,10 +14,20 @@ BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"
 TAMED = "red \\x01\\x9b"
 
 
+def begun(
+    policy: Policy, tasks: Mapping[str, str], at: float = 100.0, *, run: str = "", places: Mapping[str, str] | None = None
+) -> Cluster:
+    """A cluster whose attempt has begun. `tasks`: the host of each."""
+    state = Cluster()
+    for event in (events.RunBegun(at, run, policy), events.Planned(1, tasks, at, places or {})):
+        state, _ = lifecycle.step(state, event)
+    return state
+
+
 def cluster(*happened: events.Event, workers: int = 3, grace_s: float = 5.0, restarts: int = 0) -> Cluster:
     policy = Policy("multi_worker_mirrored", Timeouts(grace_s=grace_s), restart=Restart(max=restarts))
-    state = lifecycle.new(policy, {f"worker-{i}": "local" for i in range(workers)})
-    for event in (events.Launched(1, 100.0), *(events.TaskStarted(f"worker-{i}", 1, 50 + i, 100.0) for i in range(workers)), *happened):
+    state = begun(policy, {f"worker-{i}": "local" for i in range(workers)})
+    for event in (*(events.TaskStarted(f"worker-{i}", 1, 50 + i, 100.0) for i in range(workers)), *happened):
         state, _ = lifecycle.step(state, event)
     return state
 

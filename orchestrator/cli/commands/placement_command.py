@@ -9,7 +9,7 @@ import click
 
 from ...insight.placement import run_placement
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import check_attempt, cluster_of
+from ...record.storage.run_store import check_attempt, plan_of
 from .. import completion
 from ..options import only_tasks, run_argument
 
@@ -42,7 +42,8 @@ def placement_command(
     The command counts the lines that TensorFlow logs with --log-placement. It also shows operations that fell back to the
     CPU, and variables that are used on another device than their own.
     """
-    cluster = cluster_of(run)
+    plan_of(run)  # a run without tasks has nothing to show
+    cluster = run.read_cluster()
     check_attempt(run, attempt)
     shown = only_tasks(tasks, list(cluster.tasks))
     # A task that was restarted alone has a later attempt than the others.

@@ -61,16 +61,16 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         return 0
     found = find_run(home, run)
     cluster = found.read_cluster()
-    measured = times.measure(found.read_events(milestones=True), cluster) if cluster and (timeline or as_json) else {}
+    measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
-        tasks = [asdict(task) for task in cluster.tasks.values()] if cluster else []
+        tasks = [asdict(task) for task in cluster.tasks.values()]
         _print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "timeline": measured})
         return 0
     click.echo(_line(found, cluster))
     if timeline:
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
-    elif cluster is not None:
+    elif cluster.tasks:
         click.echo(table(cluster, time.time()))
     return 0
 
@@ -183,7 +183,7 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
     """`cluster`: its state, if the caller has read it."""
     if run.lock.is_alive():
         cluster = cluster or run.read_cluster()
-        if cluster is None:
+        if cluster.awaits_plan:
             return f"{run.run_id}: running; it has {NO_TASKS_YET}"
         phase = "" if cluster.phase is Phase.RUNNING else f" ({cluster.phase.value})"
         return f"{run.run_id}: running{phase} since {describe_moment(cluster.started_at)}"

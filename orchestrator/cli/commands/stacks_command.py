@@ -15,7 +15,7 @@ from ...model.planning.plan import Plan
 from ...model.task_names import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import cluster_of, plan_of
+from ...record.storage.run_store import plan_of
 from ...record.text import stack_report
 from ...requests import ask_running
 from ..options import run_argument
@@ -35,7 +35,7 @@ def stacks_command(run: RunDir, full: bool, native: bool, as_json: bool) -> int:
       orch stacks --full      the stacks of all threads
       orch stacks --native    with C and C++ frames
     """
-    planned, cluster = plan_of(run), cluster_of(run)
+    planned, cluster = plan_of(run), run.read_cluster()
     py_spy = _py_spy_for(planned) if native else ""
     new = stack_report.collect(run, planned, cluster, lambda: ask_running(run, "stacks"))
     answers = {name: stack_report.parse(text) for name, text in new.items()}

@@ -1,10 +1,13 @@
 """The state of a run: its tasks, its cluster and its end. These are values only; `lifecycle.step` makes the next value.
 
 A task:     PENDING -> STARTED -> UP -> SUCCEEDED | FAILED | STOPPED | LOST
-A cluster:  [PREPARING ->] STARTING -> RUNNING -> STOPPING -> DONE
-             (hosts are    (started)   (formed)   (one end is decided: success, failure, cancel, deadline)
-              prepared)                                    -> RESTARTING -> STARTING
-                                                              (a pause before the next attempt)
+A cluster:  ALLOCATING -> CONNECTING -> [PREPARING ->] STARTING -> RUNNING -> STOPPING -> DONE
+            (no host is   (agents start, (hosts are     (started)   (formed)   (one end is decided: success, failure, cancel, deadline)
+             known yet)    then a plan)   prepared)                                     -> RESTARTING -> STARTING
+                                                                                           (a pause before the next attempt)
+
+A cluster exists from the first moment of a run, and may end in any state. It has tasks from its first plan on: `events.Planned`, of which
+each attempt may have another, with other hosts and another number of tasks.
 
 The attempts of a run have numbers: 1, 2, …. A task that restarts alone gets the next number too. So a number and a task name one process
 and one directory. All times are seconds since the epoch.
@@ -41,6 +44,8 @@ class TaskState(str, Enum):
 class Phase(str, Enum):
     """Where the cluster is in its life."""
 
+    ALLOCATING = "allocating"
+    CONNECTING = "connecting"
     PREPARING = "preparing"
     STARTING = "starting"
     RUNNING = "running"
@@ -111,7 +116,7 @@ class TaskStatus:
 class Policy:
     """The part of a spec that decides the next step."""
 
-    strategy: str
+    strategy: str = "none"
     timeouts: Timeouts = Timeouts()
     opens_ports: bool = True
     """A task is up when its runtime listens. If false, as for a command without `start_s`, a task is up when it has started."""
@@ -211,17 +216,20 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A run in progress."""
+    """A run in progress; without any field, a run of which nothing has happened yet."""
 
-    policy: Policy
-    tasks: Mapping[str, TaskStatus]
+    policy: Policy = Policy()
+    tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
+    """Empty before the first plan."""
     attempt: int = 1
     """The newest number of an attempt."""
-    phase: Phase = Phase.STARTING
+    phase: Phase = Phase.ALLOCATING
+    waiting: str = ""
+    """What a run without a plan waits for, in words; empty if this is not known."""
     began_at: float = 0.0
     """When the run began."""
     started_at: float = 0.0
-    """When the hosts were ready and the first attempt began."""
+    """When the hosts were ready and the first attempt began; before that, when the run began."""
     attempt_at: float = 0.0
     """When the whole cluster last started; in `PREPARING`, when the preparation began."""
     formed_at: float | None = None
@@ -247,14 +255,19 @@ class Cluster:
     verdict: Verdict | None = None
     remains: tuple[str, ...] = ()
     """Processes of all attempts that SIGKILL has not ended, in words."""
-    seed: str = ""
-    """The id of the run; different seeds give different pauses before restarts."""
+    run: str = ""
+    """The id of the run; different ids give different pauses before restarts."""
     places: Mapping[str, str] = field(default_factory=dict)
     """``host:port`` of each task; empty with one host."""
 
     @property
     def is_over(self) -> bool:
         return self.verdict is not None
+
+    @property
+    def awaits_plan(self) -> bool:
+        """The attempt has no plan yet."""
+        return self.phase in (Phase.ALLOCATING, Phase.CONNECTING)
 
     @property
     def reports(self) -> dict[str, Mapping[str, Any]]:

@@ -7,30 +7,67 @@ the epoch, by the controller's clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from worker.protocol.frames import *  # noqa: F403
 from worker.protocol.messages import HostEvent as HostEvent
 from worker.protocol.messages import HostReady as HostReady
 from worker.protocol.messages import TaskEvent as TaskEvent
 from worker.values.fast_dataclass import dataclass
 
+from .cluster import Policy
+
 # --- events ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunBegun:
-    """The controller has begun. No task has started."""
+    """The controller has begun. No host is known yet."""
 
+    at: float
+    run: str = ""
+    """The id of the run."""
+    policy: Policy = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The hosts of the next attempt are known; their agents are being started."""
+
+    attempt: int
+    hosts: tuple[str, ...]
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
-    """The hosts are ready, and the attempt begins."""
+class HostsAwaited:
+    """What a run without a plan waits for has changed: the words of an engine, or the hosts that have not answered; empty: unknown."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The hosts are ready, there is a plan (`plan.json`), and the attempt begins."""
 
     attempt: int
+    tasks: Mapping[str, str]
+    """The host of each task, by the task's name."""
     at: float
-    began_at: float | None = None
-    """When the run began."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """See `Cluster.places`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotPlanned:
+    """No plan can be made: a host cannot be used, or the spec does not fit the hosts."""
+
+    reason: str
+    code: int
+    """The exit code of the run."""
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +127,10 @@ class Tick:
 
 Event = (
     RunBegun
-    | Launched
+    | Allocated
+    | HostsAwaited
+    | Planned
+    | NotPlanned
     | HostReady
     | HostEvent
     | TaskEvent

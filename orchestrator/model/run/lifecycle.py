@@ -11,7 +11,6 @@ nothing of the task is left, `TaskSwept` comes, which `_on_swept` handles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from ..cause import root_cause
 from ..input import input_counts
 from ..input.input_counts import InputCounts
 from ..planning.plan import Plan
+from ..spec import ClusterSpec
 from ..strategies import named
 from ..task_names import group_tasks
 from . import deadlines, events, not_finite, readiness, restarts
@@ -32,22 +32,18 @@ Step = tuple[Cluster, tuple[Action, ...]]
 """The next cluster, and the actions that the supervisor performs."""
 
 
-def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "", places: Mapping[str, str] | None = None) -> Cluster:
-    """A cluster in which no task has started. `seed`, `places`: see `Cluster`."""
-    tasks = {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}
-    return Cluster(policy, tasks, seed=seed, places=places or {})
-
-
-def of_plan(planned: Plan) -> Cluster:
-    """The cluster of a plan, before its start."""
-    spec = planned.spec
+def policy_of(spec: ClusterSpec) -> Policy:
+    """The policy of a run."""
     # A command can be any program. A user who sets start_s for a command says that the command opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
-    policy = Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, spec.program.kind == "command")
-    hosts = {str(task.id): task.host for task in planned.tasks}
-    with_port = [task for task in planned.tasks if task.order.port is not None]
-    places = {str(task.id): f"{task.host}:{task.order.port}" for task in with_port} if len(planned.hosts) > 1 else {}
-    return new(policy, hosts, planned.run_id, places)
+    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, spec.program.kind == "command")
+
+
+def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
+    """The event that begins an attempt with this plan."""
+    with_port = [task for task in plan.tasks if task.order.port is not None]
+    places = {str(task.id): f"{task.host}:{task.order.port}" for task in with_port} if len(plan.hosts) > 1 else {}
+    return events.Planned(attempt, {str(task.id): task.host for task in plan.tasks}, at, places)
 
 
 def step(cluster: Cluster, event: Event) -> Step:
@@ -55,9 +51,17 @@ def step(cluster: Cluster, event: Event) -> Step:
     if cluster.is_over or _is_stale(cluster, event):
         return cluster, ()
     match event:
-        case events.Launched():
-            began_at = event.at if event.began_at is None else event.began_at
-            return _start(replace(cluster, began_at=began_at, started_at=event.at), event.at)
+        case events.RunBegun():
+            return replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at), ()
+        case events.Allocated():
+            return replace(cluster, phase=Phase.CONNECTING, waiting=""), ()
+        case events.HostsAwaited():
+            return replace(cluster, waiting=event.reason), ()
+        case events.Planned():
+            return _on_planned(cluster, event)
+        case events.NotPlanned():
+            outcome = Outcome.BROKEN if event.code == BROKEN else Outcome.FAILED
+            return _end(cluster, outcome, event.code, event.at, Cause(event.reason, event.at))
         case events.TaskStarted():
             cluster = _update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
             return _form(_mark_active(cluster, event.at), event.at), ()
@@ -77,7 +81,8 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.HostLost():
             return _on_host_lost(cluster, event)
         case events.HostBroken():
-            return _end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(event.reason, event.at, host=event.host))
+            what = event.reason if cluster.tasks or not event.host else f"host {event.host}: {event.reason}"
+            return _end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(what, event.at, host=event.host))
         case events.StopRequested():
             return _on_stop_requested(cluster, event)
         case events.RestartRequested():
@@ -91,6 +96,8 @@ def step(cluster: Cluster, event: Event) -> Step:
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
+    if isinstance(event, events.Allocated | events.HostsAwaited | events.Planned | events.NotPlanned):
+        return not cluster.awaits_plan
     if not isinstance(event, events.TaskEvent):
         return False
     task = cluster.tasks.get(event.task)
@@ -136,6 +143,13 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 # --- starting ----------------------------------------------------------------------------------
 
 
+def _on_planned(cluster: Cluster, event: events.Planned) -> Step:
+    """The attempt has its plan: the tasks are those of the plan, whatever the tasks of the attempt before were."""
+    tasks = {name: TaskStatus(name, host, event.attempt) for name, host in event.tasks.items()}
+    started_at = cluster.started_at if cluster.past else event.at
+    return _start(replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places), event.at)
+
+
 def _start(cluster: Cluster, at: float) -> Step:
     """Start the tasks that prepare a host and have not succeeded yet; if there are none, start the members of the cluster."""
     unprepared = tuple(readiness.unprepared(cluster))
@@ -171,7 +185,7 @@ def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
     cause = None if event.stopped else root_cause.of_exit(cluster, task, event.code)
     if cause is not None and cluster.policy.role(task).restarts_alone:
         past = (*cluster.past, restarts.past_attempt(cluster, cause.at, cause, task))
-        pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.seed}/{task.name}")
+        pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.run}/{task.name}")
         if pause is not None:  # a cluster that has not formed waits for this task
             return _update(replace(cluster, past=past), task.name, restart_at=cause.at + pause), ()
     cluster = _form(cluster, event.at)
@@ -200,7 +214,8 @@ def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
     for task in lost:
         state = task.state if task.has_ended else TaskState.LOST
         cluster = _update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
-    cause = Cause(f"lost host {event.host}: {event.reason}", event.at, host=event.host)
+    what = f"lost host {event.host}: {event.reason}" if cluster.tasks else f"host {event.host} cannot be used: {event.reason}"
+    cause = Cause(what, event.at, host=event.host)
     ending = cluster.ending
     if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
         # The tasks on other hosts noticed the loss before the controller, and failed because of it.
@@ -219,7 +234,7 @@ def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
 def _on_restart_requested(cluster: Cluster, event: events.RestartRequested) -> Step:
     if cluster.phase is Phase.RESTARTING:
         return _begin_attempt(cluster, event.at)
-    if cluster.phase is Phase.STOPPING:
+    if cluster.awaits_plan or cluster.phase is Phase.STOPPING:
         return cluster, ()
     return _end(cluster, Outcome.CANCELLED, 1, event.at, Cause("a restart was asked for (orch restart)", event.at), again=True)
 
@@ -317,7 +332,8 @@ def _on_tick(cluster: Cluster, at: float) -> Step:
         case "run" if cluster.phase is Phase.STOPPING:
             return replace(cluster, is_due=True), ()
         case "run":
-            return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout)", at), again=False)
+            waits = "" if cluster.tasks else f"; {cluster.waiting or 'no task had been started'}"
+            return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout){waits}", at), again=False)
         case "resume":
             return _begin_attempt(cluster, at)
         case "prepare":

@@ -62,7 +62,7 @@ def pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
     """Seconds until the attempt after `past`; None: there is none."""
     if is_requested_restart(cluster):
         return 0.0
-    return pause_after(cluster.policy.restart, relevant(past), cluster.seed) if cluster.again else None
+    return pause_after(cluster.policy.restart, relevant(past), cluster.run) if cluster.again else None
 
 
 def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> float | None:

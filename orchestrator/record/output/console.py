@@ -17,7 +17,7 @@ from worker.machine.clock import now
 from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError
-from ...model.run.cluster import Cluster
+from ...model.run.cluster import TaskStatus
 from ..storage.run_directory import RunDir
 from ..text.event_messages import Messages
 from .follower import Follower
@@ -106,9 +106,9 @@ class Console(Messages):
 
     # --- the end -------------------------------------------------------------------------------
 
-    def finish(self, cluster: Cluster | None) -> None:
-        """Shows all output up to now, and ends the thread. Blocks as long as the descriptors do, unless `abandon` was called."""
-        for task in cluster.tasks.values() if cluster is not None else ():
+    def finish(self, tasks: Iterable[TaskStatus] = ()) -> None:
+        """Shows all output of these tasks, and ends the thread. Blocks as long as the descriptors do, unless `abandon` was called."""
+        for task in tasks:
             for stream in STREAMS:
                 self.on_output(task.name, task.attempt, stream)
         with self._changed:

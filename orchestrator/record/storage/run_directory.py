@@ -239,8 +239,8 @@ class RunDir:
 
         return EventReader(self).new(milestones=milestones)
 
-    def read_cluster(self) -> Cluster | None:
-        """The state of the run after all recorded events; None if `read_plan` returns None."""
+    def read_cluster(self) -> Cluster:
+        """The state of the run after all recorded events."""
         from ...model.run import lifecycle
         from ...model.run.events import HostLost
         from .run_progress import Progress
@@ -248,7 +248,7 @@ class RunDir:
         lives = self.lock.is_alive()  # read before the events: a controller writes its last event before it releases the lock
         progress = Progress(self)
         cluster = progress.read()
-        if cluster is not None and not cluster.is_over and not lives:
+        if not cluster.is_over and not lives:
             # The controller died without a verdict; its agents have ended with it, and the tasks with them.
             for host in dict.fromkeys(task.host for task in cluster.tasks.values()):
                 cluster, _ = lifecycle.step(cluster, HostLost(host, "its controller died", progress.at))

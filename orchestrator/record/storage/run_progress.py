@@ -59,17 +59,12 @@ class Progress:
 
     def __init__(self, run: RunDir) -> None:
         self._run, self._events = run, EventReader(run)
-        self._cluster: Cluster | None = None
         self.at = 0.0
         """The time of the last event."""
+        self._cluster = self._begin() or Cluster()
 
-    def read(self) -> Cluster | None:
-        """The state after all events that are recorded now; None before there is a plan. Raises as `RunDir.read_plan` does."""
-        if self._cluster is None:
-            planned = self._run.read_plan()
-            if planned is None:
-                return None
-            self._cluster = self._begin() or lifecycle.of_plan(planned)
+    def read(self) -> Cluster:
+        """The state after all events that are recorded now."""
         for event in self._events.new():
             (self._cluster, _), self.at = lifecycle.step(self._cluster, event), event.at
         return self._cluster

@@ -16,7 +16,6 @@ from .run_files import write_whole
 
 if TYPE_CHECKING:  # see run_directory.py
     from ...model.planning.plan import Plan
-    from ...model.run.cluster import Cluster
 
 RESERVE_BYTES = 32 * 1024
 """Kept free, so that `result.json` can be written when the disk is full."""
@@ -88,14 +87,6 @@ def plan_of(run: RunDir) -> Plan:
     if planned is None:
         raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
     return planned
-
-
-def cluster_of(run: RunDir) -> Cluster:
-    """The state of a run after all recorded events. Raises as `plan_of` does."""
-    plan_of(run)
-    cluster = run.read_cluster()
-    assert cluster is not None
-    return cluster
 
 
 def check_attempt(run: RunDir, number: int | None) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
-from ...model.planning.plan import Plan
 from ...model.run import events, restarts
 from ...model.run.cluster import Cause, Cluster, Outcome, Phase
 from ...model.run.readiness import describe_gone, describe_rest
@@ -36,32 +35,34 @@ class Messages:
     def say(self, text: str) -> None:
         say(text)
 
-    def on_plan(self, planned: Plan) -> None:
-        for line in (describe_plan(planned), *planned.notes):
-            self.say(line)
-
     def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
         """The file of a stream has grown to this size. Only the console of an attached run shows output."""
 
     def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        """Any event but a note, as soon as there is a cluster."""
+        """Any event."""
         text = describe_event(before, after, event)
         if text is not None:
             self.say(text)
 
-    def on_note(self, note: events.RunNoted) -> None:
-        self.say(note.line)
 
-
-def describe_plan(planned: Plan) -> str:
-    """One line at the start of a run."""
-    hosts = ", ".join(host.name for host in planned.hosts)
-    tasks = group_tasks(str(task.id) for task in planned.tasks)
-    return f"run {planned.run_id}: {planned.spec.strategy}, {tasks} on {hosts}"
+def _describe_plan(cluster: Cluster) -> str:
+    """One line at the start of a run, or of an attempt with a plan of its own."""
+    which = f"run {cluster.run}" if cluster.attempt == 1 else f"attempt {cluster.attempt}"
+    hosts = ", ".join(dict.fromkeys(task.host for task in cluster.tasks.values()))
+    return f"{which}: {cluster.policy.strategy}, {group_tasks(cluster.tasks)} on {hosts}"
 
 
 def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     """The line for an event that has changed `before` to `after`; None if users need not see this event."""
+    match event:
+        case events.RunNoted():
+            return event.line
+        case events.HostsAwaited() if after.awaits_plan:
+            return event.reason or None
+        case events.Planned() if before.awaits_plan and not after.awaits_plan:
+            return _describe_plan(after)
+        case _ if not after.tasks:
+            return None  # the report says why the run has ended
     if not before.is_over and before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
         return _describe_ending(after)
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:

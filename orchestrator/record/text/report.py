@@ -38,7 +38,7 @@ UNFORMED = (
 )
 
 
-def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Path | None = None) -> str:
+def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | None = None) -> str:
     """The text of the report. `shown_dir`: the run's directory as the user has written it."""
     directory = shown_dir or run.path
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
@@ -48,13 +48,13 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     cause = verdict.cause
     if cause is not None and cause.task:
         lines += _describe_failure(cause, run, directory)
-        lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect and cluster is not None else []
+        lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect else []
         lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
         lines += [f"  more: orch help {cause.about}"] if cause.about else []
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines.append(f"  {cause.what}")
-        if verdict.outcome is Outcome.TIMED_OUT and cluster is not None:
+        if verdict.outcome is Outcome.TIMED_OUT:
             lines += _describe_stacks(run, cluster, cluster.tasks)
         lines += [] if run.is_gone else [f"  logs: {directory}"]
     if verdict.gave_up:
@@ -104,9 +104,7 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     return [*lines, f"  log: {directory / log}"]
 
 
-def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
-    if cluster is None:
-        return []
+def _describe_others(cause: Cause, cluster: Cluster) -> list[str]:
     lost = {end.task: end.lost for end in cause.secondary}
     by_loss: dict[str, list[str]] = {}
     for name in filter(lost.__contains__, cluster.tasks):

@@ -53,10 +53,9 @@ def summarise(run: RunDir, now: float) -> RunSummary:
         if planned is not None:
             known |= {"counts": planned.spec.counts, "arguments": list(planned.spec.program.args)}
         cluster = run.read_cluster()
-        if cluster is not None:
-            verdict = cluster.verdict
-            known |= {"phase": cluster.phase.value, "started_at": cluster.began_at or None, "reports": cluster.reports}
-            known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.began_at) if cluster.began_at else None
+        verdict = cluster.verdict
+        known |= {"phase": cluster.phase.value, "started_at": cluster.began_at or None, "reports": cluster.reports}
+        known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.began_at) if cluster.began_at else None
     except OrchError as error:
         known["problem"] = str(error)
     return RunSummary(**known)

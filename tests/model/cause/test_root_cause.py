@@ -15,6 +15,7 @@ from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Cause, Outcome, Policy, Verdict
 from orchestrator.model.spec import Restart
+from tests.record.states import begun
 from worker.protocol.messages import Evidence, Failure
 
 CASES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("lost_peers.json").read_text())
@@ -50,14 +51,14 @@ def raised(at: float) -> Failure:
 
 def run(events: list[ev.TaskExited], tasks: list[str], strategy: str = "multi_worker_mirrored") -> tuple[Verdict, list[ev.Action]]:
     """The verdict after these ends, in this order; tasks that are not in them are stopped by us. And what was ordered."""
-    cluster = lc.new(Policy(strategy), {task: f"host-{task}" for task in tasks})
+    cluster = begun(Policy(strategy), {task: f"host-{task}" for task in tasks})
     did: list[ev.Action] = []
     last = T0 + 60
     started = [ev.TaskStarted(task, 1, 9, 101.0) for task in tasks]
     ended = {event.task for event in events}
     stopped = [ev.TaskExited(task, 1, 143, True, last) for task in tasks if task not in ended]
     swept = [ev.TaskSwept(task, 1, last) for task in tasks]
-    happened: list[ev.Event] = [ev.Launched(1, 100.0), *started, *events, *stopped, *swept]
+    happened: list[ev.Event] = [*started, *events, *stopped, *swept]
     for event in happened:
         cluster, actions = lc.step(cluster, event)
         did += actions
@@ -135,7 +136,7 @@ def test_a_stalled_peer_is_the_suspect_and_is_asked_where_it_is_before_it_is_sto
     first = ev.TaskExited("worker-0", 1, 1, False, 110.0, lost("1", 109.5))
     held = ev.TaskExited("worker-1", 1, 137, True, 115.0, evidence=Evidence(condition="stopped (SIGSTOP)"))
     verdict, did = run([first, held], ["worker-0", "worker-1"])
-    assert did[1:3] == [ev.CollectStacks(("worker-1",)), ev.Stop(("worker-1",), 5.0)]
+    assert did[:2] == [ev.CollectStacks(("worker-1",)), ev.Stop(("worker-1",), 5.0)]
     assert verdict.exit_code == 1
     assert verdict.cause is not None
     assert verdict.cause.what == "failed because it lost worker-1 (it stopped sending heartbeats), which was stopped (SIGSTOP)"
@@ -189,9 +190,9 @@ def test_one_that_left_early_is_the_cause_if_it_is_missed_and_gives_1() -> None:
 def served(*events: ev.TaskExited) -> Cause:
     """The first cause under a parameter server, where lost workers come back alone."""
     tasks = ["chief-0", "worker-0", "worker-1", "ps-0"]
-    cluster = lc.new(Policy("parameter_server", restart=Restart(max=1, backoff_s=60.0)), dict.fromkeys(tasks, "a"))
+    cluster = begun(Policy("parameter_server", restart=Restart(max=1, backoff_s=60.0)), dict.fromkeys(tasks, "a"))
     stopped = [ev.TaskExited(task, 1, 143, True, T0) for task in tasks if task not in {event.task for event in events}]
-    happened: list[ev.Event] = [ev.Launched(1, 100.0), *events, *stopped, *(ev.TaskSwept(task, 1, T0) for task in tasks)]
+    happened: list[ev.Event] = [*events, *stopped, *(ev.TaskSwept(task, 1, T0) for task in tasks)]
     for event in happened:
         cluster, _ = lc.step(cluster, event)
     past = [attempt.cause for attempt in cluster.past if not attempt.task]
@@ -224,5 +225,5 @@ def test_a_server_of_a_data_service_is_a_cause_of_its_own_and_no_lost_peer() -> 
 
 def test_an_end_that_no_failure_has_decided_keeps_its_cause() -> None:
     verdict = Verdict(Outcome.CANCELLED, 130, 1, 100.0, 110.0, Cause("interrupted (Ctrl-C)", 109.0))
-    cluster = lc.new(Policy("none"), {"worker-0": "a"})
+    cluster = begun(Policy("none"), {"worker-0": "a"})
     assert root_cause.find_cause(cluster, verdict) is verdict

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import BROKEN
+from orchestrator.errors import BROKEN, DEADLINE, USAGE
 from orchestrator.model.run import deadlines, readiness
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState, Verdict
+from orchestrator.model.run.cluster import Cluster, Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.spec import Restart, Timeouts
 from orchestrator.model.task_names import group_tasks
+from tests.record.states import begun
 from worker.protocol.messages import Failure
 from worker.protocol.task_files import INPUT
 
@@ -26,11 +27,11 @@ class History:
     """A cluster to which things happen. `did` collects every action."""
 
     def __init__(self, policy: Policy = MIRRORED, tasks: dict[str, str] | None = None) -> None:
-        self.cluster = lc.new(policy, tasks or WORKERS)
+        self.cluster = Cluster()
         self.did: list[ev.Action] = []
         self.verdicts: list[Verdict] = []
         """Every verdict that the cluster has had."""
-        self.happen(ev.Launched(1, 100.0))
+        self.happen(ev.RunBegun(100.0, policy=policy), ev.Planned(1, tasks or WORKERS, 100.0))
 
     def happen(self, *events: ev.Event) -> list[ev.Action]:
         new: list[ev.Action] = []
@@ -66,7 +67,64 @@ def raised(at: float) -> Failure:
     return Failure("ValueError", "boom", "Traceback …\nValueError: boom\n", at)
 
 
-def test_a_launch_starts_every_task_once() -> None:
+# --- before there is a plan ---------------------------------------------------------------------
+
+BEGUN = ev.RunBegun(100.0, "one", Policy("multi_worker_mirrored", Timeouts(run_s=30.0)))
+CONNECTING = ev.Allocated(1, ("a", "b"), 101.0)
+QUEUED = ev.HostsAwaited("queued: Resources", 102.0)
+
+
+@pytest.mark.parametrize("before", [(), (CONNECTING,), (QUEUED,)], ids=["allocating", "connecting", "queued"])
+@pytest.mark.parametrize(
+    ("event", "outcome", "code", "what"),
+    [
+        (ev.StopRequested("interrupted (Ctrl-C)", 130, 110.0), Outcome.CANCELLED, 130, "interrupted (Ctrl-C)"),
+        (ev.NotPlanned("host b cannot be reached", BROKEN, 110.0), Outcome.BROKEN, BROKEN, "host b cannot be reached"),
+        (ev.NotPlanned("there is no file a.py", USAGE, 110.0), Outcome.FAILED, USAGE, "there is no file a.py"),
+        (ev.HostLost("b", "silent", 110.0), Outcome.BROKEN, BROKEN, "host b cannot be used: silent"),
+        (ev.HostBroken("its disk is full", 110.0, "b"), Outcome.BROKEN, BROKEN, "host b: its disk is full"),
+        (ev.HostBroken("the run cannot be recorded", 110.0), Outcome.BROKEN, BROKEN, "the run cannot be recorded"),
+        (ev.Tick(130.0), Outcome.TIMED_OUT, DEADLINE, "the run was not over after 30 s (--timeout); {waits}"),
+    ],
+    ids=["stopped", "not reached", "refused", "lost", "broken", "disk full", "late"],
+)
+def test_a_run_without_a_plan_ends_by_the_same_events(
+    before: tuple[ev.Event, ...], event: ev.Event, outcome: Outcome, code: int, what: str
+) -> None:
+    cluster = Cluster()
+    for one in (BEGUN, *before, event):
+        cluster, actions = lc.step(cluster, one)
+    verdict = cluster.verdict
+    assert verdict is not None
+    assert verdict.cause is not None
+    waits = "queued: Resources" if QUEUED in before else "no task had been started"
+    assert (verdict.outcome, verdict.exit_code, verdict.cause.what) == (outcome, code, what.format(waits=waits))
+    assert (verdict.started_at, verdict.ended_at, actions) == (100.0, event.at, ())
+    assert lc.step(cluster, ev.Planned(1, WORKERS, 140.0)) == (cluster, ()), "a plan that comes too late"
+
+
+def test_a_run_knows_what_it_waits_for_until_it_has_a_plan() -> None:
+    cluster = Cluster()
+    seen = []
+    for event in (
+        BEGUN,
+        QUEUED,
+        CONNECTING,
+        ev.RestartRequested(103.0),
+        ev.HostsAwaited("waiting for b", 104.0),
+        ev.Planned(1, WORKERS, 105.0),
+    ):
+        cluster, _ = lc.step(cluster, event)
+        seen.append((cluster.phase, cluster.waiting))
+    connecting = [(Phase.CONNECTING, "")] * 2 + [(Phase.CONNECTING, "waiting for b")]
+    assert seen == [(Phase.ALLOCATING, ""), (Phase.ALLOCATING, "queued: Resources"), *connecting, (Phase.STARTING, "")]
+    assert (cluster.run, cluster.began_at, cluster.started_at) == ("one", 100.0, 105.0)
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def test_a_plan_starts_every_task_once() -> None:
     assert History().did == [ev.StartAttempt(1, ("worker-0", "worker-1", "worker-2"))]
 
 
@@ -237,15 +295,15 @@ def test_the_start_deadline_names_who_was_late() -> None:
 
 def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
     places = {f"worker-{index}": f"host{index}:41{index:03}" for index in range(5)}
-    cluster = lc.new(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
+    before = begun(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
+    cluster = before
     for name, at in (("worker-0", 101.0), ("worker-1", 102.0)):
         cluster, _ = lc.step(cluster, ev.TaskStarted(name, 1, 1, at))
     assert readiness.describe_formation(cluster) == (
         "waiting for worker-0 on host0:41000, worker-1 on host1:41001: no port is open yet; "
         "worker-2 on host2:41002, worker-3 on host3:41003, worker-4 on host4:41004: not started (0 of 5 up)"
     )
-    cluster = lc.new(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
-    assert readiness.describe_formation(cluster) == "waiting for worker-0..4: not started (0 of 5 up)"
+    assert readiness.describe_formation(before) == "waiting for worker-0..4: not started (0 of 5 up)"
 
 
 def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were() -> None:
@@ -481,9 +539,8 @@ def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> 
 @pytest.mark.parametrize(("overdue_at", "expected"), [(11.0, "lost host b: silent"), (13.0, "failed"), (None, "failed")])
 def test_a_host_that_fell_silent_before_a_peer_failed_is_the_cause(overdue_at: float | None, expected: str) -> None:
     """TensorFlow may notice a vanished peer before we do; a failure that came first keeps the blame."""
-    cluster = lc.new(Policy("multi_worker_mirrored"), {"worker-0": "a", "worker-1": "b"})
+    cluster = begun(Policy("multi_worker_mirrored"), {"worker-0": "a", "worker-1": "b"}, 1.0)
     happened = (
-        ev.Launched(1, 1.0),
         ev.TaskStarted("worker-0", 1, 10, 2.0),
         ev.TaskStarted("worker-1", 1, 11, 2.0),
         ev.TaskExited("worker-0", 1, 1, False, 12.0),

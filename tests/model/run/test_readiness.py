@@ -9,6 +9,7 @@ from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run import readiness
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, Verdict
 from orchestrator.record.text.event_messages import describe_event
+from tests.record.states import begun
 from worker.protocol.messages import Evidence
 
 ALONE, UNKNOWN = Evidence(alone=True), Evidence()
@@ -17,8 +18,8 @@ MIRRORED, SERVED = Policy("multi_worker_mirrored"), Policy("parameter_server")
 
 def run(policy: Policy, ends: dict[str, Evidence], up: tuple[str, ...] = ()) -> Verdict:
     """A run whose tasks are started, some come up, and all end with 0 that do not serve; the others are stopped."""
-    cluster = lc.new(policy, dict.fromkeys(ends, "a"))
-    history: list[ev.Event] = [ev.Launched(1, 100.0), *(ev.TaskStarted(task, 1, 7, 101.0) for task in ends)]
+    cluster = begun(policy, dict.fromkeys(ends, "a"))
+    history: list[ev.Event] = [ev.TaskStarted(task, 1, 7, 101.0) for task in ends]
     history += [ev.TaskUp(task, 1, 102.0) for task in up]
     serving = [task for task in ends if policy is SERVED and not task.startswith(("chief", "evaluator"))]
     history += [ev.TaskExited(task, 1, 0, False, 110.0, evidence=found) for task, found in ends.items() if task not in serving]
@@ -61,9 +62,7 @@ def test_nothing_is_said_of_a_cluster_that_may_have_formed_or_was_to_have_one_ta
 
 
 def test_a_long_wait_of_tasks_that_all_run_says_what_to_look_at() -> None:
-    cluster = lc.new(MIRRORED, {"worker-0": "a", "worker-1": "a"})
-    for event in (ev.Launched(1, 100.0), ev.TaskStarted("worker-0", 1, 7, 101.0)):
-        cluster, _ = lc.step(cluster, event)
+    cluster, _ = lc.step(begun(MIRRORED, {"worker-0": "a", "worker-1": "a"}), ev.TaskStarted("worker-0", 1, 7, 101.0))
     assert readiness.describe_long_wait(cluster, 1000.0) == ""
     cluster, _ = lc.step(cluster, ev.TaskStarted("worker-1", 1, 8, 131.0))
     assert readiness.describe_long_wait(cluster, 190.0) == ""
@@ -87,8 +86,8 @@ def test_a_long_wait_of_tasks_that_all_run_says_what_to_look_at() -> None:
 )
 def test_what_still_runs_may_wait_forever_only_if_a_worker_is_left(tasks: tuple[str, ...], up: tuple[str, ...], says: str) -> None:
     """The workers of KerasTuner open no port and end with 0, and its chief ends a second later."""
-    cluster = lc.new(MIRRORED, dict.fromkeys(tasks, "a"))
-    history: list[ev.Event] = [ev.Launched(1, 100.0), *(ev.TaskStarted(task, 1, 7, 101.0) for task in tasks)]
+    cluster = begun(MIRRORED, dict.fromkeys(tasks, "a"))
+    history: list[ev.Event] = [ev.TaskStarted(task, 1, 7, 101.0) for task in tasks]
     history += [ev.TaskUp(task, 1, 102.0) for task in up]
     history += [ev.TaskExited(task, 1, 0, False, 110.0) for task in tasks if task.startswith("worker") and task not in up]
     for event in history:

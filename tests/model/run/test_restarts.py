@@ -10,7 +10,7 @@ import pytest
 from orchestrator.model.run import deadlines, restarts
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Outcome, PastAttempt, Phase, Policy, TaskState
+from orchestrator.model.run.cluster import Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
 from orchestrator.model.spec import Restart, Timeouts
 from worker.host.tasks import log_forwarder
 from worker.protocol.messages import Failure
@@ -24,10 +24,10 @@ class Life:
 
     def __init__(self, restart: Restart, tasks: dict[str, str] | None = None, strategy: str = "multi_worker_mirrored", **limits: float):
         policy = Policy(strategy, Timeouts(**limits), strategy != "none", restart)
-        self.cluster = lc.new(policy, tasks or WORKERS, "train-1")
+        self.cluster = Cluster()
         self.now = 100.0
         self.did: list[ev.Action] = []
-        self.happen(ev.Launched(1, self.now))
+        self.happen(ev.RunBegun(self.now, "train-1", policy), ev.Planned(1, tasks or WORKERS, self.now))
 
     def happen(self, *events: ev.Event) -> Life:
         for event in events:
@@ -415,7 +415,9 @@ def test_the_limit_of_the_run_is_not_forgotten_if_it_passes_while_tasks_stop_bef
 
 
 def test_the_limit_of_the_run_counts_from_before_its_hosts_were_reached() -> None:
-    cluster, _ = lc.step(lc.new(Life(Restart(), run_s=30.0).cluster.policy, {"worker-0": "a"}), ev.Launched(1, 120.0, began_at=100.0))
+    cluster, _ = lc.step(Cluster(), ev.RunBegun(100.0, policy=Policy(timeouts=Timeouts(run_s=30.0))))
+    assert deadlines.next_deadline(cluster) == 130.0
+    cluster, _ = lc.step(cluster, ev.Planned(1, WORKERS, 120.0))
     assert deadlines.next_deadline(cluster) == 130.0
 
 

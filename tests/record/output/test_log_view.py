@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from orchestrator.cli.viewers import JsonLines
 from orchestrator.controller import Ended
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.cluster import Outcome, Verdict
+from orchestrator.model.run.cluster import Cluster, Outcome, Verdict
 from orchestrator.model.run.events import RunNoted
 from orchestrator.record.output import follower as followers
 from orchestrator.record.output.console import Console, Sink
@@ -298,7 +298,7 @@ def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path,
         ready, _, _ = select.select((shown,), (), (), PATIENCE_S)
         assert ready, "the line is never shown"
         assert shown.readline() == b"worker-0 | name? \n"
-        console.finish(None)
+        console.finish()
 
 
 def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) 
         with console._changed:  # both have grown before the console looks
             for stream, data in said.items():
                 console.on_output("worker-0", 1, stream, len(data))
-        console.finish(None)
+        console.finish()
     lines = shown.read_text().splitlines()
     assert lines[-3:] == ["worker-0 | step 1", "worker-0 | Traceback", "worker-0 | E: x"]
     assert len(lines) == 30_002
@@ -333,7 +333,7 @@ def test_what_comes_just_after_an_empty_read_is_shown(tmp_path: Path, monkeypatc
     with shown.open("wb") as file:
         console = Console(run, Sink(file.fileno(), file.fileno()), LogView(["worker-0"]))
         console.on_output("worker-0", 1, "stdout", 2)
-        console.finish(None)
+        console.finish()
     assert shown.read_text() == "worker-0 | one\n"
 
 
@@ -347,8 +347,8 @@ def test_a_refused_run_shows_the_lines_that_wait_to_be_shown(tmp_path: Path, mon
     monkeypatch.setattr(Sink, "write", write)
     run = create_run(tmp_path / "home", "one")
     viewer = JsonLines(run)
-    viewer.on_note(RunNoted("a note", 1.0))
-    viewer.end(Ended(run, None, Verdict(Outcome.FAILED, 2, 1, 1.0, 2.0), UsageError("no")))
+    viewer.on_event(Cluster(), Cluster(), RunNoted("a note", 1.0))
+    viewer.end(Ended(run, Cluster(), Verdict(Outcome.FAILED, 2, 1, 1.0, 2.0), UsageError("no")))
     assert len(shown) == 1
 
 
@@ -398,7 +398,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Pat
         log.rmdir()
         run.append_output("worker-0", 1, "stdout", 0, b"zero\nend\n")
         console.on_output("worker-0", 1, "stdout", 9)
-        console.finish(None)
+        console.finish()
         write_end.close()
         assert shown.read() == b"worker-0 | zero\nworker-0 | end\n"
 

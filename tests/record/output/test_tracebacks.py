@@ -178,7 +178,7 @@ def test_the_console_shows_a_held_traceback_while_another_task_writes_without_pa
 
         wait_until(is_shown, "traceback on the console")
         assert [line for line in lines if line.startswith(b"worker-0")] == wanted
-        console.finish(None)
+        console.finish()
 
 
 @given(

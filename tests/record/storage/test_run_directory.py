@@ -258,7 +258,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_lost(
     held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, holder = held
-    record(run, events.Launched(1, 100.0), events.TaskStarted("worker-0", 1, 5, 101.0))
+    record(run, events.TaskStarted("worker-0", 1, 5, 101.0))
     read = EventReader.new
 
     def read_and_end(self: EventReader) -> Iterator[events.Event]:
@@ -274,7 +274,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_lost(
 
 def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
     run, holder = held
-    record(run, events.Launched(1, 100.0), events.TaskStarted("worker-0", 1, 5, 101.0), events.TaskUp("worker-0", 1, 250.0))
+    record(run, events.TaskStarted("worker-0", 1, 5, 101.0), events.TaskUp("worker-0", 1, 250.0))
     holder.kill()
     run.lock.wait()
     cluster = run.read_cluster()

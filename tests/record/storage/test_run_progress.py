@@ -24,7 +24,6 @@ def happened(reports: int) -> list[events.Event]:
     """A run of two attempts with everything that a state can hold."""
     values = {"step": 7, "loss": 0.5, "more": {"a": [1, None, "x"]}, "input": {"steps": 3, "batches": [3], "elements": [12], "bytes": [96]}}
     first: list[events.Event] = [
-        events.Launched(1, 100.0, 99.0),
         *(events.TaskStarted(f"worker-{i}", 1, 50 + i, 100.0) for i in range(2)),
         events.TaskUp("worker-0", 1, 101.0),
         events.TaskWaiting("worker-1", 1, "no port is open yet", 102.0),
@@ -42,9 +41,7 @@ def happened(reports: int) -> list[events.Event]:
 
 def record(run: RunDir, reports: int) -> Cluster:
     """Record a run as its controller does. Returns the controller's own state."""
-    planned = run.read_plan()
-    assert planned is not None
-    cluster, snapshots = lifecycle.of_plan(planned), Snapshots(run)
+    cluster, snapshots = Progress(run).read(), Snapshots(run)
     for event in happened(reports):
         run.record(event)
         cluster, _ = lifecycle.step(cluster, event)
@@ -112,3 +109,17 @@ def test_the_timeline_needs_one_report_of_each_attempt(run: RunDir) -> None:
     assert reports == [("worker-0", 1, 0), ("worker-1", 2, 0)]
     assert timeline.measure(few, cluster) == timeline.measure(run.read_events(), cluster)
     assert (run.path / "progress.json").exists() is False, "a short run has no snapshot"
+
+
+def test_what_the_code_before_has_recorded_is_no_error(tmp_path: Path) -> None:
+    """Before 0.1.0, the tasks were not among the events."""
+    run = create_run(tmp_path / "home", "one")
+    (run.path / "plan.json").write_text("{}")
+    old = [
+        '{"event":"run_begun","at":99.0}',
+        '{"event":"launched","attempt":1,"at":100.0}',
+        '{"event":"task_up","task":"worker-0","at":101.0}',
+    ]
+    (run.path / "events.jsonl").write_text("".join(f"{line}\n" for line in old))
+    cluster = Progress(run).read()
+    assert (cluster.began_at, cluster.tasks) == (99.0, {})

@@ -8,7 +8,7 @@ from orchestrator.model.run import deadlines, events, lifecycle
 from orchestrator.model.run.cluster import Cluster, Policy
 from orchestrator.model.spec import Restart
 from orchestrator.record.text.event_messages import describe_event
-from tests.record.states import cluster, exited, lost
+from tests.record.states import begun, cluster, exited, lost
 from worker.protocol.messages import Failure
 
 
@@ -79,8 +79,8 @@ def test_a_formed_cluster_is_told_once() -> None:
 
 def test_a_task_that_starts_again_alone_is_named() -> None:
     policy = Policy("parameter_server", restart=Restart(max=1))
-    state = lifecycle.new(policy, dict.fromkeys(("chief-0", "ps-0", "worker-0"), "local"))
-    for event in (events.Launched(1, 100.0), exited("worker-0", 3), events.TaskSwept("worker-0", 1, 110.0)):
+    state = begun(policy, dict.fromkeys(("chief-0", "ps-0", "worker-0"), "local"))
+    for event in (exited("worker-0", 3), events.TaskSwept("worker-0", 1, 110.0)):
         state, _ = lifecycle.step(state, event)
     assert told(state, events.Tick(deadlines.next_deadline(state) or 0.0)) == "worker-0 starts again alone (attempt 2)"
 

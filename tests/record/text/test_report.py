@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cause, Outcome, Secondary, Verdict
+from orchestrator.model.run.cluster import Cause, Cluster, Outcome, Secondary, Verdict
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.report import report
@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_a_success_is_one_line(run: RunDir) -> None:
-    assert report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, None) == "train-1 succeeded after 1 min 01 s"
+    assert report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, Cluster()) == "train-1 succeeded after 1 min 01 s"
 
 
 def test_a_failure_shows_the_traceback_the_log_the_others_and_the_code(run: RunDir) -> None:
@@ -97,14 +97,14 @@ def test_of_many_that_failed_some_are_named_and_the_rest_is_counted(run: RunDir)
 def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -> None:
     cause = Cause("failed", 110.0, "worker-0", "local", 9)
     verdict = Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, cause)
-    assert "it wrote nothing" in report(verdict, run, None)
+    assert "it wrote nothing" in report(verdict, run, Cluster())
     run.append_output("worker-0", 1, "stdout", 0, "".join(f"line {i}\n" for i in range(1000)).encode())
-    text = report(verdict, run, None)
+    text = report(verdict, run, Cluster())
     assert "its last lines on stdout:\n    line 980\n" in text
     assert "line 979" not in text
     assert "stdout.log" in text
     run.append_output("worker-0", 1, "stderr", 0, b"10%\r20%\r30%\ncaf\xe9\n" + b"x" * 5000 + b"\n")
-    lines = report(verdict, run, None).splitlines()
+    lines = report(verdict, run, Cluster()).splitlines()
     assert lines[3:5] == ["    30%", "    caf\\xe9"]
     assert lines[5] == "    " + "x" * 400 + " … 4,500 characters left out … " + "x" * 100
 
@@ -115,21 +115,21 @@ def test_the_last_lines_of_a_task_are_its_own(run: RunDir) -> None:
     closed = b"E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed\n"
     verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-1", "local", 137, killed=True))
     run.append_output("worker-1", 1, "stderr", 0, noise)
-    assert "it wrote nothing of its own" in report(verdict, run, None)
+    assert "it wrote nothing of its own" in report(verdict, run, Cluster())
     run.append_output("worker-1", 1, "stderr", len(noise), b"step 1\n" + closed)
-    assert f"its last lines on stderr:\n    step 1\n    {closed.decode()}" in report(verdict, run, None)
+    assert f"its last lines on stderr:\n    step 1\n    {closed.decode()}" in report(verdict, run, Cluster())
 
 
 def test_a_long_traceback_loses_its_middle(run: RunDir) -> None:
     failure = Failure("E", "m", "\n".join(f"frame {i}" for i in range(500)), 110.0)
-    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 1, failure)), run, None)
+    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 1, failure)), run, Cluster())
     assert "    frame 29\n    … 440 lines left out: stderr.log has it all …\n    frame 470\n" in text
 
 
 def test_a_tensor_in_a_message_does_not_fill_the_report(run: RunDir) -> None:
     trace = "Traceback (most recent call last):\n  File 'x'\nE: bad [[0.],\n" + " [0.],\n" * 300 + " [0.]]\n"
     cause = Cause("failed", 110.0, "worker-0", "local", 1, Failure("E", "m", trace, 110.0))
-    lines = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None).splitlines()
+    lines = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, Cluster()).splitlines()
     assert lines[4:16] == ["    E: bad [[0.],", *["     [0.],"] * 11]
     assert lines[16] == "    … 278 lines left out: stderr.log has it all …"
     assert lines[27:30] == ["     [0.],", "     [0.]]", f"  log: {run.log_path('worker-0', 1, 'stderr')}"]
@@ -138,27 +138,27 @@ def test_a_tensor_in_a_message_does_not_fill_the_report(run: RunDir) -> None:
 def test_a_long_traceback_does_not_hide_the_message(run: RunDir) -> None:
     trace = "\n".join(["Traceback (most recent call last):", *(f"  frame {i}" for i in range(500)), "E: bad", *["row"] * 500])
     cause = Cause("failed", 110.0, "worker-0", "local", 1, Failure("E", "m", trace, 110.0))
-    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None)
+    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, Cluster())
     assert "  frame 499\n    E: bad\n    row\n" in text
 
 
 def test_an_end_that_no_task_has_caused_is_told_with_its_reason(run: RunDir) -> None:
-    text = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, None, Path("shown"))
+    text = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, Cluster(), Path("shown"))
     assert text.splitlines() == ["train-1 broke down after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]
 
 
 def test_a_code_that_means_something_else_here_is_explained(run: RunDir) -> None:
-    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 124)), run, None)
+    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 124)), run, Cluster())
     assert text.endswith("exit code 1 (worker-0 ended with 124, which means something else here)")
 
 
 def test_what_a_task_says_does_not_command_the_terminal_that_shows_its_report(run: RunDir) -> None:
     failure = Failure("E", BAD, f"Traceback\n\tE: {BAD}\n", 110.0)
     cause = Cause(f"failed {BAD}", 110.0, "worker-0", "local", 1, failure, remedy=BAD)
-    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None)
+    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, Cluster())
     assert f"    Traceback\n    \tE: {TAMED}\n" in text
     run.append_output("worker-0", 1, "stderr", 0, BAD.encode() + b"\n" + b"\x1b[1m" * 200 + b"bold")
-    last = report(Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 9)), run, None)
+    last = report(Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 9)), run, Cluster())
     assert f"    {TAMED}\n    bold\n" in last
     for shown in (text, last):
         assert not [character for character in shown if (ord(character) < 32 and character not in "\n\t") or 127 <= ord(character) < 160]

@@ -9,12 +9,12 @@ from orchestrator.model.run import events, lifecycle
 from orchestrator.model.run.cluster import Policy
 from orchestrator.model.spec import Restart
 from orchestrator.record.text import timeline
+from tests.record.states import begun
 
 HAPPENED = (
     events.RunBegun(100.0),
     events.HostReady(1, "python", "3.11", 2, at=100.25, host="local"),
     events.TemplateReady(("tensorflow",), 3.0, 103.5, "local"),
-    events.Launched(1, 103.5),
     events.TaskStarted("worker-0", 1, 10, 103.75),
     events.TaskStarted("worker-1", 1, 11, 104.0),
     events.TaskBegan("worker-1", 1, 104.125),
@@ -29,8 +29,8 @@ HAPPENED = (
 
 def measure(happened: Sequence[events.Event], *more: str, strategy: str = "multi_worker_mirrored") -> dict[str, dict[str, float]]:
     policy = Policy(strategy, restart=Restart(max=1))
-    cluster = lifecycle.new(policy, dict.fromkeys(("worker-0", "worker-1", *more), "local"))
-    return timeline.measure(happened, functools.reduce(lambda state, event: lifecycle.step(state, event)[0], happened, cluster))
+    cluster = begun(policy, dict.fromkeys(("worker-0", "worker-1", *more), "local"), 103.5)
+    return timeline.measure(happened, functools.reduce(lambda state, event: lifecycle.step(state, event)[0], happened[1:], cluster))
 
 
 def test_each_task_has_the_phases_that_it_has_reached() -> None:
