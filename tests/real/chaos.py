@@ -29,7 +29,7 @@ import psutil
 from tests.clock import Clock
 from tests.live import PATIENCE_S
 from tests.real.programs import SUM
-from worker import task_files
+from worker.protocol import task_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("start", "training", "checkpoint", "shutdown")
