@@ -20,8 +20,8 @@ from worker.values.fast_dataclass import dataclass
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus
 from .model.task_names import group_tasks
+from .record.lines import LineSplitter
 from .record.output.follower import Follower
-from .record.output.lines import LineSplitter
 from .record.storage import event_log
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress

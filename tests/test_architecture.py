@@ -14,7 +14,7 @@ import sys
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_type_hints
@@ -37,6 +37,8 @@ MODEL = ("orchestrator.model", *BELOW)
 # The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
 ROOMS = tuple(f"orchestrator.model.{name}" for name in ("spec", "planning", "input", "run.cluster", "cause", "run"))
+# The rooms of the record, from the ground up: bytes as lines, files, the output of tasks, and text for people.
+RECORD = tuple(f"orchestrator.record.{name}" for name in ("lines", "storage", "output", "text"))
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
 # The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
 INSIGHT = (
@@ -46,7 +48,7 @@ INSIGHT = (
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.output.lines", "orchestrator.record.text.format", *MODEL)),
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.lines", "orchestrator.record.text.format", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli", "orchestrator.forget_working_directory"),
     "orchestrator.cli": (
         *(
@@ -88,6 +90,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
     "orchestrator.backends": ("worker", "worker.machine", "worker.host.warm", *MODEL),
     "orchestrator.record": ("worker.machine", *MODEL),
+    **{room: ("worker.machine", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
     "orchestrator.model": BELOW,
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
     **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
@@ -312,6 +315,59 @@ def test_the_arrows_run_downwards_and_pure_code_is_pure() -> None:
     assert not found, "\n".join(found)
 
 
+CIRCLES = {
+    # A cluster, its run and its tasks know each other: each is a part of the others, and the arrows between them are for type checkers.
+    *(f"orchestrator.testing.{name}" for name in ("clusters", "failures", "jobs", "partitions", "pool", "scripts", "session", "tasks")),
+    *(f"orchestrator.record.storage.{name}" for name in ("event_log", "run_directory", "run_progress")),
+}
+"""Modules that may be in a circle of imports."""
+
+
+def circles(house: Mapping[str, tuple[str, bool]]) -> list[list[str]]:
+    """The circles of imports, also those inside functions and for types. `house`: each module's text, and whether it is a package."""
+    graph: dict[str, set[str]] = {}
+    for module, (source, is_package) in house.items():
+        targets = (target for item in imports(ast.parse(source), module, is_package) for target in item.targets())
+        graph[module] = {target if target in house else target.rpartition(".")[0] for target in targets} & (house.keys() - {module})
+    found = []
+    while graph:  # a module that imports nothing of the rest is in no circle, and neither is one that nothing of the rest imports
+        used = set().union(*graph.values())
+        free = {module for module, targets in graph.items() if not targets or module not in used}
+        if not free:
+            found.append(sorted(graph))
+            break
+        graph = {module: targets - free for module, targets in graph.items() if module not in free}
+    return found
+
+
+def test_no_import_leads_back() -> None:
+    house = {module: (source, is_package) for module, source, is_package in modules() if module not in CIRCLES}
+    assert circles(house) == []
+
+
+def test_a_circle_is_found_wherever_its_imports_stand() -> None:
+    late = {"a": ("import b", False), "b": ("def f():\n    import c", False), "c": ("if TYPE_CHECKING:\n    from a import X", False)}
+    assert circles({**late, "d": ("import a", False), "e": ("", False)}) == [["a", "b", "c"]]
+    assert circles({"a": ("import b", False), "b": ("import c", False), "c": ("", False)}) == []
+
+
+NAMESAKES = {
+    "Cluster": "a user's cluster of a test, and the state of a run",
+    "Outcome": "of a function in a test's task, and of a run",
+    "Task": "of a launched run, and of a test's cluster: both are for users",
+}
+"""Names of types that two modules give, and why."""
+
+
+def test_a_name_of_a_type_is_given_once() -> None:
+    places: dict[str, list[str]] = {}
+    for module, source, _ in modules():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in NAMESAKES} == {}
+
+
 @pytest.mark.filterwarnings("default")
 def test_nothing_has_grown_out_of_its_limit() -> None:
     over = []
@@ -338,7 +394,7 @@ def test_no_room_is_crowded() -> None:
     assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
 
 
-STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategy.strategy_builder")
+STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategy.strategy_builder", "worker.task.strategy.pasted_cluster")
 WORDS = ("none", "tpu")
 """Names of strategies that also are words, which texts may say therefore: nothing, and the section and the command that are about TPUs.
 A comparison of a strategy with one of them is found all the same."""

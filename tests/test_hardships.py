@@ -16,9 +16,9 @@ import pytest
 
 from orchestrator.backends import load
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.output.console import Console, Sink
 from orchestrator.record.output.log_view import LogView
 from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.text.console import Console, Sink
 from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .task.context import Context as Context
-    from .task.strategy.strategy_builder import TpuError as TpuError
-    from .task.strategy.tpu_strategy import NoTpu as NoTpu
+    from .task.strategy.tpu_errors import NoTpu as NoTpu
+    from .task.strategy.tpu_errors import TpuError as TpuError
 
 __all__ = ["Context", "NoTpu", "TpuError", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
 
@@ -34,9 +34,9 @@ def __getattr__(name: str) -> Any:
 
         return Context
     if name in ("NoTpu", "TpuError"):
-        from .task.strategy import tpu_strategy
+        from .task.strategy import tpu_errors
 
-        return getattr(tpu_strategy, name)
+        return getattr(tpu_errors, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -68,11 +68,11 @@ def strategy() -> Any:
     Raises ValueError for an invalid TF_CONFIG and for an unknown strategy; `NoTpu` if there is no TPU; `TpuError` if the layout of the spec
     does not fit the TPU (both are RuntimeErrors).
     """
-    from .task.strategy import strategy_builder
+    from .task.strategy import strategy_builder, tpu_errors
 
     try:
         return strategy_builder.current()
-    except strategy_builder.TpuError as error:
+    except tpu_errors.TpuError as error:
         raise error.with_traceback(None) from None  # the message says everything
 
 

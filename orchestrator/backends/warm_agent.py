@@ -19,7 +19,7 @@ from worker.host.warm import warm_socket
 from worker.host.warm.caller_state import describe_request, read_inherited
 
 from . import Transport
-from .connection.agent_process import MOST_BYTES, NotUsedError, make_protocol
+from .connection.agent_pipes import MOST_BYTES, NotUsedError, make_protocol
 
 if TYPE_CHECKING:
     import asyncio

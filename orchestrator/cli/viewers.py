@@ -12,11 +12,11 @@ from ..controller import Ended
 from ..errors import UsageError
 from ..model.run.cluster import Cluster
 from ..model.run.events import Event
-from ..record.output.console import Console, Sink
 from ..record.output.log_view import LogView
 from ..record.storage import event_log
 from ..record.storage.run_directory import RunDir
 from ..record.text import timeline
+from ..record.text.console import Console, Sink
 from ..signals import release_signals
 
 

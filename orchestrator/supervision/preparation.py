@@ -202,7 +202,7 @@ class Preparation:
             addresses.choose(known, await self._try_all(known, slice(1, None)), self.facts)
         return chosen
 
-    async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.Tried:
+    async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.ReachedTargets:
         """Have every host try to reach all others at these addresses and at these of their ports."""
         tried: dict[tuple[str, str, int], dict[str, str]] = {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.insight.tpu.tpu_report import Assignment, Layout, to_text
+from orchestrator.insight.tpu.tpu_report import Layout, TpuReplicas, to_text
 from orchestrator.model import tpu_topology
 from tests.conftest import Orch
 
@@ -107,7 +107,7 @@ def test_without_tensorflow_there_are_the_sizes_alone(orch: Orch, script: Callab
 
 def test_colour_is_one_for_each_replica() -> None:
     mesh = tpu_topology.parse("1x1x1x2")
-    assignment = Assignment((((0, 0, 0, 0),), ((0, 0, 0, 1),)), (("/task:0/device:TPU:0",), ("/task:0/device:TPU:1",)), "2.21.0")
+    assignment = TpuReplicas((((0, 0, 0, 0),), ((0, 0, 0, 1),)), (("/task:0/device:TPU:0",), ("/task:0/device:TPU:1",)), "2.21.0")
     out = list(to_text(Layout(mesh, (1, 1, 1, 1), 2, assignment), [], color=True))
     assert "  y=0  [\x1b[36m0.0\x1b[0m \x1b[33m1.0\x1b[0m]" in out
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.input.sharding import File, Policy, Sharding, Tally, batches, read_by, steps
+from orchestrator.model.input.sharding import File, Sharding, ShardPolicy, Tally, batches, read_by, steps
 
 POOL = 40
 
@@ -41,7 +41,7 @@ def write_pool(directory: Path) -> None:
 def draw(random: random.Random, *, workers: int, replicas: int, all_have_files: bool) -> Draw:
     """`all_have_files`: no worker is left without a file, which TensorFlow refuses in some workers and not in others."""
     has_reader = random.random() < 0.8
-    policy: Policy = random.choice(["auto", "auto", "file", "data", "hint", "off"])
+    policy: ShardPolicy = random.choice(["auto", "auto", "file", "data", "hint", "off"])
     if not has_reader and policy in ("file", "hint"):
         policy = "data"
     files = [random.randrange(POOL) for _ in range(random.randrange(workers if all_have_files else 1, 3 * workers + 2))]

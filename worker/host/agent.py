@@ -42,6 +42,17 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 
 
+class Examination:
+    """What the agent finds out about its host, in this order; the answer of the GPUs' driver completes it."""
+
+    checks: Checks
+    facts: messages.HostReady
+    """Without the GPUs."""
+
+    def __init__(self, hello: messages.Hello) -> None:
+        self.hello = hello
+
+
 class Agent:
     """Serves one controller. `orders_fd` and `frames_fd` are the channel; `template`: the first template, if it exists already."""
 
@@ -146,11 +157,17 @@ class Agent:
         self._helpers.call(self._code.finish, go_on)
 
     def _examine_host(self, hello: messages.Hello, trouble: str = "") -> None:
-        """Find the facts of this host, its GPUs last: a driver takes its time. `trouble`: why this host cannot be used, if known."""
+        """Find the facts of this host, while the driver of its GPUs takes its time. `trouble`: why this host cannot be used, if known."""
+        examined = Examination(hello)
         trouble = self._acquire(hello) or trouble
-        # The loop calls this function after `_examine_host` has returned: checks and facts exist then.
-        self._helpers.add(gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(hello, checks, facts, found)))
-        checks = program_checks.check(hello)
+        self._helpers.add(gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(examined, found)))
+        examined.checks = program_checks.check(hello)
+        examined.facts = self._find_facts(hello, examined.checks, trouble)
+        if (silence_s := hello.lost_after_s) is not None:
+            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
+
+    def _find_facts(self, hello: messages.Hello, checks: Checks, trouble: str) -> messages.HostReady:
+        """All facts of this host but its GPUs."""
         facts = messages.HostReady(
             pid=os.getpid(),
             python=sys.executable,
@@ -171,8 +188,7 @@ class Agent:
 
             self._listeners = [ProbeListener(self._loop, port, hello.word) for port in facts.ports]
             facts = dataclasses.replace(facts, addresses=find_addresses(), arrived_at=find_arrival())
-        if (silence_s := hello.lost_after_s) is not None:
-            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
+        return facts
 
     def _acquire(self, hello: messages.Hello) -> str:
         """Acquire the ports, and a directory for the output. Returns why this host cannot be used; empty: it can be used."""
@@ -195,8 +211,9 @@ class Agent:
             return str(error)
         return ""
 
-    def _send_facts(self, hello: messages.Hello, checks: Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
-        """Send the facts, before any other frame of this host."""
+    def _send_facts(self, examined: Examination, found: gpu_driver.Driver) -> None:
+        """Send the facts, before any other frame of this host. The loop calls this function once `examined` is complete."""
+        hello, checks, facts = examined.hello, examined.checks, examined.facts
         self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
         if hello.private_network:

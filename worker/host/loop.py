@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-Action = Callable[[], None]
+Callback = Callable[[], None]
 LONGEST_S = 86_400.0
 """The longest single wait: epoll_wait(2) takes no more than 24 days."""
 
@@ -28,19 +28,19 @@ class Loop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Action]] = []
+        self._timers: list[tuple[float, int, Callback]] = []
         self._serial = itertools.count()
 
-    def on_readable(self, source: int | HasFileno, action: Action) -> None:
+    def on_readable(self, source: int | HasFileno, action: Callback) -> None:
         self._selector.register(source, selectors.EVENT_READ, action)
 
-    def on_writable(self, sink: int | HasFileno, action: Action) -> None:
+    def on_writable(self, sink: int | HasFileno, action: Callback) -> None:
         self._selector.register(sink, selectors.EVENT_WRITE, action)
 
     def forget(self, source: int | HasFileno) -> None:
         self._selector.unregister(source)
 
-    def after(self, seconds: float, action: Action) -> None:
+    def after(self, seconds: float, action: Callback) -> None:
         """Call `action` once, after so many seconds."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._serial), action))
 

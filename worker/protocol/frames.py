@@ -217,7 +217,7 @@ class TaskBegan:
 class TaskUp:
     """The task's runtime listens on its port.
 
-    The agent of its own host sends this when it sees the port open. The controller records it once the other hosts have reached the port.
+    The agent of its own host sends this when it sees the port open.
     """
 
     task: str

@@ -42,7 +42,8 @@ class TaskOrder:
     """Relative to the run directory, or to the agent's own directory."""
     env: Mapping[OsText, OsText] = field(default_factory=dict)
     unset: tuple[OsText, ...] = ()
-    port: Port | None = None
+    port: Annotated[int, Between(0, 65_535)] | None = None
+    """0: not chosen yet, in the plan of a dry run."""
     cluster: str | None = None
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     settings: TaskSettings = TaskSettings()

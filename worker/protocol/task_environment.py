@@ -55,18 +55,20 @@ def tf_config_of(start: StartTasks, order: TaskOrder) -> str | None:
     return tf_config_text(start.clusters[order.cluster], TaskId.parse(order.task))
 
 
-def default_environment(cores: int, tasks: int, inter_op: int | None = None) -> dict[str, str]:
+def default_environment(cores: int | str, tasks: int, inter_op: int | None = None) -> dict[str, str]:
     """The variables of each of `tasks` tasks on a host with `cores` cores, unless the host's environment or the spec sets them.
 
     Threads that compute are divided among the tasks. TensorFlow's inter-op threads are not: they run functions that wait for other tasks or
     for a dataset. If there are too few, all of them wait, and the function that would end this has no thread. TensorFlow makes one for each
-    core. `inter_op`: the smallest number that the strategy needs; None: TensorFlow's own number.
+    core. `inter_op`: the smallest number that the strategy needs; None: TensorFlow's own number. `cores`: words for a number that is not
+    known yet.
     """
-    threads = str(max(1, cores // max(1, tasks)))
+    if isinstance(cores, str):
+        threads, most = f"<{cores} / {tasks}>", f"<{cores}, at least {inter_op}>"
+    else:
+        threads, most = str(max(1, cores // max(1, tasks))), str(max(cores, inter_op or 0))
     found = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
-    if inter_op is not None:
-        found[INTER_OP] = str(max(cores, inter_op))
-    return found
+    return found if inter_op is None else {**found, INTER_OP: most}
 
 
 def describe_too_few_threads(start: StartTasks, envs: Mapping[str, Mapping[str, str]]) -> str:

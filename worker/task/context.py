@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..settings.task_settings import VARIABLE, TaskSettings
 from ..values.codec import from_json
+from .strategy.pasted_cluster import strategy_of
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -95,9 +96,7 @@ def _ranks(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> tu
 
 
 def _settings(env: Mapping[str, str], cluster: Mapping[str, tuple[str, ...]]) -> TaskSettings:
-    from .strategy.strategy_builder import of_cluster
-
-    return from_json(TaskSettings, json.loads(env.get(VARIABLE, "{}"))) if env else TaskSettings(strategy=of_cluster(cluster))
+    return from_json(TaskSettings, json.loads(env.get(VARIABLE, "{}"))) if env else TaskSettings(strategy=strategy_of(cluster))
 
 
 # --- TF_CONFIG ---------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from worker.protocol.messages import FRAMES, Bye, Ping
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
-from .agent_process import AgentProcess, NotUsedError, pop_started, start
+from .agent_pipes import NotUsedError
+from .agent_process import AgentProcess, pop_started, start
 from .incoming_frames import LARGE, Expected, HostClock, shorten_event
 
 if TYPE_CHECKING:

@@ -17,14 +17,13 @@ from worker.host.warm import warm_socket
 
 from ...model.spec import ClusterSpec
 from .. import Backend, Transport
+from .agent_pipes import MOST_BYTES, NotUsedError, make_protocol
 
 if TYPE_CHECKING:
     import asyncio
 
     from ..warm_agent import WarmAgent
 
-MOST_BYTES = 1024 * 1024
-"""How much is read ahead of a program's stdout, and how much a shell may print before an agent's mark."""
 LOOK_S = 0.005
 """How often the end of a program is looked for. `wait` is called when the program has closed its stdout, or was killed: it ends soon."""
 
@@ -76,24 +75,6 @@ class AgentProcess:
             self.stdin.transport.abort()  # nothing reads the rest of the orders
         await self.stdin.wait_closed()
         return code
-
-
-def make_protocol(reader: asyncio.StreamReader) -> asyncio.StreamReaderProtocol:
-    """The protocol of a pipe or socket of an agent."""
-    import asyncio
-
-    class Protocol(asyncio.StreamReaderProtocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(None)  # an agent that has not read all of its orders has ended, and `wait` returns how
-
-    return Protocol(reader)
-
-
-class NotUsedError(Exception):
-    """A warm process exists and cannot be used; the message, a line for the user, says why."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"the warm process is not used: {why}")
 
 
 def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, str]:

@@ -38,11 +38,11 @@ class Expected:
         if not isinstance(frame, messages.TaskEvent | messages.Output):
             return
         if (frame.task, frame.attempt) not in self._attempts:
-            raise ChannelError(f"it tells of {frame.task!r} in attempt {frame.attempt}, which it was not told to start")
+            raise ChannelError(f"a frame for task {frame.task!r} in attempt {frame.attempt}, which it was not ordered to start")
         if not isinstance(frame, messages.Output):
             return
         if frame.stream not in (*STREAMS, STACKS):
-            raise ChannelError(f"it tells of {frame.stream!r}, a stream that no task has")
+            raise ChannelError(f"a frame for {frame.stream!r}, a stream that no task has")
         if data:
             key = (frame.task, frame.attempt, frame.stream)
             if frame.offset != self._sizes.get(key, 0):

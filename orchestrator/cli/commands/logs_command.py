@@ -20,12 +20,12 @@ from ...errors import Problem, SpecError, UsageError
 from ...model.slots import behind_the_chief
 from ...model.spec.durations import seconds_of
 from ...model.strategies import named
-from ...record.output.console import Sink
 from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, check_attempt, find_run, plan_of
+from ...record.text.console import Sink
 from .. import completion
 from ..options import color_options, home_option, only_tasks
 

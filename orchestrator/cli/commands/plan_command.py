@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import click
 
 from worker.machine.cpu_cores import count_cores
-from worker.protocol.task_environment import INTER_OP, compose
+from worker.protocol.task_environment import compose
 from worker.settings.task_settings import VARIABLE
 from worker.values.codec import to_json
 from worker.values.words import count_of
 
 from ...backends import load_checked, slots_of
-from ...model import slots
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
@@ -73,7 +71,7 @@ def _imagine(spec: ClusterSpec) -> Plan:
     hosts, facts = load_checked(spec).hosts(spec), []
     for host in hosts:
         address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
-        facts.append(HostFacts(host.name, address, count_cores(), run_dir=run_dir, is_here=host.is_here))
+        facts.append(HostFacts(host.name, address, count_cores() if host.is_here else None, run_dir=run_dir, is_here=host.is_here))
     return plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
 
 
@@ -128,20 +126,9 @@ def _environments(planned: Plan) -> Iterator[dict[str, str]]:
     """The variables that orch sets for each task. ``<…>`` stands for a value that is known only in a run."""
     starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
     here = {host.name for host in planned.hosts if host.is_here}
-    sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
-    strategy = named(planned.spec.strategy)
-    fewest = strategy.fewest_inter_op_threads(planned.spec.counts)
     for task in planned.tasks:
-        start, is_here = starts[task.host], task.host in here
-        order = replace(task.order, port=0) if strategy.opens_port(task.id.type) else task.order
-        env = compose(os.environ if is_here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
-        if not is_here:
-            by_cores = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), f"<cores of {task.host} / {sizes[task.host]}>")
-            if fewest is not None:
-                by_cores[INTER_OP] = f"<cores of {task.host}, at least {fewest}>"
-            env |= {name: value for name, value in by_cores.items() if name not in {*start.env, *order.env}}
-        if start.clusters:
-            env["MASTER_PORT"] = f"<port of {planned.tasks[0].id}>"
+        start, order = starts[task.host], task.order
+        env = compose(os.environ if task.host in here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
         own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", VARIABLE, "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}
         yield {name: value for name, value in env.items() if name in own}
 

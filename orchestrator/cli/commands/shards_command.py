@@ -19,10 +19,10 @@ from ...errors import UsageError
 from ...insight.input import dataset_forms, input_files, shards_report
 from ...insight.input.input_files import Found
 from ...model.input.sharding import Sharding
-from ...model.input.sharding_advice import Planned, advise
+from ...model.input.sharding_advice import Sharded, advise
 from ...model.input.spec_inputs import SpecInput, input_of
 from ...model.spec import ClusterSpec
-from ...record.output.lines import clean
+from ...record.lines import clean
 from ...sources import read_file, with_program
 from ..spec_overlays import says
 
@@ -99,7 +99,7 @@ def _spec(file: str | None) -> ClusterSpec:
     return parse(document, workdir=base)
 
 
-def _refuse_unmodelled(script: str, planned: Planned) -> None:
+def _refuse_unmodelled(script: str, planned: Sharded) -> None:
     """Raises `UsageError` if the dataset of this script has a form that the planner does not model."""
     try:
         form = dataset_forms.find(script, planned) if script else None
@@ -125,7 +125,7 @@ def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) ->
     click.echo(f"{reader}  {clean(one.file.name)}  {bytes_of(one.file.size)}{elements}")
 
 
-def _show(planned: Planned, given: dict[str, Any]) -> None:
+def _show(planned: Sharded, given: dict[str, Any]) -> None:
     if given["as_json"]:
         click.echo(json.dumps(shards_report.to_json(planned)))
         return

@@ -13,7 +13,7 @@ import click
 from ...errors import UsageError
 from ...model.planning.plan import Plan
 from ...model.task_names import group_tasks
-from ...record.output.lines import clean
+from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import plan_of
 from ...record.text import stack_report

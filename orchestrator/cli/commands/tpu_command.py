@@ -73,7 +73,7 @@ def _layout(settings: TpuSettings, python: str) -> words.Layout:
     mesh = tpu_topology.parse(settings.topology)
     shape = settings.computation_shape or (1,) * tpu_topology.RANK
     replicas = settings.num_replicas or tpu_topology.count_replicas(mesh, shape)
-    unasked = words.Assignment(problem="TensorFlow was not asked (--no-tensorflow)")
+    unasked = words.TpuReplicas(problem="TensorFlow was not asked (--no-tensorflow)")
     return words.Layout(mesh, shape, replicas, request_assignment(python, mesh, shape, replicas) if python else unasked)
 
 

@@ -23,7 +23,7 @@ _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     """The findings about the tasks' interpreter on one host."""
     if facts.python is None:
-        yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
+        yield error("python", f"{facts.program!r} cannot run the tasks", facts.python_problem, _CHOOSE)
         return
     yield from _python(facts.python)
     if wanted.tpu:

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from worker.values.fast_dataclass import dataclass
 
 from ...model.input.sharding import Applied
-from ...model.input.sharding_advice import Planned
+from ...model.input.sharding_advice import Sharded
 from ...model.spec import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DatasetStep:
     """One call of the chain that makes a dataset."""
 
     name: str
@@ -54,7 +54,7 @@ _PASSED = frozenset(("cache", "prefetch", "repeat", "shuffle", "with_options", "
 """Steps after `batch` through which TensorFlow finds the batch size: compute_batch_size_op.cc in tensorflow/core/kernels/data."""
 
 
-def find(script: str, planned: Planned) -> Form | None:
+def find(script: str, planned: Sharded) -> Form | None:
     """The first form in this script that the planner does not model; None if there is none, or if nothing is divided. Raises `OSError`."""
     if planned.ignored or planned.sharding.all_replicas == 1:
         return None
@@ -77,7 +77,7 @@ def unmodelled(source: bytes, applied: Applied) -> Form | None:
     return next((form for chain in _Chains(tree).distributed() if (form := _judge(chain, applied))), None)
 
 
-def _judge(chain: tuple[Step, ...], applied: Applied) -> Form | None:
+def _judge(chain: tuple[DatasetStep, ...], applied: Applied) -> Form | None:
     """What the planner does not model in this chain."""
     names = [step.name for step in chain]
     if not any(name in _READERS or name in _LISTS for name in names):
@@ -118,7 +118,7 @@ def _judge(chain: tuple[Step, ...], applied: Applied) -> Form | None:
 _JOINED = "it fails in some workers, while the others wait for them, where one reader has fewer files than there are workers"
 
 
-def _after(name: str, batched: Step | None) -> str:
+def _after(name: str, batched: DatasetStep | None) -> str:
     return f"with {name} after batch" if batched is not None else f"with {name}" + (" in parallel" if name == "batch" else "")
 
 
@@ -127,15 +127,15 @@ class _Chains:
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
-        self._names: dict[str, tuple[Step, ...]] = {}
+        self._names: dict[str, tuple[DatasetStep, ...]] = {}
 
-    def distributed(self) -> Iterator[tuple[Step, ...]]:
+    def distributed(self) -> Iterator[tuple[DatasetStep, ...]]:
         """Each dataset that is given to one of `_SINKS`."""
         for _ in range(2):  # the second time, a function that stands below its call is known
             found = [chain for node in _in_order(self._tree) for chain in self._follow(node)]
         yield from found
 
-    def _follow(self, node: ast.AST) -> Iterator[tuple[Step, ...]]:
+    def _follow(self, node: ast.AST) -> Iterator[tuple[DatasetStep, ...]]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
@@ -147,7 +147,7 @@ class _Chains:
             given = [*node.args[:1], *(word.value for word in node.keywords if word.arg in ("x", "dataset"))]
             yield from (self._chain(one) for one in given)
 
-    def _chain(self, node: ast.expr) -> tuple[Step, ...]:
+    def _chain(self, node: ast.expr) -> tuple[DatasetStep, ...]:
         """The calls that make the value of an expression, the first of them first."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, ())
@@ -164,7 +164,7 @@ class _Chains:
         function = node.args[0] if name in _OF_FILES and node.args else None
         inner = self._chain(function.body if isinstance(function, ast.Lambda) else function) if function is not None else ()
         inside = [step.name for step in inner if step.name in _BATCHES | _COUNTS or step.name in ("concatenate", "repeat")]
-        return (*before, Step(name, node.lineno, _words(node), inside[0] if inside else ""))
+        return (*before, DatasetStep(name, node.lineno, _words(node), inside[0] if inside else ""))
 
 
 def _name(function: ast.expr) -> str:

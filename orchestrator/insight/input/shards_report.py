@@ -11,7 +11,7 @@ from worker.values.words import bytes_of, count_of
 
 from ...errors import UsageError
 from ...model.input.sharding import Epoch, Tally, epoch, steps, whole_batch
-from ...model.input.sharding_advice import Planned, advise
+from ...model.input.sharding_advice import Sharded, advise
 from ...model.input.spec_inputs import SpecInput
 from ...record.text.format import aligned, wrap
 from .input_files import Found, explain_uncounted
@@ -23,7 +23,7 @@ MOST_LINES = 5
 """The most unreadable files that an error names."""
 
 
-def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
+def plan(looked_at: Iterable[Found], known: SpecInput) -> Sharded:
     """Reads the iterator once, and keeps no file. Raises one `UsageError` for all files that cannot be read."""
     found, kinds, problems = Tally(len(known.names)), set[str](), list[str]()
     for one in looked_at:
@@ -38,13 +38,13 @@ def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
         raise UsageError("\n".join(problems))
     sharding = replace(known.sharding, has_reader=kinds <= set(WITH_READER))
     uncounted = explain_uncounted(kinds) if found.uncounted else ""
-    return Planned(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)
+    return Sharded(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)
 
 
 # --- text --------------------------------------------------------------------------------------
 
 
-def to_text(planned: Planned, width: int) -> Iterator[str]:
+def to_text(planned: Sharded, width: int) -> Iterator[str]:
     """A headline, a row and a bar for each worker, the end of an epoch, and the advice."""
     summed = epoch(planned.sharding, planned.found)
     yield from wrap(_headline(planned), width)
@@ -61,7 +61,7 @@ def to_text(planned: Planned, width: int) -> Iterator[str]:
             yield from wrap(f"do: {one.remedy}", width, " " * 9)
 
 
-def _headline(planned: Planned) -> str:
+def _headline(planned: Sharded) -> str:
     found = planned.found
     text = f"{count_of(found.files, 'file')} ({' and '.join(planned.kinds)}), {bytes_of(found.bytes)}"
     if planned.uncounted:
@@ -70,7 +70,7 @@ def _headline(planned: Planned) -> str:
     return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")
 
 
-def _rule(planned: Planned) -> str:
+def _rule(planned: Sharded) -> str:
     sharding = planned.sharding
     workers, policy = sharding.workers, sharding.policy.upper()
     if planned.ignored:
@@ -92,7 +92,7 @@ def _rule(planned: Planned) -> str:
     return f"{rule}. A global batch of {sharding.batch:,} is {each} for each of {count_of(sharding.all_replicas, 'replica')}"
 
 
-def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
+def _picture(planned: Sharded, summed: Epoch, width: int) -> Iterator[str]:
     has_elements, has_steps = not planned.uncounted, planned.has_steps
     rows = [["WORKER", "FILES", "READS", *["ELEMENTS"] * has_elements, *["STEPS"] * has_steps]]
     shown = summed.shares[:MOST_ROWS]
@@ -114,7 +114,7 @@ def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
         yield "# steps with data   . steps with batches of size 0, while others go on"
 
 
-def _end(planned: Planned, summed: Epoch) -> str:
+def _end(planned: Sharded, summed: Epoch) -> str:
     if not summed.steps:
         return "An epoch has no step."
     text = f"An epoch has {count_of(summed.steps, 'step')}; in {summed.full:,} of them every replica has its whole batch"
@@ -125,7 +125,7 @@ def _end(planned: Planned, summed: Epoch) -> str:
     return text + f". {ASSUMED}."
 
 
-def batch_lines(planned: Planned) -> Iterator[str]:
+def batch_lines(planned: Sharded) -> Iterator[str]:
     """A line for each step, with the batch sizes of all replicas."""
     for number, step in enumerate(steps(planned.sharding, planned.found), start=1):
         parts = (f"{name} {'+'.join(str(len(part)) for part in of)}" for name, of in zip(planned.names, step, strict=True))
@@ -135,7 +135,7 @@ def batch_lines(planned: Planned) -> Iterator[str]:
 # --- JSON --------------------------------------------------------------------------------------
 
 
-def to_json(planned: Planned) -> dict[str, Any]:
+def to_json(planned: Sharded) -> dict[str, Any]:
     """Everything in the text, for programs. A value that is not known is null."""
     sharding, found = planned.sharding, planned.found
     summed = epoch(sharding, found)

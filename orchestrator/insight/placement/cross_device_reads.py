@@ -31,7 +31,7 @@ _FOLLOWS = (b"Assign", b"Resource")
 # Scopes that stand for a whole function and not for a layer.
 _OUTER = frozenset((b"", b"StatefulPartitionedCall", b"PartitionedCall"))
 
-Evidence = Literal["name", "scope"]
+PairedBy = Literal["name", "scope"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class VariableRead:
     op: str
     device: str
     variable_device: str
-    evidence: Evidence
+    evidence: PairedBy
     """``name``: certain. ``scope``: the read and the op are in one scope, a layer."""
 
 
@@ -51,7 +51,7 @@ class VariableRead:
 class GraphReads:
     """Gets the nodes of one stream, in order. A new graph begins with its arguments, or when `end` is called."""
 
-    found: Counter[tuple[bytes, bytes, bytes, bytes, Evidence]] = field(default_factory=Counter)
+    found: Counter[tuple[bytes, bytes, bytes, bytes, PairedBy]] = field(default_factory=Counter)
     """Name, op, device, device of the variable, and evidence; as in `VariableRead`."""
     _pending: dict[bytes, bytes] = field(default_factory=dict)
     """The reads of this graph whose op has not come yet: the op's name, and the variable's device."""
@@ -81,7 +81,7 @@ class GraphReads:
         self._pending.clear()
         self._users.clear()
 
-    def _note(self, name: bytes, op: bytes, device: bytes, source: bytes, evidence: Evidence) -> None:
+    def _note(self, name: bytes, op: bytes, device: bytes, source: bytes, evidence: PairedBy) -> None:
         key = (name, op, device, source, evidence)
         if device != source and (key in self.found or len(self.found) < MAX_FOUND):
             self.found[key] += 1

@@ -54,7 +54,7 @@ _HOST = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class OperationCount:
     """How often an op was on a device, in one task."""
 
     executed: int = 0
@@ -72,7 +72,7 @@ class TaskPlacement:
     """The placement of one task, from its logs."""
 
     task: str
-    counts: dict[tuple[str, str], Count]
+    counts: dict[tuple[str, str], OperationCount]
     """By op and device. The op of a function is its name with ``()``."""
     reads: dict[VariableRead, int] = field(default_factory=dict)
     gpus: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ class TaskPlacement:
     """Whether only stdout has lines, so that eager runs are missing."""
 
     @property
-    def fallbacks(self) -> dict[tuple[str, str], Count]:
+    def fallbacks(self) -> dict[tuple[str, str], OperationCount]:
         """The `counts` of ops on the CPU of a task that has a GPU: ops that may have no GPU kernel. Ops that belong there are left out.
 
         The log does not show whether `tf.device` or the data type (int32 stays on the host) was the reason.
@@ -159,7 +159,7 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan) -> TaskPlacemen
     executed, placed = _readable(stderr.executed + stdout.executed, task), _readable(graphs.placed, task)
     return TaskPlacement(
         task,
-        {where: Count(executed[where], placed[where]) for where in executed | placed},
+        {where: OperationCount(executed[where], placed[where]) for where in executed | placed},
         _variable_reads(graphs.reads, task),
         frozenset(shorten(device.decode(), task) for device in stderr.gpus | stdout.gpus)
         | {device for _, device in executed | placed if device.startswith("GPU:")},

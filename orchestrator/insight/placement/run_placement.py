@@ -13,12 +13,12 @@ from worker.values.words import count_of
 
 from ...errors import OrchError
 from ...model.task_names import group_tasks
-from ...record.output.lines import clean
+from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import open_file
 from ...record.text.format import aligned, wrap
 from .cross_device_reads import VariableRead
-from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, scan, summarise
+from .placement_log import BOOKKEEPING, OperationCount, StreamScan, TaskPlacement, scan, summarise
 
 MAX_LINE = 1 << 20
 """A line that is longer is read in parts, in bytes."""
@@ -72,7 +72,7 @@ def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskP
     """Everything, with a flat list for each kind of finding. `attempt` is the newest attempt; `tasks` has the attempt of each task."""
     found = list(placements)
 
-    def rows(counts_of: Callable[[TaskPlacement], Mapping[tuple[str, str], Count]]) -> list[dict[str, Any]]:
+    def rows(counts_of: Callable[[TaskPlacement], Mapping[tuple[str, str], OperationCount]]) -> list[dict[str, Any]]:
         return [
             {"task": one.task, "op": op, "device": device, **asdict(count)}
             for one in found
@@ -123,7 +123,7 @@ def _with_tasks(placements: Iterable[TaskPlacement], items_of: Callable[[TaskPla
     return list(found.items())
 
 
-def _table(rows: Sequence[tuple[tuple[str, str, Count], list[str]]]) -> Iterator[str]:
+def _table(rows: Sequence[tuple[tuple[str, str, OperationCount], list[str]]]) -> Iterator[str]:
     cells = [["OPERATION", "DEVICE", "RUN", "PLACED", "TASKS"]]
     for (op, device, count), tasks in rows:
         numbers = [f"{number:,}" if number else "-" for number in (count.executed, count.placed)]

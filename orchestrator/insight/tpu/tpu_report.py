@@ -14,7 +14,7 @@ from worker.values.words import bytes_of, count_of
 
 from ...model import tpu_topology
 from ...model.tpu_topology import Mesh
-from ...record.output.lines import RESET
+from ...record.lines import RESET
 
 MOST_SHOWN = 256
 """The most devices in the table and the picture; --json has all."""
@@ -23,7 +23,7 @@ _COLORS = ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[31m
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class TpuReplicas:
     """TensorFlow's device assignment."""
 
     places: tuple[tuple[tuple[int, ...], ...], ...] = ()
@@ -44,7 +44,7 @@ class Layout:
     shape: tuple[int, ...]
     """The computation shape: the devices of one replica in x, y, z and core."""
     replicas: int
-    assignment: Assignment
+    assignment: TpuReplicas
 
     @property
     def cores(self) -> int:

@@ -180,7 +180,7 @@ _LEFT_EARLY = Remedy(
 _SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --serve")
 _OWN_TF_CONFIG = Remedy(
     "another-tf_config",
-    "leave TF_CONFIG to orch: the task's was not the one that orch gave it ({tf_config}), and somebody has its port",
+    "leave TF_CONFIG to orch: the task's was not the one that orch gave it ({tf_config}), and another process uses that port",
 )
 _KILLED_FOR_MEMORY = Remedy(
     "out-of-memory", "likely out of memory: {seen}; give the tasks less to hold, run fewer on this host, or raise the limit"

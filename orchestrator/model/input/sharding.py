@@ -24,7 +24,7 @@ from typing import Literal
 
 from worker.values.fast_dataclass import dataclass
 
-Policy = Literal["auto", "file", "data", "hint", "off"]
+ShardPolicy = Literal["auto", "file", "data", "hint", "off"]
 Applied = Literal["file", "data", "off"]
 
 
@@ -43,7 +43,7 @@ class File:
 class Sharding:
     """How TensorFlow distributes a dataset."""
 
-    policy: Policy = "auto"
+    policy: ShardPolicy = "auto"
     workers: int = 1
     replicas: int = 1
     """The replicas of each worker."""

@@ -19,7 +19,7 @@ _ORDER = ("error", "warning", "note")
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Sharded:
     """An input, and its distribution to the workers."""
 
     sharding: Sharding
@@ -58,14 +58,14 @@ class Advice:
     remedy: str = ""
 
 
-def advise(planned: Planned) -> list[Advice]:
+def advise(planned: Sharded) -> list[Advice]:
     """All advice, errors first, then warnings."""
     if planned.ignored:
         return [Advice("note", "not sharded", planned.ignored)]
     return sorted(_advise(planned), key=lambda one: _ORDER.index(one.severity))
 
 
-def _advise(planned: Planned) -> Iterator[Advice]:
+def _advise(planned: Sharded) -> Iterator[Advice]:
     sharding, found = planned.sharding, planned.found
     yield from _cannot_shard(planned)
     if found.empty:
@@ -83,7 +83,7 @@ def _advise(planned: Planned) -> Iterator[Advice]:
         yield Advice("note", "not counted", "it is not known how many elements these files hold", planned.uncounted)
 
 
-def _cannot_shard(planned: Planned) -> Iterator[Advice]:
+def _cannot_shard(planned: Sharded) -> Iterator[Advice]:
     sharding, found = planned.sharding, planned.found
     workers = sharding.workers
     if workers > 1 and sharding.policy == "file" and not sharding.has_reader:
@@ -123,7 +123,7 @@ def _bytes(sharding: Sharding, found: Tally) -> Iterator[Advice]:
     yield Advice("note", "reads all", f"DATA reads every byte {workers} times, once on each worker: {all_bytes}", remedy)
 
 
-def _uneven(planned: Planned, summed: Epoch) -> Iterator[Advice]:
+def _uneven(planned: Sharded, summed: Epoch) -> Iterator[Advice]:
     if planned.sharding.applied != "file" or summed.idle < IDLE:
         return
     least = min(summed.shares, key=lambda share: share.steps)
@@ -149,7 +149,7 @@ def _batch(sharding: Sharding) -> Iterator[Advice]:
         yield Advice("note", "odd batch", what, remedy)
 
 
-def _end(planned: Planned, summed: Epoch) -> Iterator[Advice]:
+def _end(planned: Sharded, summed: Epoch) -> Iterator[Advice]:
     sharding, smaller = planned.sharding, summed.steps - summed.full
     if summed.dropped:
         share = summed.dropped / planned.found.elements

@@ -16,7 +16,7 @@ from ..spec.sections.host_list import parse_ip
 
 MOST_CANDIDATES = 8
 MOST_LINES = 8
-Tried = Mapping[tuple[str, str, int], Mapping[str, str]]
+ReachedTargets = Mapping[tuple[str, str, int], Mapping[str, str]]
 """By (from, to, port): for each address that was tried, why it was not reached; empty: it was reached."""
 
 
@@ -43,7 +43,7 @@ def candidates(host: str, facts: HostReady, address: str = "", interface: str = 
     return tuple(found[:MOST_CANDIDATES])
 
 
-def choose(known: Mapping[str, Sequence[str]], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
+def choose(known: Mapping[str, Sequence[str]], tried: ReachedTargets, facts: Mapping[str, HostReady]) -> dict[str, str]:
     """The address of each host. Raises `OrchError` with a line for each pair of hosts without a connection."""
     chosen: dict[str, str] = {}
     lines: list[str] = []

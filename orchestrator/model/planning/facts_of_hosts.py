@@ -13,7 +13,8 @@ class HostFacts:
     name: str
     address: str
     """The name or IP address by which the other hosts reach this host."""
-    cores: int
+    cores: int | None
+    """None: unknown, in a dry run."""
     ports: tuple[int, ...] = ()
     """The ports that the agent holds, one per task; empty in a dry run."""
     run_dir: str | None = None

@@ -97,7 +97,7 @@ class Plan:
             clusters=self.clusters,
             env={**self.env, "ORCH_ATTEMPT": str(attempt), **facts.env()},
             env_defaults=default_environment(
-                facts.cores,
+                facts.cores or f"cores of {host}",
                 slots.count_computing(task.id for task in mine),
                 named(self.spec.strategy).fewest_inter_op_threads(self.spec.counts),
             ),
@@ -106,6 +106,8 @@ class Plan:
 
 
 MOST_PORTS = 65_535
+UNKNOWN_PORT = 0
+"""In a dry run, for a port that the agent would hold."""
 
 
 def place(spec: ClusterSpec, hosts: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
@@ -157,9 +159,9 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     for host, ids in assignment.items():
         held = iter(facts[host].ports)
         for task in ids:
-            if facts[host].ports and strategy.opens_port(task.type):
-                ports[task] = next(held)
-            addresses[task] = with_port(facts[host].address, ports.get(task, f"<port of {task}>"))
+            if strategy.opens_port(task.type):
+                ports[task] = next(held, UNKNOWN_PORT)
+            addresses[task] = with_port(facts[host].address, ports.get(task) or f"<port of {task}>")
     by_type = {tasks.type: tasks for tasks in spec.tasks}
     ranks = _ranks(spec)
     planned = []
@@ -184,7 +186,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         "ORCH_RUN_STRATEGY": spec.strategy,
         "ORCH_ATTEMPT": "1",
         "MASTER_ADDR": facts[first.host].address,
-        "MASTER_PORT": str(ports.get(first.id, 0)),
+        "MASTER_PORT": str(ports[first.id] or f"<port of {first.id}>") if first.id in ports else "0",
     }
     if DISPATCHER in addresses:
         env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[DISPATCHER]}"
@@ -292,7 +294,7 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     """One line about the threads of `default_environment`, if a host has several tasks and the spec does not set all threads."""
     devices = [found for tasks in spec.tasks for found in (tasks.devices, *tasks.overrides.values())]
     are_set = all(found.settings.threads.intra is not None for found in devices) and not spec.data_workers
-    shared = {(facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
+    shared = {(facts[host].cores or 0, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
     if are_set or not shared:
         return
     shares = " or ".join(f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared))

@@ -16,7 +16,7 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import Problem
 from .durations import EXAMPLES
 from .findings import Findings, quoted, shown
-from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, JsonSchema, Kind, Numbers, OneOf, Seconds, Struct, Text, join, or_null
+from .kinds import ARGS, ENV, MAX_NUMBER, Duration, Flag, Integer, JsonSchema, Kind, Numbers, OneOf, Struct, Text, join, or_null
 from .tree import Node
 
 S = TypeVar("S")
@@ -62,7 +62,7 @@ def _kind(declared: Setting, hint: Any) -> Kind:
     if hint is int:
         return Integer(int(declared.least or 0), int(most), declared.hint)
     if hint is float:
-        return Seconds(declared.least, most, declared.hint or f"write seconds, or a time with units: {EXAMPLES}")
+        return Duration(declared.least, most, declared.hint or f"write seconds, or a time with units: {EXAMPLES}")
     if get_origin(hint) is Literal:
         return OneOf(get_args(hint))
     if hint in _BY_TYPE:

@@ -132,7 +132,7 @@ class Integer(Number):
     WHOLE = True
 
 
-class Seconds(Number):
+class Duration(Number):
     """A span of time: a number of seconds, or a text with units."""
 
     __slots__ = ()

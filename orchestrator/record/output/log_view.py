@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from worker.values.excerpts import shorten_line
 from worker.values.words import count_of
 
-from .lines import RESET, LineSplitter, strip_colors
+from ..lines import RESET, LineSplitter, strip_colors
 
 if TYPE_CHECKING:
     from .noise import Noise

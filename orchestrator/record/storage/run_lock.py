@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import OrchError
-from ..output.lines import clean
+from ..lines import clean
 from .run_files import open_file, open_own
 
 LOCK_S = 2.0

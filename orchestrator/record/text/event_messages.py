@@ -14,7 +14,7 @@ from ...model.run.cluster import Cause, Cluster, Outcome, Phase
 from ...model.run.readiness import describe_gone, describe_rest
 from ...model.strategies import named
 from ...model.task_names import group_tasks
-from ..output.lines import clean
+from ..lines import clean
 from .format import describe_seconds
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ..output.lines import clean
+from ..lines import clean
 
 
 def describe_seconds(seconds: float) -> str:

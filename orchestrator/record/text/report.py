@@ -12,8 +12,8 @@ from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.task_names import group_tasks
+from ..lines import LineSplitter, clean
 from ..output.follower import Follower
-from ..output.lines import LineSplitter, clean
 from ..output.noise import Noise
 from ..storage.run_directory import RunDir
 from ..storage.run_files import size_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
-from ..output.lines import clean
+from ..lines import clean
 from .format import aligned, describe_moment, describe_seconds
 from .run_table import describe_report
 

@@ -9,7 +9,7 @@ from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
 from ...model.run import lifecycle
 from ...model.run.cluster import Cluster, TaskState, TaskStatus
-from ..output.lines import clean
+from ..lines import clean
 from .format import aligned, describe_seconds
 
 

@@ -45,7 +45,7 @@ _CALL = re.compile(r"(?<!def )\b(?!(?:if|while|for|in|and|or|not|return|print|aw
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One call: file, line and function as in faulthandler's output."""
 
     file: str
@@ -62,10 +62,10 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StackAnswer:
     """The last answer of a task, or of its agent."""
 
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     """The frames of the main thread, the innermost first."""
     note: str = ""
     """The agent's reason why the task does not answer."""
@@ -86,21 +86,21 @@ def read_line(file: str, line: str) -> str:
     return ""
 
 
-def parse(text: str) -> Answer:
+def parse(text: str) -> StackAnswer:
     """The last answer in `text`."""
-    frames: list[Frame] = []
+    frames: list[StackFrame] = []
     note = ""
     for line in text[max(0, text.rfind(ASKED)) :].splitlines():
         if _HEAD.match(line):
             frames = []
         elif frame := _FRAME.match(line):
-            frames.append(Frame(*frame.groups()))
+            frames.append(StackFrame(*frame.groups()))
         elif line.startswith(_NOTE) and not line.startswith(ASKED):
             note = line.removeprefix(_NOTE)
-    return Answer(tuple(frames), note)
+    return StackAnswer(tuple(frames), note)
 
 
-def place(answer: Answer, source: Callable[[str, str], str] = read_line) -> str:
+def place(answer: StackAnswer, source: Callable[[str, str], str] = read_line) -> str:
     """The innermost line of the user's code, and its call: ``in all_reduce (train.py:41)``."""
     where = _place(answer.frames, source) if answer.frames else ""
     if where and answer.note:
@@ -108,7 +108,7 @@ def place(answer: Answer, source: Callable[[str, str], str] = read_line) -> str:
     return where or answer.note or "nowhere in Python"
 
 
-def _place(frames: tuple[Frame, ...], source: Callable[[str, str], str]) -> str:
+def _place(frames: tuple[StackFrame, ...], source: Callable[[str, str], str]) -> str:
     start = _START.fullmatch(frames[-1].file)
     worker_dir = start[1] if start else ""
     own = next((number for number, frame in enumerate(frames) if not frame.is_library(worker_dir)), None)
@@ -124,7 +124,7 @@ def _place(frames: tuple[Frame, ...], source: Callable[[str, str], str]) -> str:
     return f"in {called} ({frames[own].place})"
 
 
-def summarise(answers: Mapping[str, Answer], source: Callable[[str, str], str] = read_line) -> list[str]:
+def summarise(answers: Mapping[str, StackAnswer], source: Callable[[str, str], str] = read_line) -> list[str]:
     """A line for each place, the rarest last: ``worker-0..2: in all_reduce (train.py:41)``. A task that alone is elsewhere is marked."""
     by_place: dict[str, list[str]] = {}
     for task, answer in answers.items():

@@ -224,7 +224,7 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
         return str(await asyncio.wait_for(lost, PATIENCE_S))
 
     reason = asyncio.run(run())
-    assert reason.startswith("it tells of '"), reason
+    assert reason.startswith("a frame for "), reason
     assert [each.stream for each in received] == ["stdout", STACKS]
 
 

@@ -83,7 +83,7 @@ ROWS = [
     (replace(ON_TPU, machine=MACHINE), Wanted("tpu", tpu="my-tpu"), "note tpu", "export TPU_SKIP_MDS_QUERY=1"),
     (tensorflow(), Wanted("tpu", tpu="auto", falls_back=True), "note tpu", "tensorflow-tpu, whose last release is 2.20"),
     # the interpreter
-    (replace(SOUND, python=None, tensorflow=None, python_problem="it cannot be run"), MIRRORED, "error python", "is of no use"),
+    (replace(SOUND, python=None, tensorflow=None, python_problem="it cannot be run"), MIRRORED, "error python", "cannot run the tasks"),
     (replace(SOUND, python=Python("/usr/bin/python3", "3.8.10")), MIRRORED, "error python", "orch's part inside the tasks needs 3.10"),
     # TensorFlow
     (tensorflow(missing=True, version=""), MIRRORED, "error tensorflow", "/usr/bin/python3 -m pip install tensorflow-cpu"),

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.insight.placement import placement_log, run_placement
 from orchestrator.insight.placement.cross_device_reads import VariableRead
-from orchestrator.insight.placement.placement_log import Count, TaskPlacement, scan, summarise
+from orchestrator.insight.placement.placement_log import OperationCount, TaskPlacement, scan, summarise
 
 LOGS = Path(__file__).parent / "logs"
 LOCAL = "/job:localhost/replica:0/task:0/device:"
@@ -38,10 +38,10 @@ def nodes(*placed: tuple[str, str, str]) -> str:
 
 def test_the_lines_of_a_real_process_are_counted_by_op_and_device() -> None:
     counts = sample("two-cpus").counts
-    assert counts["MatMul", "CPU:0"] == Count(executed=4, placed=4), "each node is logged on both streams and counted once"
-    assert counts["MatMul", "CPU:1"] == Count(executed=1, placed=2)
-    assert counts["VarHandleOp", "CPU:1"] == Count(executed=1, placed=1)
-    assert counts["f()", "CPU:0"] == Count(executed=2), "a function's name without TensorFlow's number"
+    assert counts["MatMul", "CPU:0"] == OperationCount(executed=4, placed=4), "each node is logged on both streams and counted once"
+    assert counts["MatMul", "CPU:1"] == OperationCount(executed=1, placed=2)
+    assert counts["VarHandleOp", "CPU:1"] == OperationCount(executed=1, placed=1)
+    assert counts["f()", "CPU:0"] == OperationCount(executed=2), "a function's name without TensorFlow's number"
 
 
 def test_an_op_that_one_dnn_replaces_on_some_processors_is_the_same_op() -> None:
@@ -52,7 +52,7 @@ def test_an_op_that_one_dnn_replaces_on_some_processors_is_the_same_op() -> None
     fast_nodes = plain_nodes + nodes(("_MklMatMul", "_MklMatMul", "CPU:0"), ("_MklNativeConv2D", "_MklNativeConv2D", "CPU:0"))
     counts = of("worker-0", fast, fast_nodes).counts
     assert counts == of("worker-0", plain, plain_nodes).counts
-    assert counts == {("MatMul", "CPU:0"): Count(executed=2, placed=1), ("Conv2D", "CPU:0"): Count(executed=1, placed=1)}
+    assert counts == {("MatMul", "CPU:0"): OperationCount(executed=2, placed=1), ("Conv2D", "CPU:0"): OperationCount(executed=1, placed=1)}
     assert of("worker-0", executed("_Mkldnn", "CPU:0")).counts.keys() == {("_Mkldnn", "CPU:0")}, "a name of somebody else's"
 
 
@@ -68,11 +68,11 @@ def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
 
 def test_work_that_is_sent_to_another_task_has_its_device() -> None:
     chief, worker, server = sample("ps-chief-0", "chief-0"), sample("ps-worker-0"), sample("ps-ps-0", "ps-0")
-    assert chief.counts["VarHandleOp", "ps-0 CPU:0"] == Count(executed=1)
-    assert server.counts["VarHandleOp", "CPU:0"] == Count(executed=1)
-    assert chief.counts["step()", "worker-0 CPU:0"] == Count(executed=3)
-    assert worker.counts["step()", "CPU:0"] == Count(executed=3)
-    assert server.counts["step()", "CPU:0"] == Count(executed=3), "its part of the function, cut out by TensorFlow"
+    assert chief.counts["VarHandleOp", "ps-0 CPU:0"] == OperationCount(executed=1)
+    assert server.counts["VarHandleOp", "CPU:0"] == OperationCount(executed=1)
+    assert chief.counts["step()", "worker-0 CPU:0"] == OperationCount(executed=3)
+    assert worker.counts["step()", "CPU:0"] == OperationCount(executed=3)
+    assert server.counts["step()", "CPU:0"] == OperationCount(executed=3), "its part of the function, cut out by TensorFlow"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_name_is_as_short_as_it_can_be(name: str, task: str, short: str) -> No
 
 def test_graphs_are_counted_where_stderr_is_silenced_and_that_is_noted() -> None:
     quiet = of("worker-0", "", nodes(("a", "Add", "CPU:0")))
-    assert (quiet.counts, quiet.is_muted) == ({("Add", "CPU:0"): Count(placed=1)}, True)
+    assert (quiet.counts, quiet.is_muted) == ({("Add", "CPU:0"): OperationCount(placed=1)}, True)
     assert not of("worker-0", executed("Add", "CPU:0"), nodes(("a", "Add", "CPU:0"))).is_muted
     assert not of("worker-0").is_muted
 
@@ -131,7 +131,7 @@ def test_graphs_are_counted_where_stderr_is_silenced_and_that_is_noted() -> None
 def test_more_different_lines_than_are_remembered_are_all_counted() -> None:
     number = placement_log.MAX_KNOWN + 10
     lines = nodes(*((f"n{index}", "Add", "CPU:0") for index in range(number)))
-    assert of("worker-0", "", lines + lines).counts == {("Add", "CPU:0"): Count(placed=2 * number)}
+    assert of("worker-0", "", lines + lines).counts == {("Add", "CPU:0"): OperationCount(placed=2 * number)}
 
 
 # --- what deserves a look -----------------------------------------------------------------------
@@ -141,8 +141,8 @@ def test_an_op_on_the_cpu_is_a_fall_back_only_if_the_task_has_a_gpu() -> None:
     lines = executed("Where", "CPU:0") + executed("RangeDataset", "CPU:0") + executed("f()", "CPU:0") + executed("_EagerConst", "CPU:0")
     assert of("worker-0", lines).fallbacks == {}
     created = f"I0000 00:00:1.1  1 gpu_device.cc:2020] Created device {LOCAL}GPU:0 with 79000 MB memory\n"
-    assert of("worker-0", created + lines).fallbacks == {("Where", "CPU:0"): Count(executed=1)}
-    assert of("worker-0", executed("MatMul", "GPU:0") + lines).fallbacks == {("Where", "CPU:0"): Count(executed=1)}
+    assert of("worker-0", created + lines).fallbacks == {("Where", "CPU:0"): OperationCount(executed=1)}
+    assert of("worker-0", executed("MatMul", "GPU:0") + lines).fallbacks == {("Where", "CPU:0"): OperationCount(executed=1)}
 
 
 def reads(*placed: tuple[str, str, str]) -> dict[VariableRead, int]:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.output.console import Console, Sink
 from orchestrator.record.output.log_view import LogView
 from orchestrator.record.output.tracebacks import LONGEST_S, QUIET_S
 from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.text.console import Console, Sink
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, wait_until, write_script
 

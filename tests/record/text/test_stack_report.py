@@ -12,7 +12,7 @@ import pytest
 
 import worker
 from orchestrator.record.text import stack_report
-from orchestrator.record.text.stack_report import Answer, Frame
+from orchestrator.record.text.stack_report import StackAnswer, StackFrame
 
 
 def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (most recent call first):") -> str:
@@ -142,9 +142,9 @@ def test_a_source_is_read_only_if_it_is_a_file_of_some_length(tmp_path: Path, mo
 
 def test_the_last_answer_counts() -> None:
     asked = "orch: asked at 2026-11-21 06:50:01\n"
-    assert stack_report.parse(TRAINING + SLEEPING).frames[0] == Frame("/home/me/data.py", "9", "wait")
+    assert stack_report.parse(TRAINING + SLEEPING).frames[0] == StackFrame("/home/me/data.py", "9", "wait")
     assert stack_report.parse(f"{asked}orch: is stopped (SIGSTOP)\n{TRAINING}{asked}{SLEEPING}") == stack_report.parse(SLEEPING)
-    assert stack_report.parse(f"{asked}{TRAINING}{asked}") == Answer()
+    assert stack_report.parse(f"{asked}{TRAINING}{asked}") == StackAnswer()
     assert place(f"{asked}{TRAINING}{asked}orch: is stopped (SIGSTOP)\n") == "is stopped (SIGSTOP)"
 
 
@@ -180,4 +180,4 @@ def test_what_faulthandler_really_writes_is_read() -> None:
     assert "Thread 0x" in text
     frames = stack_report.parse(text).frames
     assert "test_what_faulthandler_really_writes_is_read" in [frame.function for frame in frames]
-    assert stack_report.place(Answer(frames)) == f"in faulthandler.dump_traceback ({Path(__file__).name}:{frames[0].line})"
+    assert stack_report.place(StackAnswer(frames)) == f"in faulthandler.dump_traceback ({Path(__file__).name}:{frames[0].line})"

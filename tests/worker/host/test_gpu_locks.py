@@ -79,7 +79,7 @@ def test_a_directory_that_others_can_enter_is_not_believed(directory: Path, agen
     directory.mkdir()
     directory.chmod(0o755)
     assert agents[0].acquire("one", TakeGpus(("a",))) == ()  # the run goes on, as it did without any claims
-    assert agents[0].problem.startswith("which GPUs other runs have cannot be seen, and they do not see which this one has: it must be")
+    assert agents[0].problem.startswith("cannot lock GPUs, so two runs may share one by accident: it must be")
     assert str(directory) in agents[0].problem
     assert list(directory.iterdir()) == []
 

@@ -77,8 +77,7 @@ class GpuLocks:
         return True
 
     def _fail(self, error: OSError) -> None:
-        what = "which GPUs other runs have cannot be seen, and they do not see which this one has"
-        self.problem = f"{what}: {error.strerror or error} ({_directory()})"
+        self.problem = f"cannot lock GPUs, so two runs may share one by accident: {error.strerror or error} ({_directory()})"
 
 
 def _directory() -> str:

@@ -44,7 +44,7 @@ def keep(order: TaskOrder) -> str:
 
 def explain_loss(reason: str) -> str:
     """A note that there is no stamp of a task that has succeeded."""
-    return f"cannot record that the command of prepare has succeeded ({reason}); the next run runs it again"
+    return f"cannot record that prepare succeeded ({reason}); the next run runs its command again"
 
 
 def _path(order: TaskOrder) -> str:

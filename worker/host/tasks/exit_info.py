@@ -15,7 +15,7 @@ from ...values.fast_dataclass import dataclass
 from .. import host_facts
 from .log_files import TaskOutput
 from .oom_kills import OomCounter
-from .task import Task
+from .task import StartedTask
 
 LAST_WORDS = 4096
 """Bytes of the end of a task's stderr that are sent with its exit, if it left no exception."""
@@ -25,7 +25,7 @@ LONGEST_PLACE = 500
 """Bytes that are read of a place in a program (a path and a line), and of the file ``ended``."""
 
 
-def describe(task: Task, code: int, oom: OomCounter, *, alone: bool) -> messages.TaskExited:
+def describe(task: StartedTask, code: int, oom: OomCounter, *, alone: bool) -> messages.TaskExited:
     """All that is known of the exit of a task. `alone`: the task is known to have been in no cluster."""
     order, directory = task.order, task.output.directory
     failure = _read_failure(directory)

@@ -17,9 +17,9 @@
                                ▼
                            _on_swept                       sends TaskSwept
 
-templates.py decides which template fits. PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). `reap` notices the end of
-children; a `TemplateLink` calls `on_exited` for the tasks that its template has forked. A running task that SIGKILL does not end is given
-up: TaskSwept comes without TaskExited.
+templates.py decides which template fits. PENDING is a `PendingTask`, RUNNING and EXITED are a `StartedTask` (task.py). `reap` notices
+the end of children; a `TemplateLink` calls `on_exited` for the tasks that its template has forked. A running task that SIGKILL does not
+end is given up: TaskSwept comes without TaskExited.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .log_files import TaskOutput
 from .log_forwarder import LogForwarder
 from .oom_kills import OomCounter
 from .searches import Searches
-from .task import PendingTask, Task, prepare
+from .task import PendingTask, StartedTask, prepare
 from .task_stacks import PATIENCE_S, POLL_S, Stacks
 from .templates import Templates
 
@@ -90,7 +90,7 @@ class Launcher:
         """The tasks that a template is to fork."""
         self._not_forked: dict[str, list[str]] = {}
         """The names of tasks that got a fresh interpreter, by the reason, until the message for the user is sent."""
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, StartedTask] = {}
         """By the pid of the first process."""
         self._sweeper = Sweeper()
         self._is_sweeping = False
@@ -218,7 +218,7 @@ class Launcher:
     def _on_started(self, pending: PendingTask, pid: int, lifeline: int) -> None:
         """The task has a process."""
         order, output = pending.order, pending.output
-        task = self._tasks[pid] = Task(order, pid, lifeline, output, Stacks(output, pid))
+        task = self._tasks[pid] = StartedTask(order, pid, lifeline, output, Stacks(output, pid))
         self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
         if pending.is_stopped:
             self._stop(task, pending.stop_after_s)
@@ -227,7 +227,7 @@ class Launcher:
 
     # --- while the tasks run -----------------------------------------------------------------
 
-    def _running(self, names: Collection[str] | None) -> list[Task]:
+    def _running(self, names: Collection[str] | None) -> list[StartedTask]:
         """The tasks that have not exited, all or those named."""
         return [task for task in self._tasks.values() if not task.exited and (names is None or task.order.task in names)]
 
@@ -272,14 +272,14 @@ class Launcher:
             if names is None or task.order.task in names:
                 self._stop(task, grace_s)
 
-    def _stop(self, task: Task, grace_s: float) -> None:
+    def _stop(self, task: StartedTask, grace_s: float) -> None:
         if not (task.stopped or task.exited):
             task.stopped_at, task.condition = clock.now(), process_state.describe_block(task.pid)
             if task.condition and grace_s > 0:
                 task.stacks.resume()
         self._end_within(task, grace_s)
 
-    def _end_within(self, task: Task, grace_s: float) -> None:
+    def _end_within(self, task: StartedTask, grace_s: float) -> None:
         """SIGTERM, once the task has written the stacks that were requested; SIGKILL `grace_s` later."""
         if grace_s > 0 and not task.exited:
             if task.stacks.are_pending():
@@ -289,7 +289,7 @@ class Launcher:
                 process_groups.signal_group(task.pid, signal.SIGTERM)
         self._kill_after(task, grace_s)
 
-    def _kill_after(self, task: Task, seconds: float) -> None:
+    def _kill_after(self, task: StartedTask, seconds: float) -> None:
         task.kill_at = min(task.kill_at, time.monotonic() + seconds)
         self._loop.after(seconds, self._sweep)
         self._loop.after(seconds + leftovers.OUTLIVED_S, self._sweep)
@@ -347,7 +347,7 @@ class Launcher:
         for task, left in self._sweeper.sweep(self._tasks, self._templates.pids | self._helpers.pids):
             self._on_swept(task, left)
 
-    def _on_swept(self, task: Task, left: str) -> None:
+    def _on_swept(self, task: StartedTask, left: str) -> None:
         """Nothing is left of a task, or only what SIGKILL does not end, which is `left`, in words."""
         del self._tasks[task.pid]
         self._report_not_forked()

@@ -1,5 +1,4 @@
-"""Ends what is left of tasks: the rest of a task's group when its first process has exited, all of it when the time of its SIGKILL has
-come, and strays with the host's last task.
+"""Kills the processes that tasks leave behind: after the exit of a task's first process, after the grace, and strays last.
 
 Strays are processes that tasks have put into sessions of their own. This process, a subreaper, inherits strays, and cannot tell which task
 they come from.
@@ -16,7 +15,7 @@ from signal import SIGKILL, SIGTERM
 
 from ...machine import clock
 from ..processes import process_groups, process_state
-from .task import Task
+from .task import StartedTask
 
 POLL_S = 0.02
 GRACE_S = 1.0
@@ -36,7 +35,7 @@ class Sweeper:
         self._warned: set[int] = set()
         """The strays that were sent SIGTERM."""
 
-    def sweep(self, tasks: Mapping[int, Task], others: Collection[int]) -> list[tuple[Task, str]]:
+    def sweep(self, tasks: Mapping[int, StartedTask], others: Collection[int]) -> list[tuple[StartedTask, str]]:
         """End what is left. Returns the tasks that are done with, each with the processes that SIGKILL did not end, in words.
 
         `tasks`: all tasks of this host, by the pids of their first processes; `others`: children that belong to no task.
@@ -48,7 +47,7 @@ class Sweeper:
         # In this order: a process that leaves its group, and whose parent ends, between the two lines is found by the second.
         empty = {task.pid for task in due if process_groups.is_empty(task.pid)}
         strays = process_state.children() - {*tasks, *others, *self._ignored}
-        done: list[tuple[Task, str]] = []
+        done: list[tuple[StartedTask, str]] = []
         for task in due:
             is_last = len(done) == len(tasks) - 1
             left = self._end(task, strays if is_last else set(), is_empty=task.pid in empty)
@@ -57,7 +56,7 @@ class Sweeper:
                 done.append((task, _describe(task.pid, left)))
         return done
 
-    def _end(self, task: Task, strays: set[int], *, is_empty: bool) -> set[int] | None:
+    def _end(self, task: StartedTask, strays: set[int], *, is_empty: bool) -> set[int] | None:
         """Signal what one task has left, and these strays. Returns the processes that SIGKILL did not end; None: some may still end."""
         overdue_s = time.monotonic() - task.kill_at
         is_due = overdue_s >= 0

@@ -1,4 +1,4 @@
-"""What the launcher knows of a task: before it has a process (`PendingTask`), and from then on (`Task`)."""
+"""What the launcher knows of a task: before it has a process (`PendingTask`), and from then on (`StartedTask`)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PendingTask:
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class StartedTask:
     """One attempt of a task, from the start of its first process until nothing of it is left."""
 
     order: messages.TaskOrder

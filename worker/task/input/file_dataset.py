@@ -34,7 +34,7 @@ _FROM_SETTINGS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """The part of the input that this task reads."""
 
     files: tuple[str, ...]
@@ -89,7 +89,7 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     return found
 
 
-def _elements(share: Share, wishes: SimpleNamespace, of_step: int, *, knows_length: bool) -> Any:
+def _elements(share: WorkerShare, wishes: SimpleNamespace, of_step: int, *, knows_length: bool) -> Any:
     """The dataset of the elements of all epochs, before `decode`.
 
     `knows_length`: the dataset has its number of elements as its cardinality. Keras takes the number of batches for the number of steps.
@@ -112,7 +112,7 @@ def _elements(share: Share, wishes: SimpleNamespace, of_step: int, *, knows_leng
     return found.skip(skipped) if skipped else found
 
 
-def _epochs(share: Share, wishes: SimpleNamespace, seed: int) -> Callable[[Any], Any]:
+def _epochs(share: WorkerShare, wishes: SimpleNamespace, seed: int) -> Callable[[Any], Any]:
     """A function from the number of an epoch to the dataset of its elements, before `decode`."""
     import tensorflow as tf
 
@@ -202,7 +202,7 @@ def _replicas(workers: int) -> int:
     return len(tf.config.list_logical_devices("GPU")) or 1
 
 
-def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, index: int) -> Share:
+def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, index: int) -> WorkerShare:
     """The part of the files that this task reads. Prints one line about how the files are divided."""
     workers = parts.workers
     by = wishes.shard or "auto"
@@ -213,7 +213,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
             f"worker.files: {count_of(len(names), 'file')} for {workers} workers, and shard is file: "
             f"worker {len(names)} would get nothing; say data, or make {workers} files or more"
         )
-    share = Share(tuple(names[index::workers] if by == "file" else names), by, workers, index)
+    share = WorkerShare(tuple(names[index::workers] if by == "file" else names), by, workers, index)
     counts = _counts(names, wishes)
     what = count_of(len(names), "file")
     reads = {"off": "all of them", "data": f"all of them and keeps one element of {workers}", "file": "its own share of them"}
@@ -239,7 +239,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
     return share
 
 
-def _describe_lack(share: Share, held: Sequence[int], total: int) -> str:
+def _describe_lack(share: WorkerShare, held: Sequence[int], total: int) -> str:
     """Why a worker would take none of `total` elements, and what helps. `held`: the elements of each worker's share."""
     if not total:
         return "there is no element in these files: " + ", ".join(share.files[:3]) + ", …" * (len(share.files) > 3)

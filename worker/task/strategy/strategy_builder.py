@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ...values.codec import to_json
 from ..context import Context, context
-
-
-class TpuError(RuntimeError):
-    """The TPU cannot be used, or not in this layout; the message says what orch has tried, and what to do."""
-
-    __module__ = "worker"  # the name in a traceback
-
 
 _lock = threading.Lock()
 _current: Any = None
@@ -102,12 +95,6 @@ def input_pipelines(task: Context) -> tuple[int, int]:
     """
     shares = task.strategy == "multi_worker_mirrored" and task.type != "evaluator"
     return (task.world_size, task.rank) if shares else (1, 0)
-
-
-def of_cluster(cluster: Mapping[str, tuple[str, ...]]) -> str:
-    """The strategy for the cluster of a TF_CONFIG that a user has pasted."""
-    workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
-    return "parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none"
 
 
 BUILDERS: dict[str, Callable[[Context], Any]] = {

@@ -22,7 +22,7 @@ from ...protocol.task_environment import bypass_proxies
 from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, TpuSettings, target
 from ...values.words import count_of
 from .. import failure
-from .strategy_builder import TpuError
+from .tpu_errors import NoTpu, TpuError
 
 NEWEST_TENSORFLOW = "2.20"
 """The last release of TensorFlow that can drive a TPU: the package tensorflow-tpu ends there."""
@@ -32,12 +32,6 @@ _ASK_S = 10.0
 """The metadata server may take this long for one answer, in seconds."""
 _OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting binary", "version mismatch")
 """Parts of TensorFlow's errors if the two ends of a connection have different operations."""
-
-
-class NoTpu(TpuError):
-    """There is no TPU at the expected place."""
-
-    __module__ = "worker"
 
 
 def build(settings: TpuSettings) -> Any:

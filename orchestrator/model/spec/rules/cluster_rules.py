@@ -28,7 +28,7 @@ def _backend_is_whole(draft: Draft) -> Iterator[Complaint]:
     given, kind = draft.given.get("backend", {}), draft.backend.type
     for key, other in backend_sections.misplaced(kind):
         if key in given:
-            message = f"backend.{key}: are for backend {other}, not {kind}"
+            message = f"backend.{key} belongs to backend {other}, not to {kind}"
             yield f"backend.{key}", message, f"write backend: {{type: {other}, {key}: ...}}"
             return
     if complaint := draft.backend.complaint():

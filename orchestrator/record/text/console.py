@@ -18,11 +18,11 @@ from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError
 from ...model.run.cluster import TaskStatus
+from ..lines import clean
+from ..output.follower import Follower
+from ..output.log_view import LogView
 from ..storage.run_directory import RunDir
-from ..text.event_messages import Messages
-from .follower import Follower
-from .lines import clean
-from .log_view import LogView
+from .event_messages import Messages
 
 CHUNK = 256 * 1024
 IDLE_S = 0.25
@@ -53,7 +53,7 @@ class Sink:
         """Whether a write would not block. A stopped terminal (Ctrl-S) and a full pipe would block."""
         return bool(select.select((), (self._fds[stream],), (), 0)[1])
 
-    def is_left(self, stream: str, error: OSError) -> bool:
+    def reader_is_gone(self, stream: str, error: OSError) -> bool:
         """Whether a write failed because the reader or the terminal of the stream is gone."""
         # A terminal that is gone is no terminal any more for isatty().
         return error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self._fds[stream]).st_mode))
@@ -169,7 +169,7 @@ class Console(Messages):
                 self._sink.write(stream, text)
             except OSError as error:
                 self._gone.add(stream)
-                if stream == "stdout" and not self._sink.is_left(stream, error):
+                if stream == "stdout" and not self._sink.reader_is_gone(stream, error):
                     why = f"standard output cannot be written: {error.strerror}"
                     self._write_all([("stderr", f"orch: {why}; the run goes on, and orch logs shows what its tasks write\n")])
 
