@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError
+from .backends import load
+from .errors import Problem, SpecError, UsageError
 from .handle import Run
 from .model.spec import PROGRAM_KINDS, ClusterSpec
 from .model.spec import document as documents
+from .model.spec.derive import struct_of
 from .model.spec.describe import options
 from .model.spec.document import Node
+from .model.spec.findings import nearest
 from .model.spec.parse import parse, to_document
 from .model.spec.tree import refusal
 from .sources import as_seen_from, read_file, tasks_directory, with_program
@@ -64,8 +67,8 @@ def launch(
 
     `home`: the directory in which the directory of the run is made; default: ORCH_HOME, or `.orch` in the working directory.
 
-    Raises `SpecError` with all mistakes in the spec, and `OrchError` if the directory of the run cannot be made. A mistake that only the
-    hosts can find, such as a missing script, is in the result of the run.
+    Raises `SpecError` with all mistakes in the spec, `UsageError` for a script that is not there, and `OrchError` if the directory of the
+    run cannot be made. A mistake that only the hosts can find, such as a script that is not valid Python, is in the result of the run.
     """
     given = dict(locals())  # the keywords: the signature lists them for readers and editors
     named = {name: value for name, value in given.items() if name not in ("program", "home", "settings")}
@@ -75,8 +78,19 @@ def launch(
 
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
+    _check_script(spec)
     run = create(Path(os.path.abspath(home)), spec)
     return Run(run, start_controller(run, tied=True, env=env))
+
+
+def _check_script(spec: ClusterSpec) -> None:
+    """Raise `UsageError` if a host of the run is this machine, and lacks the script."""
+    path = os.path.join(spec.workdir, spec.program.target)
+    if spec.program.kind != "script" or os.path.exists(path) or not any(host.is_here for host in load(spec).hosts(spec)):
+        return
+    directory, name = os.path.split(path)
+    near = nearest(name, os.listdir(directory), cutoff=0.75) if os.path.isdir(directory) else ""
+    raise UsageError(f"there is no script {name!r} in {directory}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSpec:
@@ -112,6 +126,15 @@ def _read(program: Program | None) -> tuple[Node, str, str | None]:
 
 def _overlays(keywords: Mapping[str, Any]) -> Iterator[tuple[list[str], Node]]:
     """The changes that the keywords make: first the keys of orch.yaml, then the flags, which override them."""
+    keys = struct_of(ClusterSpec).keys  # the parser knows these alone
+    unknown = {name: nearest(name, [*keys, *FLAGS, *OTHERS]) for name in keywords if name not in (*keys, *FLAGS, *OTHERS)}
+    problems = [
+        Problem(f"launch({name}=…)", f"unknown keyword {name!r}", f"did you mean {near!r}?")
+        for name, near in unknown.items()
+        if near and near not in keys
+    ]
+    if problems:
+        raise SpecError(*problems)
     for name, value in sorted(keywords.items(), key=lambda item: item[0] in FLAGS):
         if value is None or name in PROGRAM_KINDS:
             continue

@@ -15,6 +15,7 @@ from signal import SIGKILL, valid_signals
 from typing import Any, Literal, TypeVar
 
 from worker.protocol.task_id import STREAMS
+from worker.values.excerpts import shorten_line
 from worker.values.fast_dataclass import dataclass
 
 from .errors import BROKEN, OrchError, UsageError
@@ -34,6 +35,9 @@ POLL_S = 0.02
 """Seconds between two checks of a file or a process."""
 REST = 20
 """Between two looks at all files, so many times as long as a look takes: a run of 300 tasks has 600 files."""
+
+LONGEST_REASON = 400
+"""Characters of the text of a `Result`."""
 
 Stream = Literal["stdout", "stderr"]
 K = TypeVar("K")
@@ -75,7 +79,7 @@ class RunFailed(OrchError):
         self.exit_code = result.exit_code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """How a run ended."""
 
@@ -92,6 +96,14 @@ class Result:
     """Seconds of each phase of the start, by task, as in `result.json`."""
     report: str = field(repr=False)
     """The lines that `orch up` prints at the end."""
+
+    def __repr__(self) -> str:
+        """The reason in a line: a failing ``assert run.exit_code == 0`` shows this text."""
+        ended = f"{self.outcome}, exit code {self.exit_code}"
+        if self.cause is not None:
+            failure = self.cause.failure
+            ended += f": {self.cause.task} {f'{failure.type}: {failure.message}' if failure else self.cause.what}"
+        return f"<{type(self).__name__} of {self.run_id}: {shorten_line(' '.join(ended.split()), LONGEST_REASON)}>"
 
     @property
     def reports(self) -> dict[str, Mapping[str, Any]]:

@@ -100,10 +100,18 @@ def test_a_failure_is_told_with_its_traceback_and_can_be_raised(program: Callabl
 
 
 def test_what_is_wrong_on_the_host_is_the_result(tmp_path: Path) -> None:
-    result = orchestrator.launch("missing.py", **QUICK).wait()
+    (tmp_path / "wrong.py").write_text("print(")
+    result = orchestrator.launch("wrong.py", **QUICK).wait()
     assert (result.exit_code, result.outcome, result.tasks) == (2, "failed", {})
-    with pytest.raises(RunFailed, match=r"the script 'missing.py' cannot be read"):
+    with pytest.raises(RunFailed, match=r"the script 'wrong.py' is not valid Python"):
         result.check()
+
+
+def test_a_missing_script_is_raised_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match=r"there is no script 'trian.py' in .*; did you mean 'train.py'"):
+        orchestrator.launch("trian.py", **QUICK)
+    assert not (tmp_path / ".orch").exists()
 
 
 def test_a_killed_controller_is_a_lost_run(waiting: Run) -> None:

@@ -44,7 +44,7 @@ COMMANDS = {
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
 }
 HABITS = {
-    **dict.fromkeys(("status", "list", "ls", "queue"), "ps"),
+    **dict.fromkeys(("status", "list", "ls", "queue", "top"), "ps"),
     **dict.fromkeys(("stop", "cancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),

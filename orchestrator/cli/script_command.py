@@ -33,7 +33,11 @@ _USUAL = (
 )
 """The parameters that ``--help`` shows; ``--help-all`` shows all. The options of a command that are no settings are always shown."""
 
-SAME = {"-np": "--workers", "--np": "--workers", "--num-proc": "--workers", "--num-workers": "--workers"}
+SAME = {
+    **dict.fromkeys(("-np", "--np", "--num-proc", "--num-workers"), "--workers"),
+    "--logical-cpus": "--cpus",
+    "--task": "--only",
+}
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
 OTHERWISE = {
     "--nproc-per-node": "orch counts the workers of all hosts together: --workers N on this machine, -H hostA:N,hostB:N on several hosts",
@@ -45,6 +49,12 @@ OTHERWISE = {
     "--node-rank": "orch starts the tasks of all hosts itself: -H hostA:4,hostB:4, on one of them",
     "--nodelist": "orch takes the names of the hosts: -H hostA:4,hostB:4",
     "--ntasks": "orch calls this --workers",
+    "--ntasks-per-node": "orch takes the number of tasks with the name of the host: -H hostA:4,hostB:4",
+    "--gpus-per-node": "orch takes the number of GPUs of each task: --gpus N",
+    "--log-dir": "orch keeps the output of each task below the directory of the run: --run-dir DIR",
+    "--redirects": "orch keeps stdout and stderr of each task in files, always; -q shows none of them",
+    "--tee": "orch keeps stdout and stderr of each task in files and shows them, always; --only TASK shows one task",
+    "--output-filename": "orch keeps the output of each task in files, always, below --run-dir DIR",
     "--hosts-file": "orch calls this --hostfile",
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""

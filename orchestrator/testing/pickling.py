@@ -33,7 +33,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
         try:
             _pickler(cloudpickle)(file).dump((function, args, dict(kwargs)))
         except Exception as error:
-            raise UsageError(f"{_find_culprit(cloudpickle, function, args, kwargs)} cannot be sent to a task: {error}") from error
+            raise UsageError(f"{_find_culprit(cloudpickle, function, args, kwargs)} cannot be sent to a task: {error}") from None
     return file.getvalue()
 
 

@@ -6,6 +6,8 @@ nothing else of orch before a test needs a cluster.
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import inspect
 import itertools
 import os
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from .clusters import Cluster
     from .scripts import ScriptRun
     from .session import Session
@@ -29,6 +33,10 @@ LISTS = (*TASKS, "cpus", "strategy")
 FILLED = "strategy"
 """The parameter that gets the cluster's strategy in each task; see `worker.task.calls`."""
 CLUSTER, EVERYWHERE = "orch", "orch_everywhere"
+OURS = tuple(f"{Path(__file__).parents[2] / package}{os.sep}" for package in ("orchestrator", "worker"))
+"""The beginnings of the names of orch's own files."""
+RAISE = dis.opmap["RAISE_VARARGS"]
+"""The instruction of a `raise` statement."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,13 +76,15 @@ def _marked(node: pytest.Item | pytest.Function) -> dict[str, Any]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    _want_cluster(metafunc.definition)
+    item = metafunc.definition
+    _want_cluster(item)
+    marked = _marked(item)
+    lists = {name: value for name, value in marked.items() if name in LISTS and isinstance(value, list | tuple)}
+    chosen = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    for one in chosen:
+        _check(item, {**marked, **one})
     chooses = [name for name in ("orch_cluster", "orch_run") if name in metafunc.fixturenames]
-    if not chooses:
-        return
-    lists = {name: value for name, value in _marked(metafunc.definition).items() if name in LISTS and isinstance(value, list | tuple)}
-    if lists:
-        chosen = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    if lists and chooses:
         ids = ["-".join(f"{name}={value}" for name, value in one.items()) for one in chosen]
         metafunc.parametrize(chooses, [(one,) * len(chooses) for one in chosen], ids=ids, indirect=True)
 
@@ -83,6 +93,38 @@ def _want_cluster(item: pytest.Function) -> None:
     """Give a test with the marker `orch_everywhere` the fixture `orch_cluster`, for which the test has no parameter."""
     if item.get_closest_marker(EVERYWHERE) is not None and "orch_cluster" not in item.fixturenames:
         item.fixturenames.append("orch_cluster")
+
+
+def _check(item: pytest.Function, options: dict[str, Any]) -> None:
+    """End the collection of a file with a message if the markers of a test have a mistake: the test itself may never use them."""
+    names = [name for name in (EVERYWHERE, CLUSTER) if item.get_closest_marker(name) is not None]
+    if not names:
+        return
+    wrong = ""
+    if any(marker.args for name in names for marker in item.iter_markers(name)):
+        wrong = f"@pytest.mark.{names[0]} takes keywords, as in @pytest.mark.{names[0]}(workers=2)"
+    elif names[0] == EVERYWHERE and not any(name in options for name in TASKS):
+        wrong = f"@pytest.mark.{EVERYWHERE} needs a number of tasks, as in @pytest.mark.{EVERYWHERE}(workers=2)"
+    else:
+        from .pool import find_mistakes
+
+        wrong = find_mistakes(options, f"@pytest.mark.{names[0]}", for_cluster="orch_run" not in item.fixturenames)
+    if wrong:
+        pytest.fail(f"{item.nodeid}: {wrong}", pytrace=False)
+
+
+class _NoCluster:
+    """What `orch_cluster` is if no marker says how many tasks there are: a function that makes clusters."""
+
+    def __init__(self, item: pytest.Item, options: dict[str, Any]) -> None:
+        self._item, self._options = item, options
+
+    def __call__(self, **more: Any) -> Cluster:
+        return _make(self._item, {**self._options, **more})
+
+    def __getattr__(self, name: str) -> Any:
+        how = "write @pytest.mark.orch(workers=2) above the test, or with orch_cluster(workers=2) as c: in it"
+        raise AttributeError(f"orch_cluster has no {name!r} here, because no marker of this test says workers=: {how}")
 
 
 # --- fixtures ------------------------------------------------------------------------------------
@@ -95,11 +137,18 @@ def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | Callable[
     If a marker has no numbers of tasks, its other keywords are the defaults of each cluster.
     """
     options = {**_marked(request.node), **getattr(request, "param", {})}
-    if any(name in options for name in TASKS):
-        with _make(request.node, options) as c:
-            yield c
-    else:
-        yield lambda **more: _make(request.node, {**options, **more})
+    if not any(name in options for name in TASKS):
+        yield _NoCluster(request.node, options)
+        return
+    from ..errors import UsageError
+
+    c = _make(request.node, options)
+    try:
+        c.__enter__()
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
+    with contextlib.closing(c):
+        yield c
 
 
 def _make(item: pytest.Item, options: dict[str, Any]) -> Cluster:
@@ -124,10 +173,12 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
         options.setdefault("timeout", request.config.option.orch_timeout)
 
     def run(script: str | os.PathLike[str], *args: str | int | float, **settings: Any) -> ScriptRun:
-        """`settings`: as for `orchestrator.launch`. The path of the script is relative to the directory in which pytest was started, or to
-        the directory of the test's file."""
-        places = (Path.cwd(), request.path.parent, request.config.rootpath)
-        found = next((place / script for place in places if (place / script).exists()), script)
+        """`settings`: as for `orchestrator.launch`. The path of the script is relative to this test's tmp_path, to the directory in which
+        pytest was started, or to the directory of the test's file."""
+        places = dict.fromkeys((tmp_path, Path.cwd(), request.path.parent, request.config.rootpath))
+        found = next((place / script for place in places if (place / script).exists()), None)
+        if found is None:
+            raise FileNotFoundError(f"orch_run: there is no script {os.fspath(script)!r} in {', '.join(map(str, places))}")
         return run_script(found, *args, home=tmp_path / ".orch", **{"workdir": tmp_path, **options, **settings})
 
     return run
@@ -141,9 +192,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse tests whose body cannot run in tasks. If the tests have no fixture `strategy`, each task fills in this argument."""
     if session := _session():
         session.recent.clear()
-    for name in (CLUSTER, EVERYWHERE):
-        if any(marker.args for marker in item.iter_markers(name)):
-            pytest.fail(f"@pytest.mark.{name} takes keywords, as in @pytest.mark.{name}(workers=2)", pytrace=False)
     if not isinstance(item, pytest.Function) or item.get_closest_marker(EVERYWHERE) is None:
         return
     if (item.cls is not None and issubclass(item.cls, unittest.TestCase)) or inspect.iscoroutinefunction(item.obj):
@@ -160,10 +208,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in pyfuncitem.funcargs}
     c: Any = pyfuncitem.funcargs["orch_cluster"]
+    from ..errors import UsageError
     from .failures import TaskFailed
 
     try:
         c.run(pyfuncitem.obj, **given)
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
     except TaskFailed as failure:  # the exceptions of pytest.skip and pytest.xfail cannot be sent here
         outcome = failure.tasks.get(failure.task)  # None if the time was over
         if outcome is not None and outcome.type in ("Skipped", "XFailed"):
@@ -178,6 +229,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.excinfo is not None and item.get_closest_marker(EVERYWHERE) is None and not item.config.option.fulltrace:
+        _end_in_the_test(call.excinfo.tb)
     report = yield
     session, options = _session(), item.config.option
     if session and (report.failed or (options.orch_logs and report.when == "call")):
@@ -189,6 +242,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if options.orch_keep:
             report.sections.append(("orch: files", f"{session.path}\n"))
     return report
+
+
+def _end_in_the_test(traceback: TracebackType) -> None:
+    """Let the traceback of an exception that orch has raised for its user end where the user's code calls orch.
+
+    An exception that comes from anywhere else inside orch keeps all frames, as does each with pytest's ``--full-trace``.
+    """
+    steps = [traceback]
+    while steps[-1].tb_next is not None:
+        steps.append(steps[-1].tb_next)
+    raised = steps[-1].tb_frame.f_code.co_code[steps[-1].tb_lasti] == RAISE
+    while raised and len(steps) > 1 and steps[-1].tb_frame.f_code.co_filename.startswith(OURS):
+        steps.pop()
+        steps[-1].tb_next = None
 
 
 def pytest_unconfigure() -> None:

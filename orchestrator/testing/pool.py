@@ -26,6 +26,7 @@ from ..errors import UsageError
 from ..handle import Run
 from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
+from ..model.strategies import STRATEGIES
 from .connections import Connection
 from .failures import ClusterLost
 from .jobs import POLL_S, describe_exit
@@ -212,6 +213,36 @@ def release(run: PooledRun) -> None:
         idle = [one for one in run.session.runs if not one.is_in_use]
         for old in idle[: max(0, len(idle) - MOST_IDLE)]:
             old.stop()
+
+
+OWN: dict[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(("timeout", "grace"), ((int, float), "a number of seconds")),
+    **dict.fromkeys(("reuse", "partitions"), (bool, "true or false")),
+    "in_process": (str, "the name of a task, such as 'worker-0'"),
+}
+"""The keywords of a `Cluster` that are no settings of a run, with their types."""
+
+
+def find_mistakes(keywords: Mapping[str, Any], where: str, *, for_cluster: bool) -> str:
+    """What is wrong with the keywords of a marker, which has the name `where`; empty if nothing is. Without numbers of tasks they are
+    defaults, so the tasks that the strategy needs are not missing."""
+    strategy = STRATEGIES.get(str(keywords.get("strategy")))
+    needed = {kind: 1 for kind, role in strategy.roles.items() if role.required} if strategy is not None else {}
+    settings = {name: value for name, value in keywords.items() if name not in OWN}
+    if not {"workers", "ps", "chief", "evaluator", "tasks"}.intersection(settings):
+        settings = {**needed, **settings}
+    try:
+        for name, (kind, words) in OWN.items():
+            value = keywords.get(name)
+            if value is not None and not isinstance(value, kind):
+                raise UsageError(f"launch({name}=…): must be {words}, not {value!r}")
+        if for_cluster:
+            _spec(settings, os.getcwd())
+        else:
+            read_spec("script.py", settings)
+    except UsageError as error:
+        return str(error).replace("launch(", f"{where}(")
+    return ""
 
 
 def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:

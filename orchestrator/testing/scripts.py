@@ -16,7 +16,7 @@ from .session import Session, environment
 TIMEOUT_S = 120.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScriptRun(Result):
     """The result of a script: an `orchestrator.Result` (`exit_code`, `cause`, `reports`, `report`, `run_dir`, …) with logs and events."""
 

@@ -69,7 +69,7 @@ def test_three_hosts_at_once_each_with_its_own_trouble(orch: Orch, bed: Bed) -> 
     done = doctor(orch, bed, hosts, "--strategy", "multi_worker_mirrored", "--json", check=1)
     found = json.loads(done.out)
     assert "asking hostA, hostB, hostC" in done.err
-    assert [facts["name"] for facts in found["hosts"]] == ["hostA", "hostB", "hostC"]
+    assert [facts["host"] for facts in found["hosts"]] == ["hostA", "hostB", "hostC"]
     a, b, c = found["hosts"]
     assert (a["machine"]["hostname"], b["machine"]["hostname"], c["machine"]) == ("hostA", "hostB", None)
     assert (a["tensorflow"]["version"], b["tensorflow"]["version"]) == ("2.21.0", "2.19.0")

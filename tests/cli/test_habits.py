@@ -22,15 +22,16 @@ def hello(script: Script) -> Path:
 
 def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     orch("run", "hello.py", "--strategy", "none", check=0)
-    for word in ("status", "ls", "list"):
+    for word in ("status", "ls", "list", "top"):
         assert "succeeded" in orch.in_process(word, check=0).out
     assert "was not running" in orch.in_process("stop", check=0).out
     assert "hello" in orch.in_process("tail", check=0).out
     assert "worker-1" in orch.in_process("describe", "hello.py", "-np", "2", check=0).out
     assert "worker-2" in orch.in_process("plan", "hello.py", "--num_workers=3", check=0).out
+    assert "devices.cpus: 2" in orch.in_process("plan", "hello.py", "--logical-cpus", "2", check=0).out
 
 
-@pytest.mark.parametrize("word", ["stat", "sharp", "login", "top", "clear"])
+@pytest.mark.parametrize("word", ["stat", "sharp", "login", "clear"])
 def test_a_word_of_which_only_the_letters_are_alike_is_no_suggestion(orch: Orch, word: str) -> None:
     assert "did you mean" not in complaint(orch.in_process(word), 2, f"there is no command {word!r}")
 

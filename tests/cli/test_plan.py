@@ -101,6 +101,13 @@ with open(os.environ["ORCH_TASK"] + ".env", "w") as file:
 """
 
 
+def test_threads_set_both_pools_unless_the_spec_names_one(orch: Orch) -> None:
+    both = {"TF_NUM_INTRAOP_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    assert both.items() <= planned(orch, "hello.py", "--threads", "2")["worker-0"]["env"].items()
+    named = planned(orch, "hello.py", "--threads", "2", "--env", "OMP_NUM_THREADS=3")["worker-0"]["env"]
+    assert (named["TF_NUM_INTRAOP_THREADS"], named["OMP_NUM_THREADS"]) == ("2", "3")
+
+
 @pytest.mark.parametrize(
     "words", [("-n", "2", "--env", "no_proxy=a,b"), ("--strategy", "none", "--memory-growth")], ids=["cluster", "lone"]
 )

@@ -44,7 +44,7 @@ while not pathlib.Path("go").exists():
     time.sleep(0.01)
 print("end", flush=True)
 """
-TASK_KEYS = {"name", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
+TASK_KEYS = {"task", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
 RUN_KEYS = {"run", "directory", "state", "phase", "controller_pid", "result", "problem"} | {
     *("started_at", "took_s", "counts", "arguments", "reports"),
 }
@@ -509,7 +509,7 @@ def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, t
     assert cluster is not None
     assert cluster.verdict is not None
     shown = ps(orch)
-    assert {task["name"]: task["state"] for task in shown["tasks"]} == {name: task.state.value for name, task in cluster.tasks.items()}
+    assert {task["task"]: task["state"] for task in shown["tasks"]} == {name: task.state.value for name, task in cluster.tasks.items()}
     assert (cluster.verdict.exit_code, cluster.verdict.outcome.value) == (shown["result"]["exit_code"], shown["result"]["outcome"])
     table = orch("ps", check=0).out.splitlines()
     assert table[1].split() == ["TASK", "HOST", "STATE", "PID", "TOOK", "NOTE"]

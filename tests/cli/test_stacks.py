@@ -52,6 +52,7 @@ def test_tasks_that_cannot_answer_are_said_to_be_so_and_left_alone(orch: Orch, t
     stacks = json.loads(orch("stacks", "--json", check=0).out)
     assert "lock.acquire()" in stacks["worker-0"] or f"line {line}" in stacks["worker-0"]
     assert set(stacks) == {f"worker-{i}" for i in range(4)}
+    assert orch("stacks", "--task", "worker-3", check=0).out.startswith("worker-3: has no handler")
     pid = LiveRun(tmp_path).event("task_started", task="worker-1")["pid"]
     os.kill(pid, signal.SIGSTOP)
     assert "worker-1: is stopped (SIGSTOP)" in orch("stacks", check=0).out

@@ -76,6 +76,47 @@ def test_a_suite_that_does_not_use_it_imports_nothing_more(tmp_path: Path) -> No
     assert loaded[0] - loaded[1] == {"orchestrator", "orchestrator.testing", "orchestrator.testing.plugin"}
 
 
+# --- mistakes in markers ------------------------------------------------------------------------
+
+MARKED = """
+    import pytest
+
+    pytestmark = pytest.mark.orch({module})
+
+
+    @pytest.mark.{marker}
+    def test_that_would_pass({fixture}):
+        pass
+"""
+
+
+WRONG = {
+    "orch(wrokers=2)": "@pytest.mark.orch(wrokers=…): unknown keyword 'wrokers' (did you mean 'workers'?)",
+    "orch(workers=[1, 0])": "@pytest.mark.orch(workers=…): tasks.worker.count: must be at least 1, not 0",
+    "orch(workers=1, devices={'cpu': 2})": "unknown key 'cpu' (did you mean 'cpus'?)",
+    "orch(workers=1, timeout='5')": "@pytest.mark.orch(timeout=…): must be a number of seconds, not '5'",
+    "orch(strategy='parameter_server', workers=1)": "strategy parameter_server needs at least 1 ps task",
+    "orch(workers=1, data_workers=1)": "data_workers= is not for clusters of tests",
+    "orch(2)": "@pytest.mark.orch takes keywords, as in @pytest.mark.orch(workers=2)",
+    "orch_everywhere": "@pytest.mark.orch_everywhere needs a number of tasks, as in @pytest.mark.orch_everywhere(workers=2)",
+}
+"""Markers with a mistake, and what is said of each."""
+
+
+def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) -> None:
+    for number, marker in enumerate(WRONG):
+        write(tmp_path, **{f"test_{number}": MARKED.format(module="timeout=60", marker=marker, fixture="orch_cluster")})
+    # Markers that only have defaults need not be complete, and a script may have more settings than a cluster of functions.
+    defaults = "orch(strategy='parameter_server', grace=1, reuse=True, in_process='chief')"
+    write(tmp_path, test_right=MARKED.format(module="timeout=60", marker=defaults, fixture="orch_cluster"))
+    write(tmp_path, test_run=MARKED.format(module="workers=[1, 2], start_timeout='2m'", marker="orch(data_workers=1)", fixture="orch_run"))
+    done = run_pytest(tmp_path, "-q", "--collect-only")
+    for number, said in enumerate(WRONG.values()):
+        assert re.search(rf"^test_{number}.py::test_that_would_pass: .*{re.escape(said)}", done.out, re.MULTILINE), done
+    assert f"3 tests collected, {len(WRONG)} errors" in done.out, done
+    assert "plugin.py" not in done.out, done
+
+
 # --- one run of many tests ---------------------------------------------------------------------
 
 STEP = """
@@ -93,9 +134,11 @@ TESTS = """
     import asyncio
     import os
     import sys
+    import threading
     import time
     import unittest
 
+    import orchestrator
     import pytest
     import step
     from orchestrator import testing
@@ -178,9 +221,27 @@ TESTS = """
             assert c.run(self.value) == {"worker-0": 7}
 
 
-    @pytest.mark.orch(2)
-    def test_marker_with_a_number(orch_cluster):
-        pass
+    @pytest.mark.orch(workers=1)
+    @pytest.mark.parametrize("mistake", [
+        lambda c: c.run(step.twice, threading.Lock()),
+        lambda c: c["worker-7"].kill(),
+        lambda c: c.run(step.twice, 4, on="worker-7"),
+        lambda c: c.partition("worker-0", "worker-0"),
+        lambda c: testing.cluster(wrokers=1).__enter__(),
+        lambda c: orchestrator.launch("train.py", workers=0),
+        lambda c: testing.barrier(),
+    ], ids=["unsendable", "no_task", "nowhere", "uncut", "typo", "nothing", "barrier"])
+    def test_mistake(orch_cluster, mistake):
+        mistake(orch_cluster)
+
+
+    def test_script_that_is_missing(orch_run):
+        assert orch_run("nowhere.py", workers=1).exit_code == 0
+
+
+    def test_script_that_the_test_has_written(orch_run, tmp_path):
+        (tmp_path / "written.py").write_text("raise ValueError('a reason')")
+        assert orch_run("written.py", workers=1).exit_code == 0
 
 
     @pytest.mark.orch(workers=2)
@@ -280,6 +341,7 @@ def test_a_project(tmp_path: Path) -> None:
     check_what_passes_and_what_fails(done)
     check_that_a_failing_assertion_in_a_task_is_explained(done)
     check_what_the_report_says_of_the_tasks(done)
+    check_that_a_mistake_shows_the_test_alone(done)
     check_that_code_that_runs_in_tasks_alone_is_covered(done)
 
 
@@ -291,6 +353,9 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
         "test_prints_and_fails",
         "test_hangs",
         "test_dies",
+        *(f"test_mistake[{mistake}]" for mistake in MISTAKES),
+        "test_script_that_is_missing",
+        "test_script_that_the_test_has_written",
     }
     passing = {
         *("test_sizes[workers=1]", "test_sizes[workers=2]", "test_called", "test_everywhere", "test_of_a_class", "test_prints_and_passes"),
@@ -303,8 +368,6 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
     assert {name for name, outcome in run.outcomes.items() if outcome == "failed"} == failing, run
     assert {name for name, outcome in run.outcomes.items() if outcome == "passed"} == passing, run
     assert run.outcomes["test_everywhere_async"] == "error"
-    assert run.outcomes["test_marker_with_a_number"] == "error", "and the other tests of the file run"
-    assert "@pytest.mark.orch takes keywords, as in @pytest.mark.orch(workers=2)" in run.out
     assert "@pytest.mark.orch_everywhere is not for an async test, nor for a unittest.TestCase" in run.out
     assert re.search(r"^SKIPPED .*worker-\d: not on this machine", run.out, re.MULTILINE), run
 
@@ -316,6 +379,31 @@ def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> Non
     assert "TaskFailed: worker-1: AssertionError" in report
     assert "worker-0: had returned" in report
     assert "[worker-0] before the assertion" in report
+
+
+MISTAKES = {
+    "unsendable": "argument 1 (a lock) cannot be sent to a task",
+    "no_task": "the cluster has no task 'worker-7'; the tasks are worker-0",
+    "nowhere": "the cluster has no task 'worker-7'; the tasks are worker-0",
+    "uncut": "the tasks share the network of this machine",
+    "typo": "unknown keyword 'wrokers' (did you mean 'workers'?)",
+    "nothing": "must be at least 1, not 0",
+    "barrier": "barrier() is for functions that a cluster runs in its tasks",
+}
+
+
+def check_that_a_mistake_shows_the_test_alone(run: PytestRun) -> None:
+    for mistake, text in MISTAKES.items():
+        report = run.report(f"test_mistake[{mistake}]")
+        assert text in report, report
+        assert "orchestrator/" not in report, report
+        assert "cloudpickle" not in report, report
+        assert "worker/task" not in report, report
+    missing = run.report("test_script_that_is_missing")
+    assert "there is no script 'nowhere.py' in " in missing
+    assert "orchestrator/" not in missing
+    assert re.search(r"where 1 = <ScriptRun of written-\S+: failed, exit code 1: worker-0 ValueError: a reason>", run.out), run.out
+    assert "orch_cluster has no 'run' here, because no marker of this test says workers=" in run.out
 
 
 def check_what_the_report_says_of_the_tasks(run: PytestRun) -> None:

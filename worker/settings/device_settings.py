@@ -38,7 +38,13 @@ class DeviceSettings:
     NAME = "devices"
 
     cpus: int | None = setting(
-        None, "The number of logical CPU devices in each task.", example="1", words="1", flag="--cpus", least=1, most=1024
+        None,
+        "The number of logical CPU devices in each task. It limits no cores: see threads.",
+        example="1",
+        words="1",
+        flag="--cpus",
+        least=1,
+        most=1024,
     )
     threads: ThreadSettings = setting(
         ThreadSettings(), "The sizes of TensorFlow's thread pools: the number intra, or a mapping as here.", everywhere=True

@@ -18,7 +18,7 @@ TASK = "Show only this task, or tasks of this type. May be repeated."
 
 @click.command("placement")
 @run_argument
-@click.option("--task", "tasks", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
+@click.option("--task", "--only", "tasks", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Show only this operation: MatMul, '*Variable*'. May be repeated.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Show also constants, arguments and the like.")

@@ -63,7 +63,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     cluster = found.read_cluster()
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
-        tasks = [asdict(task) for task in cluster.tasks.values()]
+        # A task is called `task` wherever orch writes JSON.
+        tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
         _print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "timeline": measured})
         return 0
     click.echo(_line(found, cluster))

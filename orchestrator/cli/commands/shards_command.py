@@ -40,8 +40,23 @@ from ..spec_overlays import says
     metavar="R",
     help="The number of replicas (such as GPUs) in each worker. Default: 1.",
 )
-@click.option("-b", "--batch", type=click.IntRange(1), metavar="B", help="The global batch size: the elements of all replicas in one step.")
-@click.option("-p", "--policy", type=click.Choice(["auto", "file", "data", "hint", "off"]), help="The AutoShardPolicy. Default: auto.")
+@click.option(
+    "-b",
+    "--batch",
+    "--global-batch-size",
+    "batch",
+    type=click.IntRange(1),
+    metavar="B",
+    help="The global batch size: the elements of all replicas in one step.",
+)
+@click.option(
+    "-p",
+    "--policy",
+    "--auto-shard",
+    "policy",
+    type=click.Choice(["auto", "file", "data", "hint", "off"]),
+    help="The AutoShardPolicy. Default: auto.",
+)
 @click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
 @click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
 @click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Count nothing: each file has N elements.")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -18,15 +19,19 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import plan_of
 from ...record.text import stack_report
 from ...requests import ask_running
-from ..options import run_argument
+from .. import completion
+from ..options import only_tasks, run_argument
+
+TASK = "Show only this task, or tasks of this type. May be repeated."
 
 
 @click.command("stacks")
 @run_argument
+@click.option("--task", "--only", "only", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--full", is_flag=True, help="Print the stacks of all threads too.")
 @click.option("--native", is_flag=True, help="Print the stacks with C and C++ frames. Needs py-spy; only for tasks on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the stack of each task as a JSON object; null: no answer.")
-def stacks_command(run: RunDir, full: bool, native: bool, as_json: bool) -> int:
+def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, as_json: bool) -> int:
     """Show at which line of Python code each task of RUN (default: the latest run) is. Tasks at the same line share a row.
 
     \b
@@ -36,8 +41,10 @@ def stacks_command(run: RunDir, full: bool, native: bool, as_json: bool) -> int:
       orch stacks --native    with C and C++ frames
     """
     planned, cluster = plan_of(run), run.read_cluster()
+    shown = only_tasks(only, list(cluster.tasks))
     py_spy = _py_spy_for(planned) if native else ""
     new = stack_report.collect(run, planned, cluster, lambda: ask_running(run, "stacks"))
+    new = {name: text for name, text in new.items() if shown is None or name in shown}
     answers = {name: stack_report.parse(text) for name, text in new.items()}
     if as_json:
         click.echo(json.dumps({name: text if answers[name] else None for name, text in new.items()}))

@@ -9,7 +9,7 @@ import click
 
 from ...backends import Imports, interpreters, warm_process
 from ...errors import UsageError
-from ...record.text.format import describe_moment, describe_seconds
+from ...record.text.format import describe_moment, describe_seconds, iso_times
 from ..options import Span, import_timeout_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
@@ -66,7 +66,7 @@ def start_command(
     click.echo(f"orch: {what}, if that is not done yet (at most {import_timeout:g} s)", err=True)
     answer = warm_process.start(python, Imports(names, spec.env, spec.workdir), idle_timeout, import_timeout)
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(_json(answer))
         return 0
     if answer["was_running"]:
         click.echo("it was running already")
@@ -108,12 +108,17 @@ def status_command(as_json: bool) -> int:
     """
     answer = warm_process.status()
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(_json(answer))
     elif answer["running"]:
         click.echo(f"{_line(answer)}\nits output is in {answer['log']}")
     else:
         click.echo("no warm process is running (orch warm start)")
     return 0
+
+
+def _json(answer: dict[str, Any]) -> str:
+    names = {"since": "imported_at"}
+    return json.dumps(iso_times({names.get(name, name): value for name, value in answer.items()}))
 
 
 def _line(answer: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ def to_json(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wa
     """Everything, for programs. Variables of the spec that may hold secrets are left out."""
     return {
         "wanted": asdict(replace(wanted, env=disclose(wanted.env))),
-        "hosts": [asdict(facts) for facts in hosts],
+        "hosts": [{"host": facts.name, **{key: value for key, value in asdict(facts).items() if key != "name"}} for facts in hosts],
         "findings": [asdict(finding) for finding in findings],
         "exit_code": code,
     }

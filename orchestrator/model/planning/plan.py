@@ -190,7 +190,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     }
     if DISPATCHER in addresses:
         env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[DISPATCHER]}"
-    notes = (*_describe_threads(spec, assignment, facts), *devices.notes, *_describe_input(spec))
+    notes = (*_describe_threads(spec, assignment, facts), *_describe_cpus(spec), *devices.notes, *_describe_input(spec))
     return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
 
 
@@ -215,7 +215,7 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         program=_program(spec, tasks),
         cwd=spec.workdir,
         log_dir=log_dir(1, task),
-        env={**_threads(gpus.settings), **tasks.env, **_devices(gpus), **forced, **ranks, "ORCH_TASK": str(task)},
+        env={**_threads(gpus.settings, spec.env), **tasks.env, **_devices(gpus), **forced, **ranks, "ORCH_TASK": str(task)},
         unset=unset,
         port=port,
         cluster=cluster,
@@ -276,8 +276,11 @@ def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
     return found
 
 
-def _threads(devices: DeviceSettings) -> dict[str, str]:
-    wanted = {"TF_NUM_INTRAOP_THREADS": devices.threads.intra, "TF_NUM_INTEROP_THREADS": devices.threads.inter}
+def _threads(devices: DeviceSettings, given: Mapping[str, str]) -> dict[str, str]:
+    """`given`: the variables of the spec, of which OMP_NUM_THREADS wins."""
+    intra, inter = devices.threads.intra, devices.threads.inter
+    wanted = {"TF_NUM_INTRAOP_THREADS": intra, "OMP_NUM_THREADS": intra, "TF_NUM_INTEROP_THREADS": inter}
+    wanted = {name: number for name, number in wanted.items() if name != "OMP_NUM_THREADS" or name not in given}
     return {name: str(number) for name, number in wanted.items() if number is not None}
 
 
@@ -300,6 +303,15 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     shares = " or ".join(f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared))
     beside = ", tied to cores of its own" if all(found.affinity for found in devices) else ""
     yield f"compute threads: {shares}{beside}; --threads N sets another number"
+
+
+def _describe_cpus(spec: ClusterSpec) -> Iterator[str]:
+    """A line about logical CPU devices of which the strategy takes the first alone."""
+    trained_on = [found.settings for tasks in spec.tasks if trains(tasks.type) for found in (tasks.devices, *tasks.overrides.values())]
+    most = max((settings.cpus or 1 for settings in trained_on), default=1)
+    if most > 1 and any(role.synchronous for role in named(spec.strategy).roles.values()):
+        uses = f"{spec.strategy} trains on the first of the {most} logical CPU devices of a task"
+        yield f"devices.cpus: {uses}: the others do no work unless the program names them; --threads N sets the number of threads"
 
 
 def _describe_input(spec: ClusterSpec) -> Iterator[str]:

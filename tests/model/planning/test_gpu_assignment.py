@@ -226,6 +226,14 @@ def test_the_threads_are_said_in_one_line(document: dict[str, Any], hosts: int, 
     assert planned(document, *[()] * hosts).notes == expected
 
 
+@pytest.mark.parametrize(("strategy", "cpus", "is_said"), [("multi_worker_mirrored", 3, True), ("mirrored", 3, False), ("none", 3, False)])
+def test_logical_cpus_without_an_effect_are_said(strategy: str, cpus: int, is_said: bool) -> None:
+    found = notes({**workers(1, cpus=cpus), "strategy": strategy}, ())
+    assert [note.partition(":")[0] for note in found] == ["devices.cpus"] * is_said
+    assert not is_said or "on the first of the 3 logical CPU devices" in found[0]
+    assert notes({**workers(1, cpus=1), "strategy": strategy}, ()) == []
+
+
 def test_a_task_is_told_how_many_gpus_it_must_find_if_that_was_asked_for() -> None:
     asked, shared = planned(workers(2, gpus=1), TWO), planned(workers(2), TWO)
     assert [task.order.settings.devices.gpus for task in (*asked.tasks, *shared.tasks)] == [1, 1, None, None]

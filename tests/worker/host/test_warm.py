@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ Start = Callable[..., Any]
 
 def status(orch: Any, **settings: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(orch("warm", "status", "--json", check=0, **settings).out)
+    assert not found["running"] or datetime.fromisoformat(found["imported_at"]).tzinfo is not None
     return found
 
 
