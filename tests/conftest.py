@@ -188,10 +188,11 @@ def _of_clusters() -> set[int]:
     found: set[int] = set()
     if "orchestrator.testing.pool" not in sys.modules:
         return found
+    from orchestrator.testing.pool import runs_of
     from orchestrator.testing.session import Session
 
     session = Session.current()
-    for kept in session.runs if session is not None else ():
+    for kept in runs_of(session) if session is not None else ():
         with suppress(psutil.NoSuchProcess):
             controller = psutil.Process(kept.handle._process.pid)
             found.update(process.pid for process in (controller, *controller.children()))

@@ -316,8 +316,6 @@ def test_the_arrows_run_downwards_and_pure_code_is_pure() -> None:
 
 
 CIRCLES = {
-    # A cluster, its run and its tasks know each other: each is a part of the others, and the arrows between them are for type checkers.
-    *(f"orchestrator.testing.{name}" for name in ("clusters", "failures", "jobs", "partitions", "pool", "scripts", "session", "tasks")),
     *(f"orchestrator.record.storage.{name}" for name in ("event_log", "run_directory", "run_progress")),
 }
 """Modules that may be in a circle of imports."""

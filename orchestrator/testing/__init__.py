@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from .failures import TaskFailed as TaskFailed
     from .failures import TimedOut as TimedOut
     from .jobs import Job as Job
-    from .jobs import Outcome as Outcome
+    from .outcomes import Outcome as Outcome
     from .tasks import Task as Task
 
 _HOMES = {
     "Task": "tasks",
     **dict.fromkeys(("Cluster", "cluster"), "clusters"),
-    **dict.fromkeys(("Job", "Outcome"), "jobs"),
+    "Job": "jobs",
+    "Outcome": "outcomes",
     **dict.fromkeys(("TaskFailed", "TimedOut"), "failures"),
 }
 __all__ = [*_HOMES, "barrier"]
@@ -56,7 +57,7 @@ def barrier(timeout: float | None = None) -> None:
     import sys
     from importlib import import_module
 
-    # A task has orch's code under a name of its own. Only a task that is the test's own process (`in_process`) has not.
+    # A task has orch's code under a name of its own. A test that calls this function itself gets the error.
     barriers = sys.modules.get("_orch_worker.task.calls.barriers") or import_module("worker.task.calls.barriers")
     barriers.wait(timeout)
 

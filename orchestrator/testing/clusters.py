@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from worker.protocol import task_files
-from worker.task import calls
-from worker.task.calls import barriers, debugger
-from worker.task.strategy import strategy_builder
+from worker.task.calls import debugger
 
 from ..errors import UsageError
 from ..model.strategies import named
 from .failures import ClusterLost, TimedOut
-from .jobs import POLL_S, Job, describe_exit
-from .partitions import Network
+from .jobs import Job
+from .outcomes import describe_exit
 from .pickling import pack
-from .pool import PooledRun, acquire, release
+from .pool import POLL_S, PooledRun, acquire, release
 from .session import Session
-from .tasks import Task, read
+from .tasks import Task
 
 if TYPE_CHECKING:
     from .scripts import ScriptRun
 
 TIMEOUT_S = 120.0
 GRACE_S = 2.0
-STACKS_S = 2.0
-"""How long a task may take to write its stack, in seconds."""
 DEBUGGER_S = 10.0
 """How long a task may take to stop in the debugger, in seconds."""
 
@@ -42,10 +36,7 @@ class Cluster:
     The keywords are those of `orchestrator.launch`, and `settings` are any others of them (``gpus``, ``keras``,
     ``collectives``, …). `timeout`: seconds that a function may take in its tasks. `grace`: how long, in seconds, a function may go on
     in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster with the same settings, with
-    all that their functions have left behind; without, each cluster has fresh processes. `in_process`: the task, such as ``"chief"`` or
-    ``"worker-0"``, that is the test's own process: what is started there runs when the job is waited for, where any debugger works.
-    `partitions`: give each task a network namespace of its own, so that `Cluster.partition` can cut the network between two of them; this
-    takes Linux, iproute2 and root, and the tasks then reach each other and nothing else.
+    all that their functions have left behind; without, each cluster has fresh processes.
 
     Entering the cluster raises `SpecError` for settings that are wrong, and `ClusterLost` if the cluster cannot be started.
     """
@@ -64,23 +55,15 @@ class Cluster:
         timeout: float = TIMEOUT_S,
         grace: float = GRACE_S,
         reuse: bool = False,
-        in_process: str | None = None,
-        partitions: bool = False,
         **settings: Any,
     ) -> None:
-        if in_process and partitions:
-            raise UsageError("in_process= and partitions= exclude each other: the test's own process stays on the network of the machine")
         counts = {"workers": workers, "ps": ps, "chief": chief, "evaluator": evaluator}
         self._keywords = {**settings, **counts, "strategy": strategy, "devices": devices, "cpus": cpus, "env": env}
-        self._reuse, self._partitions = reuse, partitions
+        self._reuse = reuse
         self.timeout_s, self.grace_s = timeout, grace
         self.session = Session.get()
         self.tasks: dict[str, Task] = {}
         """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
-        self._own_task = f"{in_process}-0" if in_process in ("chief", "evaluator") else in_process
-        """The name of the task that is the test's own process."""
-        self._own_env: dict[str, str] = {}
-        """The variables that this task sets in the test's process while a function runs there."""
         self._run: PooledRun | None = None
 
     def __repr__(self) -> str:
@@ -97,14 +80,12 @@ class Cluster:
         if self._run is not None:
             raise UsageError("this cluster runs already")
         self.session.recent.append(self)
-        run = self._run = acquire(self.session, self._keywords, reuse=self._reuse, partitions=self._partitions)
+        run = self._run = acquire(self.session, self._keywords, reuse=self._reuse)
         try:
             is_kept = run.keep_tasks(self._reuse)
             self.tasks = run.tasks
             if not is_kept:
-                if self._own_task is not None:
-                    self._join(self[self._own_task])
-                run.fork(task for task in self.tasks.values() if not task.is_own)
+                run.fork(self.tasks.values())
         except BaseException:
             self._reuse = False
             self.close()
@@ -113,16 +94,6 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _join(self, task: Task) -> None:
-        """Make the test's process this task, as far as a running process can become one."""
-        if self._serves(task):
-            raise UsageError(f"in_process: {task.name} is a server under this strategy and runs no functions; name the chief")
-        run = self.pooled_run
-        found = run.request(task.name, {"do": "environment"})["environment"]
-        self._own_env = {name: found[name] for name in found if run.environment.get(name) != found[name]}
-        self._own_env["ORCH_LOG_DIR"] = str(self.session.path)
-        task.is_own = True
 
     def _serves(self, task: Task) -> bool:
         """Whether the task only runs a server under this strategy."""
@@ -135,11 +106,7 @@ class Cluster:
         run = self._run
         try:
             run.poll()
-            if run.network is not None and run.is_whole:
-                run.network.mend()
-            if self._own_env:
-                strategy_builder.forget()  # which belongs to this cluster
-            if self._reuse and all(task.connection and task.job is None for task in self.tasks.values()):
+            if self._reuse and all(task.connection and task.call is None for task in self.tasks.values()):
                 run.keeps_processes = True
             else:
                 run.end_processes(self.tasks.values())
@@ -175,35 +142,19 @@ class Cluster:
         tasks = self._choose(on)
         for task in tasks:
             self._check_is_free(task)
-        remote = [task for task in tasks if not task.is_own]
-        data = pack(function, args, kwargs) if remote else b""
+        data = pack(function, args, kwargs)
         directory = str(self.session.path / "barriers" / str(next(self.session.calls)))
         among = tuple(task.name for task in tasks)
-        job = Job(self, among, getattr(function, "__name__", repr(function)))
-        if len(remote) < len(tasks):
-            job.own_part = lambda: self._call_here(directory, among, function, args, kwargs)
-        for task in remote:
-            task.begin_job(job)
+        job = Job(self.pooled_run, tasks, getattr(function, "__name__", repr(function)), timeout_s=self.timeout_s, grace_s=self.grace_s)
+        for task in tasks:
+            task.begin_call(job.tasks[task.name])
         message = {"function": data, "directory": directory, "tasks": among, "verbosity": _verbosity()}
         try:
-            for connection in [task.connection for task in remote if task.connection is not None]:
+            for connection in [task.connection for task in tasks if task.connection is not None]:
                 connection.send(message, self.timeout_s)
         except TimeoutError:
             job.time_out()
         return job
-
-    def _call_here(self, directory: str, among: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run a function in the test's own process as its task would run it, with the variables of the task, and return the value."""
-        before = {name: os.environ[name] for name in self._own_env if name in os.environ}
-        os.environ.update(self._own_env)
-        try:
-            barriers.enter_call(directory, os.environ["ORCH_TASK"], among)
-            return function(*calls.fill(function, args, kwargs), **kwargs)
-        finally:
-            barriers.enter_call("", "", ())  # the test itself is no function of a cluster
-            for name in self._own_env:
-                os.environ.pop(name, None)
-            os.environ.update(before)
 
     def _choose(self, on: str | Iterable[str] | None) -> list[Task]:
         if on is None:
@@ -214,8 +165,8 @@ class Cluster:
 
     def _check_is_free(self, task: Task) -> None:
         """Raise `UsageError` if the task cannot run a function now."""
-        if task.job is not None:
-            raise UsageError(f"{task.name} still runs {task.job.name}; wait for that job first, or leave {task.name} out with on=")
+        if task.call is not None:
+            raise UsageError(f"{task.name} still runs {task.call.function}; wait for that job first, or leave {task.name} out with on=")
         if task.pid is None:
             ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
             raise UsageError(f"{task.name} cannot run anything: {ended}; c.restart({task.name!r}) gives it a new one")
@@ -251,26 +202,6 @@ class Cluster:
                 task.kill()
         self.pooled_run.fork(chosen)
 
-    def partition(self, one: str, other: str) -> None:
-        """Cut the network between two tasks of a cluster with ``partitions=True``: all that one sends to the other is lost.
-
-        Neither task gets an error: connections stay open and become silent, and new ones get no answer. The network stays cut, also for
-        a task that is restarted, until `heal` or the end of the cluster.
-        """
-        network, names = self._network(), [self[name].name for name in (one, other)]
-        if one == other:
-            raise UsageError(f"partition needs two tasks, not {one!r} twice")
-        network.cut(*names)
-
-    def heal(self, *names: str) -> None:
-        """End the partition of these tasks, or all. TCP sends the lost data again, after a pause about as long as the partition."""
-        self._network().mend(*[self[name].name for name in names])
-
-    def _network(self) -> Network:
-        if self.pooled_run.network is None:
-            raise UsageError("the tasks share the network of this machine; cluster(partitions=True) gives each one of its own")
-        return self.pooled_run.network
-
     def run_script(self, script: str | os.PathLike[str], /, *args: str | int | float, **settings: Any) -> ScriptRun:
         """Run a script to its end as `orch up` does, beside this cluster and in one like it. `settings`: those of `scripts.run_script`.
 
@@ -298,19 +229,9 @@ class Cluster:
     def stacks(self, *names: str) -> dict[str, str]:
         """The stack of each of these tasks, or of all, as `faulthandler` writes it; empty for a task that does not answer.
 
-        The test's own process and tasks without a process are left out.
+        Tasks without a process are left out.
         """
-        self.poll()
-        asked = [task for name, task in self.tasks.items() if task.is_forked and (not names or name in names)]
-        paths = {task.name: task.directory / task_files.STACKS for task in asked}
-        before = {name: len(read(path)) for name, path in paths.items()}
-        for name in paths:
-            self.pooled_run.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
-        until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(paths, "")
-        while time.monotonic() < until and (found != last or not all(found.values())):
-            self.pooled_run.poll(POLL_S)
-            last, found = found, {name: read(path, before[name]).decode(errors="replace") for name, path in paths.items()}
-        return found
+        return self.pooled_run.stacks([task for name, task in self.tasks.items() if not names or name in names])
 
     def wait_for(
         self, name: str, *, report: Mapping[str, Any] | None = None, log: str | None = None, timeout: float | None = None

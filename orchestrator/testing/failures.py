@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ..errors import OrchError
-
-if TYPE_CHECKING:
-    from .jobs import Outcome
+from .outcomes import Outcome
 
 
 class TaskFailed(OrchError):

@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    options = "workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, partitions, ..."
+    options = "workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, ..."
     described = {
         CLUSTER: "the cluster of orch_cluster and orch_run, or the defaults of those that orch_cluster makes: orch(workers=[1, 2])",
         EVERYWHERE: "the body of this test runs in every task of such a cluster: orch_everywhere(workers=2)",
@@ -168,7 +168,7 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
     from .scripts import run_script
 
     marked = {**_marked(request.node), **getattr(request, "param", {})}
-    options = {name: value for name, value in marked.items() if name not in ("reuse", "grace", "in_process", "partitions")}
+    options = {name: value for name, value in marked.items() if name not in ("reuse", "grace")}
     if request.config.option.orch_timeout is not None:
         options.setdefault("timeout", request.config.option.orch_timeout)
 

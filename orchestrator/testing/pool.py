@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from worker.host.template import import_environment
+from worker.protocol import task_files
 from worker.protocol.task_id import TaskId
 from worker.task.calls import resident
 
@@ -29,16 +31,17 @@ from ..model.spec.parse import to_document
 from ..model.strategies import STRATEGIES
 from .connections import Connection
 from .failures import ClusterLost
-from .jobs import POLL_S, describe_exit
-from .partitions import Network
+from .outcomes import describe_exit
 from .session import Session, coverage_of_tasks, environment
-from .tasks import Task
+from .tasks import Task, read
 
 MOST_IDLE = 4
 """How many runs are kept that no cluster uses; the run that was used longest ago ends first."""
+POLL_S = 0.02
+"""How often the files of tasks are read, in seconds; messages are read at once."""
+STACKS_S = 2.0
+"""How long a task may take to write its stack, in seconds."""
 START_S = 120.0
-ANSWER_S = 10.0
-"""How long a resident may take to answer."""
 DYING_S = 10.0
 """How long a killed process may take to end."""
 
@@ -57,15 +60,11 @@ class PooledRun:
         self.handle: Run = start(spec, session.path / "runs", {**self.environment, **given, **coverage_of_tasks()})
         self.residents: dict[str, Connection] = {}
         """The connection to the resident of each task."""
-        self._answers: list[dict[str, Any]] = []
-        """What a resident has answered to the last request."""
         self.names = [str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count)]
         for name in self.names:
             session.expected[f"{self.handle.run_id}/{name}"] = partial(self._on_connected, name)
         self.tasks: dict[str, Task] = {}
         """The tasks of the cluster that uses this run, or of the last one, in TensorFlow's order."""
-        self.network: Network | None = None
-        """The network between the tasks, if it can be cut."""
         self.is_in_use = True
         self.keeps_processes = False
         """Whether a cluster with ``reuse`` has left its processes to the next one."""
@@ -79,11 +78,8 @@ class PooledRun:
         connection.on_message = partial(self._on_message, name)
 
     def _on_message(self, name: str, message: dict[str, Any]) -> None:
-        """A resident tells that the process of its task has ended, or answers a request."""
-        if "ended" in message:
-            self.tasks[name].end_process(message["ended"], message["at"])
-        else:
-            self._answers.append(message)
+        """A resident tells that the process of its task has ended."""
+        self.tasks[name].end_process(message["ended"], message["at"])
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Wait up to `wait_s` seconds for messages, which change the tasks, and print the output of the tasks."""
@@ -110,15 +106,6 @@ class PooledRun:
             raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
         if not is_in_time:
             raise ClusterLost(f"{', '.join(set(self.names) - self.residents.keys())} did not connect in {START_S:g} s")
-
-    def request(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if no answer comes."""
-        self._answers.clear()
-        self.residents[name].send(message)
-        self.wait(lambda: self._answers or not self.residents[name].is_open, ANSWER_S)
-        if not self._answers:
-            raise ClusterLost(f"{name} does not answer")
-        return self._answers[0]
 
     # --- processes ---------------------------------------------------------------------------------
 
@@ -151,7 +138,7 @@ class PooledRun:
                 raise ClusterLost(f"{task.name} could not be started: {why}\n{task.logs}".rstrip())
 
     def end_processes(self, tasks: Iterable[Task]) -> None:
-        """Kill the processes of these tasks, and wait for their ends. The test's own process goes on."""
+        """Kill the processes of these tasks, and wait for their ends."""
         chosen = [task for task in tasks if task.is_forked]
         for task in chosen:
             task.pass_signal(signal.SIGKILL, "stopped")
@@ -163,43 +150,70 @@ class PooledRun:
             names = ", ".join(task.name for task in tasks if task.is_forked)
             raise ClusterLost(f"the processes of {names} have not ended {DYING_S:g} s after SIGKILL")
 
+    def stacks(self, tasks: Iterable[Task]) -> dict[str, str]:
+        """The stack of each of these tasks, as `faulthandler` writes it; empty for a task that does not answer.
+
+        Tasks without a process are left out.
+        """
+        self.poll()
+        paths = {task.name: task.directory / task_files.STACKS for task in tasks if task.is_forked}
+        before = {name: len(read(path)) for name, path in paths.items()}
+        for name in paths:
+            self.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
+        until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(paths, "")
+        while time.monotonic() < until and (found != last or not all(found.values())):
+            self.poll(POLL_S)
+            last, found = found, {name: read(path, before[name]).decode(errors="replace") for name, path in paths.items()}
+        return found
+
     @property
     def is_whole(self) -> bool:
         return self.handle.is_running and all(one.is_open for one in self.residents.values())
 
     def stop(self) -> None:
         """End the run, and take it out of the pool."""
-        self.session.runs.remove(self)
+        runs_of(self.session).remove(self)
         for connection in self.residents.values():
             self.session.close(connection)
         self.handle.stop(now=True)
 
 
-def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool, partitions: bool) -> PooledRun:
+_runs: WeakKeyDictionary[Session, list[PooledRun]] = WeakKeyDictionary()
+
+
+def runs_of(session: Session) -> list[PooledRun]:
+    """The pool of a session, in the order of the last use."""
+    if session not in _runs:
+        runs = _runs[session] = []
+        session.at_end.append(lambda: [run.handle.stop(now=True) for run in runs])
+    return _runs[session]
+
+
+def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool) -> PooledRun:
     """A run with these settings that no cluster uses; a new run if there is none. With `reuse`, a run that has kept processes goes first.
 
     Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
     """
     env = environment()
     spec = _spec(keywords, str(session.path))
-    key = json.dumps([to_document(spec), sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
+    key = json.dumps([to_document(spec), sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",)))])
     with session.mutex:
-        for run in [run for run in session.runs if not run.is_in_use and not run.is_whole]:
+        runs = runs_of(session)
+        for run in [run for run in runs if not run.is_in_use and not run.is_whole]:
             run.stop()
-        idle = [run for run in reversed(session.runs) if run.key == key and not run.is_in_use]
+        idle = [run for run in reversed(runs) if run.key == key and not run.is_in_use]
         if idle:
             run = next((run for run in idle if run.keeps_processes == reuse), idle[0])  # the one that was used last, of each kind
             run.is_in_use = True
-            session.runs.remove(run)
-            session.runs.append(run)
+            runs.remove(run)
+            runs.append(run)
             return run
         if spec.preload:
             session.warm_up({**env, **spec.env})
         run = PooledRun(session, key, spec, env)
-        session.runs.append(run)
+        runs.append(run)
     try:
         run.await_residents()
-        run.network = Network(run) if partitions else None
     except BaseException:
         run.stop()
         raise
@@ -210,7 +224,7 @@ def release(run: PooledRun) -> None:
     """The cluster of this run has been left."""
     run.is_in_use = False
     with run.session.mutex:
-        idle = [one for one in run.session.runs if not one.is_in_use]
+        idle = [one for one in runs_of(run.session) if not one.is_in_use]
         for old in idle[: max(0, len(idle) - MOST_IDLE)]:
             old.stop()
 

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from worker.task.calls import debugger, task_coverage
 
@@ -32,15 +32,17 @@ from ..errors import OrchError
 from ..record.storage.run_files import open_file
 from .connections import Connection, join_terminal
 
-if TYPE_CHECKING:
-    from .clusters import Cluster
-    from .pool import PooledRun
-
 IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
 IDLE_S = 1e6
 """How long the process that has imported TensorFlow waits for the next cluster."""
 _PREFIX = "orch-testing-"
+
+
+class Shown(Protocol):
+    """A cluster, for a report of pytest."""
+
+    tasks: dict[str, Any]
 
 
 class Session:
@@ -56,10 +58,10 @@ class Session:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.keeps = False
         """Leave the directory, with the runs and all output, when the process ends."""
-        self.recent: deque[Cluster] = deque(maxlen=16)
+        self.recent: deque[Shown] = deque(maxlen=16)
         """The clusters that were entered last; a report of pytest says what became of their tasks."""
-        self.runs: list[PooledRun] = []
-        """The pool, in the order of the last use (`pool.acquire`)."""
+        self.at_end: list[Callable[[], object]] = []
+        """Functions that `end` calls."""
         self.mutex = threading.RLock()
         self.expected: dict[str, Callable[[Connection], None]] = {}
         """By the names of processes: functions that get the connection of the process when it has said its name."""
@@ -172,8 +174,8 @@ class Session:
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self.close(key.data)  # a resident ends with its connection
-        for run in self.runs:
-            run.handle.stop(now=True)
+        for function in self.at_end:
+            function()
         self._selector.close()
         self._listener.close()
         if self._warm is not None:

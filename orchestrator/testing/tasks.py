@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from worker.protocol import task_files
 
 from ..errors import UsageError
 from ..record.storage import event_log
 from .connections import Connection
-from .jobs import Job, describe_exit
-
-if TYPE_CHECKING:
-    from .pool import PooledRun
+from .outcomes import Outcome, describe_exit
+from .session import Session
 
 OUTPUT = "output.log"
 """What a process has written on stdout and stderr."""
 
 
+class RunOfTask(Protocol):
+    """What a task asks of its run (`pool.PooledRun`)."""
+
+    session: Session
+    residents: dict[str, Connection]
+
+    def poll(self) -> None: ...
+    def fork(self, tasks: Iterable[Task]) -> None: ...
+    def await_ends(self, tasks: Sequence[Task]) -> None: ...
+
+
 class Task:
     """One task of a cluster, as ``c["worker-1"]``: a process, which functions run in."""
 
-    def __init__(self, run: PooledRun, name: str, directory: Path) -> None:
+    def __init__(self, run: RunOfTask, name: str, directory: Path) -> None:
         self._run, self.name = run, name
         self.directory = directory
         """The directory of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``."""
         self.is_forked = False
         """Whether the task has a forked process, also one that has not come up yet."""
-        self.is_own = False
-        """Whether the task is the test's own process (`in_process`)."""
         self.exit: int | None = None
         """How the last process ended: an exit code, or -n for signal n; None: no process has ended, or a new one was forked."""
-        self.job: Job | None = None
-        """The function that runs in the process."""
+        self.call: Outcome | None = None
+        """The outcome of the function that runs in the process."""
         self.connection: Connection | None = None
         """The connection to the process, from its greeting to its end."""
         self._signals: dict[int, tuple[str, float]] = {}
@@ -54,14 +61,12 @@ class Task:
     @property
     def pid(self) -> int | None:
         """The process; None before it has come up, and once it has ended."""
-        if self.is_own:
-            return os.getpid()
         return None if self.connection is None else self.connection.pid
 
     @property
     def is_alive(self) -> bool:
         self._run.poll()
-        return self.is_own or self.is_forked
+        return self.is_forked
 
     @property
     def logs(self) -> str:
@@ -83,8 +88,6 @@ class Task:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the processes of the task. Raises `UsageError` if the task has no process."""
-        if self.is_own:
-            raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
         self.pass_signal(number, "killed")
@@ -126,16 +129,16 @@ class Task:
         self.connection = connection
         connection.on_message = self._on_answer
 
-    def begin_job(self, job: Job) -> None:
-        """Run this job's function. A signal that the task has survived before is no reason for what comes."""
-        self.job = job
+    def begin_call(self, call: Outcome) -> None:
+        """Run a function. A signal that the task has survived before is no reason for what comes."""
+        self.call = call
         self._signals.clear()
 
     def _on_answer(self, answer: dict[str, Any]) -> None:
         """The function is over."""
-        if self.job is not None:
-            job, self.job = self.job, None
-            job.on_answer(self.name, answer)
+        if self.call is not None:
+            call, self.call = self.call, None
+            call.on_answer(answer)
 
     def end_process(self, code: int, at: float) -> None:
         """The process has ended at this time, by `time.monotonic`; `code` is negative for a signal."""
@@ -144,11 +147,11 @@ class Task:
             self._run.session.close(self.connection)
         self.is_forked, self.exit, self.connection = False, code, None
         self._run.session.expected.pop(str(self.directory), None)
-        if self.job is not None:
-            job, self.job = self.job, None
+        if self.call is not None:
+            call, self.call = self.call, None
             # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
             state, at = self._signals.get(-code, ("died", at))
-            job.on_exited(self.name, state, code, at)
+            call.on_exited(state, code, at)
 
     # --- the output ---------------------------------------------------------------------------------
 

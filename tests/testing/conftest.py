@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from orchestrator.testing.pool import runs_of
 from orchestrator.testing.session import Session
 from tests import conftest
 
@@ -30,7 +31,7 @@ def _nothing_left(_shared_processes: None) -> Iterator[None]:
     """In place of the one for all tests: each process that was forked for a cluster ends with it, unless it is to be used again."""
     yield
     session = Session._current
-    for run in session.runs if session is not None else ():
+    for run in runs_of(session) if session is not None else ():
         left = [child.pid for one in run.residents.values() for child in psutil.Process(one.pid).children()]
         assert run.keeps_processes or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
         assert not run.is_in_use

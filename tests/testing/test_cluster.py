@@ -139,7 +139,7 @@ def test_a_cluster_whose_processes_do_not_end_takes_its_run_along_and_can_be_ent
     with pytest.raises(ClusterLost, match="the processes of worker-0 have not ended"):
         c.close()
     monkeypatch.undo()
-    assert run not in c.session.runs
+    assert run not in pool.runs_of(c.session)
     assert not run.handle.is_running
     with c:
         assert c.run(len, "abc") == {"worker-0": 3}
@@ -172,24 +172,6 @@ def test_a_task_that_takes_nothing_is_not_waited_for_without_end() -> None:
             c.run(len, b" " * 4_000_000)
         assert caught.value.tasks["worker-0"].where == "no answer"
         assert {task.exit for task in c.tasks.values()} == {-9}
-
-
-def test_the_test_s_own_process_has_no_stack_and_goes_on_after_a_timeout() -> None:
-    with cluster(workers=2, in_process="worker-0") as c:
-        assert c.stacks().keys() == {"worker-1"}
-        with pytest.raises(TimedOut, match="no report"):
-            c.wait_for("worker-0", report={"step": 1}, timeout=0.1)
-        c.pause("worker-1")
-        c.timeout_s = 0.5
-        with pytest.raises(TimedOut, match=r"len was not over after 0\.5 s"):
-            c.run(len, b" " * 4_000_000)
-        assert c["worker-1"].exit == -9
-        c.restart("worker-1")
-        job = c.start(len, "abc", on="worker-0")
-        other = c.start(time.sleep, 100)
-    assert job.result() == {"worker-0": 3}  # its part runs when it is waited for
-    with pytest.raises(TaskFailed, match="worker-0: stopped: the cluster was left before sleep was over"):
-        other.result()
 
 
 def test_a_torn_report_is_passed_over(tmp_path: Path) -> None:
@@ -323,14 +305,10 @@ def test_what_cannot_be_sent_is_named() -> None:
 def test_what_is_wrong_is_said_before_anything_starts() -> None:
     with pytest.raises(SpecError, match="must be at least 1, not 0"), cluster(workers=0):
         pass
-    for partitions in (False, True):
-        with (
-            pytest.raises(UsageError, match="data_workers= is not for clusters"),
-            cluster(workers=1, data_workers=1, partitions=partitions),
-        ):
-            pass
-        with pytest.raises(UsageError, match="start_timeout= is not for cl"), cluster(workers=1, start_timeout=9, partitions=partitions):
-            pass
+    with pytest.raises(UsageError, match="data_workers= is not for clusters"), cluster(workers=1, data_workers=1):
+        pass
+    with pytest.raises(UsageError, match="start_timeout= is not for cl"), cluster(workers=1, start_timeout=9):
+        pass
     with pytest.raises(UsageError, match="the cluster does not run"):
         cluster(workers=1).run(os.getpid)
     with cluster(workers=1) as c:

@@ -309,7 +309,7 @@ TESTS = """
         assert (tmp_path / "here").exists()
 
 
-    @pytest.mark.orch(workers=[1, 2], in_process="worker-0")
+    @pytest.mark.orch(workers=[1, 2])
     def test_script_of_sizes(orch_run, request):
         run = orch_run("train.py")
         assert len(run.tasks) == request.node.callspec.params["orch_run"]["workers"]
@@ -504,24 +504,6 @@ def test_nothing_goes_on_after_the_first_failure(tmp_path: Path) -> None:
     assert (done.code, done.outcomes) == (1, {"test_fails_in_one_task": "failed"}), done
     assert "TaskFailed: worker-0: exit code 3" in done.out
     assert list(own.glob("orch*")) == []
-
-
-def test_the_debugger_of_pytest_stops_in_a_task_that_is_in_its_own_process(tmp_path: Path) -> None:
-    text = """
-        import json, os
-        import pytest
-
-        @pytest.mark.orch(chief=True, workers=1, preload=[], in_process="chief")
-        def test_fails(orch_cluster):
-            def compares():
-                secret = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
-                assert secret == "worker"
-
-            orch_cluster.run(compares)
-    """
-    write(tmp_path, test_pdb=text)
-    done = run_pytest(tmp_path, "--pdb", stdin="p 'SECRET ' + secret\nquit\n")
-    assert "SECRET chief" in done.out, done
 
 
 def test_in_parallel_workers_of_xdist(quick: Path) -> None:

@@ -6,8 +6,8 @@ each fork of it is a fresh process of that task, in some milliseconds. The fork 
 collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
 
 A message is eight bytes, its length, and a dictionary as `pickle` has it. To the task: ``{"do": "fork", …}``, ``{"do": "signal",
-"number": …}``, ``{"do": "environment"}``, ``{"do": "network", …}``. From it: ``{"ended": CODE, "at": MONOTONIC}`` when a fork has ended,
-negative for a signal, and the answers ``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
+"number": …}``. From it: ``{"ended": CODE, "at": MONOTONIC}`` when a fork has ended, negative for a signal. When the connection closes,
+the task ends with 0.
 """
 
 from __future__ import annotations
@@ -50,16 +50,6 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
             os._exit(0)
         if request["do"] == "signal" and child:
             _signal(child, request["number"])
-        elif request["do"] == "environment":
-            send(connection, {"environment": dict(os.environ)})
-        elif request["do"] == "network":
-            from . import network_namespace
-
-            try:
-                order, problem = network_namespace.change(order, request), ""
-            except OSError as error:
-                problem = error.strerror or str(error)
-            send(connection, {"problem": problem})
         elif request["do"] == "fork":
             resident = os.getpid()
             child = os.fork()

@@ -22,12 +22,6 @@ def current() -> Any:
         return _current
 
 
-def forget() -> None:
-    """Build the strategy again at the next call: this process becomes a task of another cluster (`orchestrator.testing`)."""
-    global _current
-    _current = None
-
-
 def only_serves(task: Context) -> bool:
     """Whether the task is only a `tf.distribute.Server` for other tasks, and has no strategy itself."""
     return task.strategy == "parameter_server" and task.type in ("worker", "ps")
