@@ -17,20 +17,22 @@ JUDGE_ARGS ?=
 DRAWS_ARGS ?= --draws 3000 --seed 1001 --minutes 60
 
 BIN := .venv/bin
+RUNTIME_READY := .venv/.ready-runtime
 READY := .venv/.ready
 BENCH_READY := .venv/.ready-benchmarks
+DIST_READY := .venv/.ready-dist
 DOCS_READY := .venv/.ready-docs
-INSTALL := $(BIN)/python -m pip --require-virtualenv install --quiet --no-input --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip --require-virtualenv install --no-input --disable-pip-version-check
 
 # The release of tf-keras that fits the TensorFlow that was installed: 2.21.0 for 2.21.1.
 TF_KERAS = $$($(BIN)/python -c 'from importlib.metadata import version; print(".".join(version("$(TENSORFLOW)").split(".")[:2]) + ".0")')
 
 # A tree that was moved or copied together with its .venv is installed again: an editable install knows its own place.
-ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
-.PHONY: $(READY)
+ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test hosts lint types format docs links bench judge chaos matrix corners clean
+.PHONY: help demo test hosts lint types format docs links dist pictures figures bench judge chaos matrix corners clean
 .NOTPARALLEL:
 
 help:
@@ -41,6 +43,8 @@ help:
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make docs     the pages of docs/ as a site: build/docs/index.html; a link or an anchor that leads nowhere is an error'
 	@echo 'make links    the links of the pages to other sites: needs the Internet'
+	@echo 'make dist     the release: wheel and source distribution in dist/, checked, and tried in an empty environment'
+	@echo 'make pictures the runs that README.md shows; make figures: its table of seconds, in some three minutes'
 	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
 	@echo 'make judge    all of Keras on several workers beside one process; writes the table of docs/keras.md'
 	@echo '              (JUDGE_ARGS="--areas losses --worlds one,two" chooses)'
@@ -50,7 +54,9 @@ help:
 	@echo '              (MATRIX_ARGS=--help); make corners: the lowest and the newest alone'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
-demo: $(READY)
+# Without the tools of developers, which the other targets install.
+demo: $(RUNTIME_READY)
+	@echo 'orch: now: orch up examples/mwms_custom_loop.py --workers 4'
 	@$(BIN)/orch up examples/mwms_custom_loop.py --workers 4
 
 test: $(READY) hosts
@@ -93,6 +99,18 @@ docs: $(DOCS_READY)
 links: $(DOCS_READY)
 	@$(SPHINX) -b linkcheck . build/links
 
+dist: $(DIST_READY)
+	@rm -rf dist
+	@$(BIN)/python -m build --quiet --no-isolation --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/python -m tests.trial dist
+
+pictures: $(READY)
+	@$(BIN)/python -m tests.pictures
+
+figures: $(READY)
+	@$(BIN)/python -m benchmarks.readme
+
 bench: $(BENCH_READY)
 	@for name in help_cpu relay verdict plan placement shards startup restart steptime keras testing input ssh; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
@@ -116,26 +134,36 @@ clean:
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an install which failed half-way is done again. A .venv that was left unfinished may
-# hold an interpreter that is not a virtual environment's: it would install into the Python it was made from.
-$(READY): pyproject.toml Makefile
-	@rm -f $(READY)
+# hold an interpreter that is not a virtual environment's: it would install into the Python it was made from. On a terminal, pip shows its
+# progress with TensorFlow.
+$(RUNTIME_READY): pyproject.toml Makefile
+	@rm -f $(RUNTIME_READY)
 	@test -n '$(PYTHON)' || { echo 'orch: no Python from 3.10 to 3.13 on PATH; name one: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || { \
 		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 			echo 'orch: $(PYTHON) cannot make a virtual environment: its venv or ensurepip module is missing.' >&2; \
 			echo '      On Debian and Ubuntu: apt-get install python3-venv. Or choose another: make PYTHON=...' >&2; exit 1; }; \
 		echo 'orch: making .venv with '"$$($(PYTHON) --version)"; $(PYTHON) -m venv --clear .venv; }
-	@echo 'orch: installing orch, $(TENSORFLOW) and the tools into .venv (once; TensorFlow is a large download)'
-	@$(INSTALL) --editable '.[$(TENSORFLOW),examples,dev]'
+	@echo 'orch: installing orch, $(TENSORFLOW) and scikit-learn into .venv: once; some 400 MB to download, and 1.7 GB on the disk'
+	@if test -t 1; then $(INSTALL) --editable '.[$(TENSORFLOW),examples]'; else $(INSTALL) --quiet --editable '.[$(TENSORFLOW),examples]'; fi
+	@pwd -P > $(RUNTIME_READY)
+
+$(READY): $(RUNTIME_READY)
+	@echo 'orch: installing the tools of developers into .venv: pytest, mypy, ruff and others'
+	@$(INSTALL) --quiet --editable '.[dev]'
 # Keras 2, for the tests of --keras legacy. With its dependencies it would install the build for CUDA over tensorflow-cpu.
-	@$(INSTALL) --no-deps "tf-keras~=$(TF_KERAS)" || \
+	@$(INSTALL) --quiet --no-deps "tf-keras~=$(TF_KERAS)" || \
 		echo 'orch: NOT TESTED: --keras legacy: there is no tf-keras for this TensorFlow' >&2
-	@pwd -P > $(READY)
+	@touch $(READY)
 
 $(BENCH_READY): $(READY)
-	@$(INSTALL) --editable '.[benchmarks]'
+	@$(INSTALL) --quiet --editable '.[benchmarks]'
 	@touch $(BENCH_READY)
 
+$(DIST_READY): $(READY)
+	@$(INSTALL) --quiet --editable '.[release]'
+	@touch $(DIST_READY)
+
 $(DOCS_READY): $(READY)
-	@$(INSTALL) --editable '.[docs]'
+	@$(INSTALL) --quiet --editable '.[docs]'
 	@touch $(DOCS_READY)

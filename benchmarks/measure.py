@@ -52,6 +52,16 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{server.getsockname()[1]}" for server in held]
 
 
+def fill(path: Path, target: str, text: str) -> None:
+    """Replace what ``make TARGET`` has written into a document, which stands between two marks."""
+    begin, end = f"<!-- written by `make {target}` -->\n", f"<!-- end of what `make {target}` writes -->\n"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{path} has no place for what make {target} writes: the lines {begin.strip()} and {end.strip()}")
+    path.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")
+
+
 def load() -> str:
     """What else the machine was doing, for whoever reads the figures."""
     return f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d %H:%M')}"

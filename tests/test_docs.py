@@ -127,6 +127,14 @@ def test_every_page_is_in_the_index() -> None:
     assert (INDEX.relative_to(ROOT).as_posix(), "") in links(ROOT / "README.md")
 
 
+@pytest.mark.parametrize("target", ["figures", "matrix", "pictures"])
+def test_the_readme_has_the_place_of_what_a_command_writes(target: str) -> None:
+    text = (ROOT / "README.md").read_text()
+    for mark in (f"<!-- written by `make {target}` -->\n", f"<!-- end of what `make {target}` writes -->\n"):
+        assert text.count(mark) == 1
+    assert f"\n{target}: " in (ROOT / "Makefile").read_text()
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_help_of_a_command_has_an_example(words: str) -> None:
     command = COMMANDS[words]

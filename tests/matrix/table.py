@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import fill
+
 from .cells import CELLS, Cell
 from .checks import CHECKS, REAL_TESTS
 from .environments import PLACE, ROOT
 
 README = ROOT / "README.md"
 RESULTS = PLACE / "results.json"
-BEGIN, END = "<!-- written by `make matrix` -->\n", "<!-- end of what `make matrix` writes -->\n"
 OK, FAILED, NOT_RUN = "ok", "FAILED", "-"
 Results = dict[str, dict[str, Any]]
 """By the name of a cell: its `versions`, the `date`, and `checks`: what each found."""
@@ -31,11 +32,7 @@ def keep(cell: Cell, result: dict[str, Any]) -> None:
 
 def write(results: Results, readme: Path = README) -> None:
     """Replace the table between the two marks."""
-    before, _, rest = readme.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"orch: {readme} has no place for the table: the lines {BEGIN.strip()} and {END.strip()}")
-    readme.write_text(f"{before}{BEGIN}{render(results)}{END}{after}")
+    fill(readme, "matrix", render(results))
 
 
 def render(results: Mapping[str, Any], cells: tuple[Cell, ...] = CELLS) -> str:
