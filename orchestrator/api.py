@@ -127,7 +127,7 @@ def _read(program: Program | None) -> tuple[Node, str, str | None]:
 def _overlays(keywords: Mapping[str, Any]) -> Iterator[tuple[list[str], Node]]:
     """The changes that the keywords make: first the keys of orch.yaml, then the flags, which override them."""
     keys = struct_of(ClusterSpec).keys  # the parser knows these alone
-    unknown = {name: nearest(name, [*keys, *FLAGS, *OTHERS]) for name in keywords if name not in (*keys, *FLAGS, *OTHERS)}
+    unknown = {name: nearest(name, [*keys, *FLAGS, *OTHERS]) for name in keywords if name.partition(".")[0] not in (*keys, *FLAGS, *OTHERS)}
     problems = [
         Problem(f"launch({name}=…)", f"unknown keyword {name!r}", f"did you mean {near!r}?")
         for name, near in unknown.items()

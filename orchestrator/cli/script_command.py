@@ -23,7 +23,7 @@ GROUPS = {
     "Input": ("input",),
     "Limits and restarts": ("timeouts", "restart", "fail_on_nan"),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
-    "Output": ("defaults.log_level", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
+    "Output": ("defaults.log_level", "log_limit", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
 }
 """The headings of a help text. Below each: keys of orch.yaml, and parameters of options that are no settings."""
 OTHERS, MOST_USED = "This command", "Most used"

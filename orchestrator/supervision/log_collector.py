@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 
+from worker.machine import log_limit
 from worker.machine.clock import now
 from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
@@ -14,6 +17,7 @@ from ..model.run.events import TaskFirstOutput
 from ..model.spec import ClusterSpec, works
 from ..record.output.log_index import Marks
 from ..record.storage.run_directory import RunDir
+from ..record.storage.run_files import open_own
 
 
 class LogCollector:
@@ -27,6 +31,8 @@ class LogCollector:
     ) -> None:
         self._spec, self._rundir, self._on_event, self._show = spec, rundir, on_event, show
         self._marks = Marks(rundir)
+        self._holes: dict[Path, tuple[int, int]] = {}
+        """What is left out of the files that this process has written; see `log_limit.cut`."""
         self._spoken: set[tuple[str, int]] = set()
         self.written_at = 0.0
         """When a task that trains last wrote anything. The other tasks do not count: they go on while the training hangs."""
@@ -38,6 +44,12 @@ class LogCollector:
             size = self._rundir.append_output(task, attempt, stream, frame.offset, data)
         if stream not in STREAMS:
             return
+        path, limit = self._rundir.log_path(task, attempt, stream), self._spec.log_limit
+        hole = self._holes.get(path, (0, 0))
+        if data and limit is not None and log_limit.is_due(limit, hole, size):
+            # Where the file system makes no holes, all is kept.
+            with contextlib.suppress(OSError), open(open_own(path, os.O_RDWR), "r+b", buffering=0) as file:
+                self._holes[path] = log_limit.cut(file.fileno(), limit, hole, size)
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._on_event(TaskFirstOutput(task, attempt, now()))

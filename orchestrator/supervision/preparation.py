@@ -129,6 +129,7 @@ class Preparation:
             word=self._word(host.name) if len(self.hosts) > 1 else "",
             search_envs=plan.search_envs(spec),
             no_fit_under=strategy.no_fit_under,
+            log_limit=spec.log_limit,
             private_network=spec.network == "private",
         )
 

@@ -129,6 +129,8 @@ class Hello:
     """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
     no_fit_under: str = ""
     """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
+    log_limit: Size | None = None
+    """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False
     """Whether the agent and its tasks get a network of their own, which nothing outside reaches."""
 

@@ -1,4 +1,4 @@
-"""Spans of time as a user writes them: ``90``, ``90s``, ``10m``, ``2h30m``, ``1d``, ``1:30:00``."""
+"""Spans of time as a user writes them: ``90``, ``90s``, ``10m``, ``2h30m``, ``1d``, ``1:30:00``; and sizes: ``500K``, ``10M``, ``2G``."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def seconds_of(text: str) -> float | None:
         return None
     parts = found.groupdict(default="0")
     return sum(float(parts.get(name, "0")) * factor for name, _, factor in _UNITS)
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT])i?B?", re.ASCII | re.IGNORECASE)
+
+
+def bytes_of(text: str) -> int | None:
+    """The bytes of a size with a unit, of which each is 1024 times the one before; None if the text is no such size."""
+    found = _SIZE.fullmatch(text)
+    return int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) + 1)) if found is not None else None

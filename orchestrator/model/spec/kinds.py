@@ -16,7 +16,7 @@ from worker.settings.declare import Setting
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
-from .durations import seconds_of
+from .durations import bytes_of, seconds_of
 from .findings import Findings, listed, nearest, quoted, shown
 from .tree import Node, refusal, scalar
 
@@ -139,6 +139,19 @@ class Duration(Number):
 
     def _value(self, node: Node) -> Any:
         found = seconds_of(node.value) if isinstance(node.value, str) else None
+        return node.value if found is None else found
+
+    def json_schema(self) -> JsonSchema:
+        return {"anyOf": [Number.json_schema(self), {"type": "string"}]}
+
+
+class Bytes(Integer):
+    """A size: a number of bytes, or a text with a unit."""
+
+    __slots__ = ()
+
+    def _value(self, node: Node) -> Any:
+        found = bytes_of(node.value) if isinstance(node.value, str) else None
         return node.value if found is None else found
 
     def json_schema(self) -> JsonSchema:

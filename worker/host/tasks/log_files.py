@@ -45,6 +45,8 @@ class TaskOutput:
     """The program is Python, and TaskBegan was not sent yet."""
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     """How many bytes of each stream, or reports of its size, were sent to the controller."""
+    holes: dict[str, tuple[int, int]] = field(default_factory=lambda: dict.fromkeys(STREAMS, (0, 0)))
+    """What is left out of each stream; see `log_limit.cut`."""
     reports_read: int = 0
     """Bytes of the file of reports that were read."""
     next_report_at: float = 0.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Collection
 
-from ...machine import clock
+from ...machine import clock, log_limit
 from ...machine.directory import Directory
-from ...protocol import messages
+from ...protocol import messages, task_files
 from ...protocol.task_id import STACKS, STREAMS
 from ...values.codec import ContractError, from_json
 from ..host_facts import free_bytes
@@ -42,13 +43,17 @@ class LogForwarder:
         self._disk_full = False
         self._root: Directory | None = None
         self._shared = True
+        self._log_limit: int | None = None
         link.on_room = self.flush
         if self._inotify.fileno() >= 0:
             self._listen()
 
-    def begin(self, root: Directory, *, shared: bool) -> None:
-        """`root`: the directory that holds the output of all tasks. `shared`: the controller sees this directory."""
-        self._root, self._shared = root, shared
+    def begin(self, root: Directory, *, shared: bool, log_limit: int | None = None) -> None:
+        """`root`: the directory that holds the output of all tasks. `shared`: the controller sees this directory.
+
+        `log_limit`: the most bytes of a stream that are kept.
+        """
+        self._root, self._shared, self._log_limit = root, shared, log_limit
 
     @property
     def is_idle(self) -> bool:
@@ -128,6 +133,7 @@ class LogForwarder:
             if size > output.sent[stream]:
                 output.sent[stream] = size
                 self._link.send(messages.Output(output.task, output.attempt, stream, size))
+                self._limit(output, stream)
 
     def _send_bytes(self, output: TaskOutput) -> bool:
         """Send a piece of each stream. Returns whether there may be more."""
@@ -138,7 +144,20 @@ class LogForwarder:
                 has_sent = True
                 self._credit -= len(data)
                 self._link.send(messages.Output(output.task, output.attempt, stream, offset), data)
+                self._limit(output, stream)
         return has_sent
+
+    def _limit(self, output: TaskOutput, stream: str) -> None:
+        """Keep the file of a stream within the limit. What was not handed on yet stays."""
+        limit = self._log_limit
+        if limit is None or stream not in STREAMS or not log_limit.is_due(limit, output.holes[stream], output.sent[stream]):
+            return
+        try:
+            with open(task_files.open_regular(output.path(stream), os.O_RDWR), "r+b", buffering=0) as file:
+                output.holes[stream] = log_limit.cut(file.fileno(), limit, output.holes[stream], output.sent[stream])
+        except OSError as error:  # such as a file system without holes
+            self._log_limit = None
+            self._link.send(messages.RunNoted(f"--log-limit has no effect in {output.root.path}: {error.strerror or error}", clock.now()))
 
     def _send_report(self, output: TaskOutput) -> None:
         if time.monotonic() < output.next_report_at or (report := output.last_report()) is None:

@@ -14,7 +14,7 @@ from worker.settings.tpu_settings import TpuSettings
 from worker.values.fast_dataclass import dataclass
 
 from ...strategies import DEFAULT, STRATEGIES, implied, named, with_section
-from ..kinds import NAME, WORKDIR, OneOf, PortRange
+from ..kinds import NAME, WORKDIR, Bytes, OneOf, PortRange
 from .backend_sections import BackendSpec, LocalSettings, keys_of_all
 from .prepare_section import Prepare
 from .task_sections import TASKS, TaskDevices, TaskSpec, trains
@@ -202,6 +202,16 @@ class ClusterSpec:
     restart: Restart = setting(Restart(), "Restarts after failures: the number, or a mapping as here.")
     fail_on_nan: bool = setting(
         False, "End the run as failed when a training task reports a value that is NaN or infinite, such as a loss.", flag="--fail-on-nan"
+    )
+    log_limit: int | None = setting(
+        None,
+        "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. "
+        "Of a longer output the beginning and the end stay.",
+        kind=Bytes(64 * 1024, 1 << 50, "write bytes, or a size with a unit: 100M or 2G"),
+        example="100M",
+        words="all",
+        flag="--log-limit",
+        metavar="SIZE",
     )
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind=keys_of_all)
 
