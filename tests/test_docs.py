@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,10 @@ from tests.conftest import ROOT, Orch
 
 DOCUMENTS = sorted(path for where in (".", "docs", "examples", "benchmarks") for path in (ROOT / where).glob("*.md"))
 INDEX = ROOT / "docs/README.md"
+OWN_VARIABLES = {
+    *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE"),
+}
+"""What one process of orch tells another one by."""
 SPECS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in DOCUMENTS
@@ -105,6 +111,18 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_files_that_are_named_exist(path: Path) -> None:
     named = re.findall(r"`((?:orchestrator|worker|tests|benchmarks|examples)/[\w/-]+\.\w+)`", path.read_text())
     assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    made = subprocess.run([sys.executable, ROOT / "docs/make_reference.py"], check=True, capture_output=True, text=True).stdout
+    assert (ROOT / "docs/reference.md").read_text() == made, "python docs/make_reference.py > docs/reference.md"
+
+
+def test_each_variable_that_a_user_may_set_is_in_the_documents() -> None:
+    sources = [path.read_text() for package in ("orchestrator", "worker") for path in (ROOT / package).rglob("*.py")]
+    read = set(re.findall(r"""["'](ORCH_[A-Z_]*[A-Z])["']""", "".join(sources)))
+    told = "".join(path.read_text() for path in DOCUMENTS)
+    assert sorted(name for name in read - OWN_VARIABLES if f"`{name}`" not in told) == []
 
 
 def test_each_remedy_has_a_heading_and_each_heading_a_remedy() -> None:
