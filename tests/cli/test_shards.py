@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,23 +287,6 @@ def test_a_run_is_asked_for_its_spec(orch: Orch, tmp_path: Path, script: Any) ->
     orch("up", check=0)
     (tmp_path / "orch.yaml").unlink()
     assert shards(orch, "-f", ".orch/latest/spec.yaml")["files"] == 6
-
-
-def test_parquet_footers_are_read_if_pyarrow_is_there(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A double in the place of pyarrow, which is a large package for one number."""
-    from orchestrator.insight.input import input_files
-
-    (tmp_path / "a.parquet").write_bytes(b"PAR1....PAR1")
-    input_files._parquet.cache_clear()
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    told = shards(orch, "a.parquet")
-    assert (told["elements"], told["advice"][-1]["remedy"][:15]) == (None, "install pyarrow")
-    double = SimpleNamespace(ParquetFile=lambda file: SimpleNamespace(metadata=SimpleNamespace(num_rows=len(file.read()))))
-    input_files._parquet.cache_clear()
-    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=double))
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", double)
-    assert shards(orch, "a.parquet")["elements"] == 12
-    input_files._parquet.cache_clear()
 
 
 # --- before `orch up` ----------------------------------------------------------------------------

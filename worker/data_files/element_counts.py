@@ -1,4 +1,4 @@
-"""Counts the elements of a file without decoding them: TFRecords by their headers, lines, NumPy arrays. Standard library only.
+"""Counts the elements of a file without decoding them: TFRecords by their headers, and lines. Standard library only.
 
 A TFRecord file is records of: length (8 bytes, little endian), the masked CRC-32C of these 8 bytes (4), the data, the data's CRC (4)
 (tensorflow/core/lib/io/record_writer.h). This module skips the data of a record; the first CRC shows that the length is right. So it finds
@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-KINDS = ("tfrecord", "text", "csv", "npy", "npz", "parquet", "image", "other")
+KINDS = ("tfrecord", "text", "csv", "image", "other")
 WITH_READER = ("tfrecord", "text")
 """The kinds that TensorFlow can divide by files: `TFRecordDataset`, `TextLineDataset` (`kReaderDatasetOps` in auto_shard.cc)."""
 
 _BY_NAME = re.compile(
     r"(?P<tfrecord>\.(tfrecords?|tfr|tfrec)\b)|(?P<csv>\.[ct]sv\b)|(?P<text>\.(txt|text|jsonl|ndjson|lines)\b)"
-    r"|(?P<image>\.(jpe?g|png|gif|bmp|webp)$)|(?P<npy>\.npy$)|(?P<npz>\.npz$)|(?P<parquet>\.(parquet|pq)$)",
+    r"|(?P<image>\.(jpe?g|png|gif|bmp|webp)$)",
     re.IGNORECASE,
 )
 _BLOCK = 1 << 16
@@ -59,11 +59,7 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
         return _count_compressed(file, head, _count_records) if is_compressed else _count_records(file, size)
     if kind in ("text", "csv"):
         return _count_compressed(file, head, _count_lines) if head.startswith(_GZIP) else _count_lines(file)
-    if kind == "image":
-        return 1
-    if kind == "npy":
-        return _length_of_array(file, size)
-    return _length_of_arrays(file) if kind == "npz" else None
+    return 1 if kind == "image" else None
 
 
 # --- TFRecord ----------------------------------------------------------------------------------
@@ -150,7 +146,7 @@ class _ZlibFile(io.RawIOBase):
         return len(data)
 
 
-# --- lines and arrays --------------------------------------------------------------------------
+# --- lines --------------------------------------------------------------------------------------
 
 
 def _count_lines(file: BinaryIO) -> int:
@@ -160,70 +156,3 @@ def _count_lines(file: BinaryIO) -> int:
         lines += chunk.count(b"\n")
         last = chunk[-1:]
     return lines + (last != b"\n")
-
-
-_NPY = b"\x93NUMPY"
-_LONGEST_HEADER = 10_000
-"""NumPy reads no longer header, unless it is told to trust the file (`_read_array_header` in numpy/lib/format.py)."""
-_LARGEST = 1 << 63
-"""No length and no size of an array is larger (npy_intp)."""
-_READ = (0, 8)
-"""The compressions of a zip file's members that NumPy writes: none, and DEFLATE. Both are read in small pieces."""
-
-
-def _length_of_array(file: BinaryIO, size: int) -> int | None:
-    """The first dimension in the header (numpy/lib/format.py); None for a single number."""
-    head = file.read(10)
-    if not head.startswith(_NPY):
-        raise Damaged(0, "this is no .npy file")
-    longer = file.read(2) if head[6:7] > b"\1" else b""  # from version 2 on, the length has four bytes
-    length = int.from_bytes(head[8:] + longer, "little")
-    if length > _LONGEST_HEADER:
-        raise Damaged(8, f"the header of the array has {length:,} bytes, and NumPy reads no more than {_LONGEST_HEADER:,}")
-    header = file.read(length)
-    begin = len(head) + len(longer) + len(header)
-    shape, item = _read_header(header)
-    needed = functools.reduce(int.__mul__, shape, item)
-    if needed >= _LARGEST:
-        raise Damaged(10, "the header of the array names a size that no array can have")
-    if begin + needed > size:
-        raise Damaged(size, f"the file ends inside its array, which should end at byte {begin + needed:,}")
-    return shape[0] if shape else None
-
-
-def _read_header(header: bytes) -> tuple[tuple[int, ...], int]:
-    """The lengths of an array, and the size of an item in bytes; 0: unknown. Raises `Damaged`."""
-    import ast
-
-    try:
-        fields = ast.literal_eval(header.decode("latin-1"))
-        shape, kind = fields["shape"], fields["descr"]
-        if not isinstance(shape, tuple) or len(shape) > 64 or not all(type(one) is int and 0 <= one < _LARGEST for one in shape):
-            raise ValueError
-    # Python's parser raises the last two for a text that is nested too deeply.
-    except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
-        raise Damaged(10, "the header of the array cannot be read") from None
-    item = re.fullmatch(r"[<>|=]?[biufc](\d{1,9})", kind) if isinstance(kind, str) else None
-    return shape, int(item[1]) if item else 0
-
-
-def _length_of_arrays(file: BinaryIO) -> int | None:
-    """The first dimension that all arrays of the archive have in common; None if they have none, or if NumPy has not compressed them."""
-    import struct
-    import zipfile
-
-    file.seek(0)
-    try:
-        with zipfile.ZipFile(file) as archive:
-            lengths: set[int | None] = set()
-            for member in archive.infolist():
-                if member.compress_type not in _READ:
-                    return None
-                with archive.open(member) as array:
-                    lengths.add(_length_of_array(array, member.file_size))  # type: ignore[arg-type]
-                if len(lengths) > 1:
-                    return None
-    # RuntimeError: it is encrypted. The others are of numbers that make no sense.
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OSError, OverflowError) as error:
-        raise Damaged(0, f"this is no whole .npz file ({error or type(error).__name__})") from None
-    return lengths.pop() if lengths else None

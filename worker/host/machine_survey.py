@@ -40,8 +40,6 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "open_files": [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(resource.RLIMIT_NOFILE)],
         "environment": disclose(os.environ),
-        "name_problem": _look_up(socket.gethostname())[1],
-        "localhost": _look_up("localhost")[0],
         "ports": _ports(ports),
         "private_network_problem": private_network.find_obstacle(),
         "nvidia": _nvidia(),
@@ -92,14 +90,6 @@ def _disk(path: str) -> dict[str, Any]:
         "free_bytes": free * found.f_frsize,
         "writable": os.access(path, os.W_OK | os.X_OK) and not found.f_flag & os.ST_RDONLY,
     }
-
-
-def _look_up(name: str) -> tuple[list[str], str]:
-    """The addresses of a host, and why there are none."""
-    try:
-        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}), ""
-    except OSError as error:
-        return [], error.strerror or str(error)
 
 
 def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:

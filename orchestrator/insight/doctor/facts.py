@@ -65,10 +65,6 @@ class Machine:
     nvidia: Nvidia = Nvidia()
     private_network_problem: str = ""
     """Why no private network can be made, and what helps."""
-    name_problem: str = ""
-    """Why the host's own name has no address."""
-    localhost: tuple[str, ...] = ()
-    """The addresses of ``localhost``."""
     memory_bytes: int = 0
     memory_free_bytes: int = 0
     shm: Disk | None = None

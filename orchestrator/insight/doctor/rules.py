@@ -42,7 +42,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         return
     yield from tensorflow_rules.judge(facts, wanted)
     if facts.machine is None:
-        how = "see whether df, nvidia-smi or getent hosts localhost hang there, and ask again; if none does, report it with these words"
+        how = "see whether df or nvidia-smi hang there, and ask again; if none does, report it with these words"
         yield error("host", "this host could not be looked at", facts.machine_problem, how)
         return
     yield from _disk(facts.machine, facts.is_here)
@@ -50,7 +50,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     yield from _memory(facts.machine, tasks)
     if wanted.needs_ports:
         yield from _ports(facts.machine, wanted, tasks)
-    for rule in (_shm, _open_files, _names, _proxies):
+    for rule in (_shm, _open_files):
         yield from rule(facts.machine, wanted)
 
 
@@ -110,25 +110,6 @@ def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
         why = "the servers run every graph that they receive, and check no sender"
         how = "close this host's ports to untrusted networks; on one machine: --network private"
         yield note("ports", "TensorFlow's servers listen on every interface", why, how)
-
-
-def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    if machine.name_problem:
-        how = f"add the host's address and {machine.hostname} to /etc/hosts, or to DNS"
-        yield warning("names", f"the host does not know its own name {machine.hostname!r}", machine.name_problem, how)
-    if not any(address.startswith("127.") or address == "::1" for address in machine.localhost):
-        found = ", ".join(machine.localhost) or "nothing"
-        yield error("names", f"localhost stands for {found}", "tasks of one host talk over it", "put '127.0.0.1 localhost' into /etc/hosts")
-
-
-def _proxies(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    # gRPC takes the first of these (src/core/ext/filters/client_channel/http_proxy_mapper.cc).
-    names = [name for name in ("grpc_proxy", "https_proxy", "http_proxy") if machine.environment.get(name)]
-    if not names:
-        return
-    what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set"
-    why = "gRPC would send even connections to localhost to the proxy, and the cluster would wait forever"
-    yield note("proxy", what, why, "nothing under orch, as orch excludes the cluster's hosts (no_grpc_proxy); without orch: unset them")
 
 
 # --- between hosts ------------------------------------------------------------------------------

@@ -6,9 +6,7 @@ Elements are counted but not decoded. For a pattern with a scheme (``gs://…``)
 
 from __future__ import annotations
 
-import functools
 import glob
-import importlib
 import json
 import os
 import stat
@@ -16,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import worker.data_files.element_counts
 from worker.data_files import matching
@@ -85,28 +82,10 @@ def _inspect(name: str, kind: str, elements: int | None, *, counts: bool) -> Fou
             file.seek(0)
         if elements is None and counts:
             try:
-                elements = _rows(file) if kind == "parquet" else worker.data_files.element_counts.count(file, size, kind)
+                elements = worker.data_files.element_counts.count(file, size, kind)
             except Damaged as damage:
                 return Found(File(name, size), kind, f"{name}: {damage}")
     return Found(File(name, size, elements), kind)
-
-
-def _rows(file: Any) -> int | None:
-    parquet = _parquet()
-    if parquet is None:
-        return None
-    try:
-        return int(parquet.ParquetFile(file).metadata.num_rows)
-    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-        raise Damaged(0, f"this is no whole Parquet file ({error})") from None
-
-
-@functools.cache
-def _parquet() -> Any:
-    try:
-        return importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        return None
 
 
 def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> list[Found]:
@@ -125,10 +104,3 @@ def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = 
     if "error" in answer:
         raise UsageError(answer["error"])
     return [Found(File(one["name"], one["size"], one["elements"]), one["kind"], one["problem"]) for one in answer["files"]]
-
-
-def explain_uncounted(kinds: Iterable[str]) -> str:
-    """How the user can make the number of elements known."""
-    if "parquet" in kinds and _parquet() is None:
-        return "install pyarrow, which reads the number of rows from Parquet files: pip install pyarrow"
-    return "say how many each file has with --elements-per-file, or what the files are with --format"

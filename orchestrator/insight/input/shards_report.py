@@ -14,7 +14,7 @@ from ...model.input.sharding import Epoch, Tally, epoch, steps, whole_batch
 from ...model.input.sharding_advice import Sharded, advise
 from ...model.input.spec_inputs import SpecInput
 from ...record.text.format import aligned, wrap
-from .input_files import Found, explain_uncounted
+from .input_files import Found
 
 MOST_ROWS = 32
 """The most rows of the picture."""
@@ -37,8 +37,7 @@ def plan(looked_at: Iterable[Found], known: SpecInput) -> Sharded:
     if problems:
         raise UsageError("\n".join(problems))
     sharding = replace(known.sharding, has_reader=kinds <= set(WITH_READER))
-    uncounted = explain_uncounted(kinds) if found.uncounted else ""
-    return Sharded(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)
+    return Sharded(sharding, found, tuple(sorted(kinds)), known.names, known.ignored)
 
 
 # --- text --------------------------------------------------------------------------------------
@@ -64,7 +63,7 @@ def to_text(planned: Sharded, width: int) -> Iterator[str]:
 def _headline(planned: Sharded) -> str:
     found = planned.found
     text = f"{count_of(found.files, 'file')} ({' and '.join(planned.kinds)}), {bytes_of(found.bytes)}"
-    if planned.uncounted:
+    if planned.found.uncounted:
         return f"{text}; the number of elements is not known"
     each = f"{found.smallest:,} to {found.largest:,} in a file" if found.smallest < found.largest else f"{found.largest:,} in each"
     return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")
@@ -93,7 +92,7 @@ def _rule(planned: Sharded) -> str:
 
 
 def _picture(planned: Sharded, summed: Epoch, width: int) -> Iterator[str]:
-    has_elements, has_steps = not planned.uncounted, planned.has_steps
+    has_elements, has_steps = not planned.found.uncounted, planned.has_steps
     rows = [["WORKER", "FILES", "READS", *["ELEMENTS"] * has_elements, *["STEPS"] * has_steps]]
     shown = summed.shares[:MOST_ROWS]
     for share in shown:
@@ -139,7 +138,7 @@ def to_json(planned: Sharded) -> dict[str, Any]:
     """Everything in the text, for programs. A value that is not known is null."""
     sharding, found = planned.sharding, planned.found
     summed = epoch(sharding, found)
-    unknown = {"elements"} if planned.uncounted else set()
+    unknown = {"elements"} if planned.found.uncounted else set()
     if not planned.has_steps:
         unknown |= {"steps", "full", "empty", "partial", "dropped", "idle"}
 

@@ -29,8 +29,6 @@ class Sharded:
     """The names of the workers."""
     ignored: str = ""
     """Why the strategy shards nothing; empty if it does."""
-    uncounted: str = ""
-    """How the user can make the number of elements known; empty if it is known."""
 
     @property
     def has_too_few_files(self) -> bool:
@@ -39,7 +37,7 @@ class Sharded:
     @property
     def has_steps(self) -> bool:
         """Whether the steps of an epoch are known: elements and batch are known, and TensorFlow accepts the input."""
-        return self.sharding.batch is not None and not self.uncounted and not self.has_too_few_files and self.found.elements > 0
+        return self.sharding.batch is not None and not self.found.uncounted and not self.has_too_few_files and self.found.elements > 0
 
     def group(self, workers: Iterable[int]) -> str:
         """The names of these workers as one word."""
@@ -79,8 +77,9 @@ def _advise(planned: Sharded) -> Iterator[Advice]:
     if "csv" in planned.kinds and sharding.policy == "auto" and sharding.workers > 1:
         what = "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line is counted as an element, also that of a header"
         yield Advice("note", "csv", what, "say --format text, if the script reads lines with TextLineDataset")
-    if planned.uncounted:
-        yield Advice("note", "not counted", "it is not known how many elements these files hold", planned.uncounted)
+    if planned.found.uncounted:
+        what = "it is not known how many elements these files hold"
+        yield Advice("note", "not counted", what, "say how many each has with --elements-per-file, or what they are with --format")
 
 
 def _cannot_shard(planned: Sharded) -> Iterator[Advice]:
@@ -101,7 +100,7 @@ def _cannot_shard(planned: Sharded) -> Iterator[Advice]:
             "HINT is shown for a script with dataset.shard(tf.data.experimental.SHARD_HINT, 0). Without this, every worker reads everything"
         )
         yield Advice("note", "hint", what)
-    if not planned.uncounted and not found.elements:
+    if not planned.found.uncounted and not found.elements:
         yield Advice("error", "no elements", "the files hold no element", "look whether the program that wrote them has ended well")
 
 
