@@ -231,8 +231,7 @@ def release(run: PooledRun) -> None:
 
 OWN: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(("timeout", "grace"), ((int, float), "a number of seconds")),
-    **dict.fromkeys(("reuse", "partitions"), (bool, "true or false")),
-    "in_process": (str, "the name of a task, such as 'worker-0'"),
+    "reuse": (bool, "true or false"),
 }
 """The keywords of a `Cluster` that are no settings of a run, with their types."""
 

@@ -107,7 +107,7 @@ def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) ->
     for number, marker in enumerate(WRONG):
         write(tmp_path, **{f"test_{number}": MARKED.format(module="timeout=60", marker=marker, fixture="orch_cluster")})
     # Markers that only have defaults need not be complete, and a script may have more settings than a cluster of functions.
-    defaults = "orch(strategy='parameter_server', grace=1, reuse=True, in_process='chief')"
+    defaults = "orch(strategy='parameter_server', grace=1, reuse=True)"
     write(tmp_path, test_right=MARKED.format(module="timeout=60", marker=defaults, fixture="orch_cluster"))
     write(tmp_path, test_run=MARKED.format(module="workers=[1, 2], start_timeout='2m'", marker="orch(data_workers=1)", fixture="orch_run"))
     done = run_pytest(tmp_path, "-q", "--collect-only")
