@@ -54,7 +54,7 @@ def tested(rounds: int) -> str:
 def head() -> str:
     where = f"Python {platform.python_version()}, TensorFlow {version(packages_distributions()['tensorflow'][0])}, {os.cpu_count()} cores"
     columns = "| seconds | by hand (a shell loop) | `orch up` | `orch up` after `orch warm start` |\n|---|---|---|---|\n"
-    return f"Taken {time.strftime('%Y-%m-%d')}; {where}; {load().partition(' on ')[0]} at the beginning.\n\n{columns}"
+    return f"Taken by `make figures` on {time.strftime('%Y-%m-%d')}: {where}; {load().partition(' on ')[0]} at the beginning.\n\n{columns}"
 
 
 def main() -> None:

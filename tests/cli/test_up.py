@@ -226,6 +226,11 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
         assert said in orch("plan", "show.py", *words, env=env, check=2).err
 
 
+def test_a_plan_says_that_the_network_is_private(orch: Orch) -> None:
+    said = "the tasks have a network of their own"
+    assert [orch("plan", "show.py", *words, check=0).out.count(said) for words in ([], ["--network", "private"])] == [0, 1]
+
+
 def test_a_system_without_network_namespaces_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     program = Program("script", "show.py")

@@ -83,6 +83,8 @@ def _print(planned: Plan, *, as_json: bool) -> None:
 def _lines(planned: Plan) -> Iterator[str]:
     spec = planned.spec
     yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
+    if spec.network == "private":
+        yield "the tasks have a network of their own"
     yield ""
     envs = list(_environments(planned))
     yield from _table(planned, envs)
