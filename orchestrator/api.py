@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .backends import load
+from .backends import imagine
 from .errors import Problem, SpecError, UsageError
 from .handle import Run
 from .model.spec import PROGRAM_KINDS, ClusterSpec
@@ -86,7 +86,7 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
 def _check_script(spec: ClusterSpec) -> None:
     """Raise `UsageError` if a host of the run is this machine, and lacks the script."""
     path = os.path.join(spec.workdir, spec.program.target)
-    if spec.program.kind != "script" or os.path.exists(path) or not any(host.is_here for host in load(spec).hosts(spec)):
+    if spec.program.kind != "script" or os.path.exists(path) or not any(host.is_here for host in imagine(spec).hosts):
         return
     directory, name = os.path.split(path)
     near = nearest(name, os.listdir(directory), cutoff=0.75) if os.path.isdir(directory) else ""

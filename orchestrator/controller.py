@@ -36,19 +36,16 @@ from worker.machine.clock import now
 from worker.values.fast_dataclass import dataclass
 
 from . import end_process
-from .backends import load
+from .backends import Request, load
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
-from .model.spec import ClusterSpec
-from .model.spec.document import read
-from .model.spec.parse import parse
 from .record.storage.run_directory import RunDir
-from .record.storage.run_files import read_file
 from .record.storage.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
 from .signals import handle_signals, hold_signals
+from .starting import request_for
 from .supervision.supervisor import Supervisor
 
 START_S = 1.0
@@ -70,13 +67,13 @@ class Ended:
         return _find_report()(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
-def run(rundir: RunDir, spec: ClusterSpec, viewer: Messages, *, handles_signals: bool = False, owner: int | None = None) -> Ended:
+def run(rundir: RunDir, request: Request, viewer: Messages, *, handles_signals: bool = False, owner: int | None = None) -> Ended:
     """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
     Can be called in any thread that runs no event loop. `handles_signals`: the signals that this process gets end the run; for a process
     that only runs this run. `owner`: the parent of this process, with which the run ends.
     """
-    supervisor = Supervisor(spec, load(spec), rundir, viewer)
+    supervisor = Supervisor(load(request.run.spec), request, rundir, viewer)
     started_at = now()
     error: OrchError | None = None
     try:
@@ -168,7 +165,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             rundir.lock.inherit(given.held)
         if (rundir.path / "events.jsonl").exists() or (rundir.path / "result.json").exists():
             raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
-        ended = run(rundir, read_spec(rundir), Messages(), handles_signals=True, owner=given.owner)
+        ended = run(rundir, request_for(rundir, rundir.read_spec()), Messages(), handles_signals=True, owner=given.owner)
         if ended.error is not None:
             raise ended.error
         for line in ended.report():
@@ -178,9 +175,3 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         say(str(error), head="Error")
         code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)
-
-
-def read_spec(rundir: RunDir) -> ClusterSpec:
-    """The spec in `spec.yaml`. Raises `OrchError`."""
-    path = rundir.path / "spec.yaml"
-    return parse(read(read_file(path), str(path)), workdir=os.getcwd())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .backends import load_checked
+from .backends import Request, RunFacts, load, load_checked
 from .errors import OrchError
 from .model.spec import ClusterSpec
 from .model.spec.parse import to_document
@@ -23,16 +23,21 @@ from .signals import hold_signals
 PROGRAM = Path(__file__).with_name("controller.py")
 
 
+def request_for(run: RunDir, spec: ClusterSpec) -> Request:
+    """What the backend does for this run."""
+    return load(spec).request(RunFacts(spec, run.run_id, str(run.path)))
+
+
 def create(home: Path, spec: ClusterSpec) -> RunDir:
     """Make the directory of a new run, with its spec, and hold its lock for the controller. Raises `OrchError`; then there is no run."""
-    backend = load_checked(spec)
+    load_checked(spec)
     # A run is also found by its id in the environment of its processes, on hosts that many runs share.
     run = create_run(home, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}")
     try:
         run.lock.acquire()  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write("spec.yaml", json.dumps(to_document(spec), indent=2) + "\n")
-        for name, text in backend.request(spec).items():
+        for name, text in request_for(run, spec).texts().items():
             run.write(f"request/{name}", text)
     except (OrchError, OSError) as error:
         discard(run)

@@ -72,6 +72,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.import_own_worker",
             "orchestrator.requests",
             "orchestrator.signals",
+            "orchestrator.starting",
         ),
         *("orchestrator.supervision.supervisor", *PLACES),
     ),
@@ -467,7 +468,7 @@ def test_only_their_modules_know_the_backends() -> None:
         ("for host in spec.backend.hosts: pass", 1),
         ("from .backends.ssh import OPTIONS", 1),
         ("from .backends import local", 1),
-        ("hosts = load(spec).hosts(spec)\nkind = spec.backend.type", 0),
+        ("hosts = imagine(spec).hosts\nkind = spec.backend.type", 0),
     ],
 )
 def test_a_backend_that_is_named_elsewhere_is_found(source: str, times: int) -> None:

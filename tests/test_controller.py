@@ -16,14 +16,14 @@ from typing import cast
 import pytest
 
 from orchestrator import controller
-from orchestrator.backends import Backend, Host, Transport
+from orchestrator.backends import Backend, Request
 from orchestrator.backends.local import Local
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run, discard
 from orchestrator.record.text.event_messages import Messages
 from orchestrator.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask
-from orchestrator.starting import create
+from orchestrator.starting import create, request_for
 from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until
@@ -127,7 +127,7 @@ def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None
     run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n", workers=2))
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     ends = []
-    thread = threading.Thread(target=lambda: ends.append(controller.run(run, controller.read_spec(run), Messages())))
+    thread = threading.Thread(target=lambda: ends.append(controller.run(run, request_for(run, run.read_spec()), Messages())))
     thread.start()
     thread.join()
     assert [ended.verdict.exit_code for ended in ends] == [0]
@@ -137,12 +137,12 @@ def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None
 def test_a_mistake_of_our_own_ends_the_run_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def transport(backend: Backend, spec: ClusterSpec, host: Host) -> Transport:
+    def allocate(backend: Backend, request: Request, on_waiting: object) -> None:
         raise ValueError("nobody has thought of this")
 
     run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n"))
-    monkeypatch.setattr(Local, "transport", transport)
-    ended = controller.run(run, controller.read_spec(run), Messages())
+    monkeypatch.setattr(Local, "allocate", allocate)
+    ended = controller.run(run, request_for(run, run.read_spec()), Messages())
     assert str(ended.error) == "an internal error of orch: nobody has thought of this; please report it"
     assert "ValueError: nobody has thought of this" in capsys.readouterr().err
     result = run.read_result()
@@ -281,7 +281,7 @@ def test_a_turn_of_the_loop_reads_few_requests_and_a_cut_line_is_put_together() 
 def test_a_run_in_a_thread_of_another_program_takes_requests(tmp_path: Path, orch: Orch) -> None:
     run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
     ends = []
-    thread = threading.Thread(target=lambda: ends.append(controller.run(run, controller.read_spec(run), Messages())))
+    thread = threading.Thread(target=lambda: ends.append(controller.run(run, request_for(run, run.read_spec()), Messages())))
     thread.start()
     wait_for_file(tmp_path / "up")
     orch("down", check=0)

@@ -19,6 +19,7 @@ from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.output.log_view import LogView
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.console import Console, Sink
+from orchestrator.starting import request_for
 from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun
@@ -122,7 +123,7 @@ def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path)
     spec = ClusterSpec("full", "none", Program("command", "true"), (TaskSpec("worker", 1),), str(tmp_path), preload=())
     console = Console(run, Sink(), LogView(()), quiet=True)
     try:
-        verdict = asyncio.run(Supervisor(spec, load(spec), run, console).run())
+        verdict = asyncio.run(Supervisor(load(spec), request_for(run, spec), run, console).run())
     finally:
         console.finish()
         os.close(run._events_fd)  # a controller keeps it open to its end

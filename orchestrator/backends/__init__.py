@@ -8,7 +8,10 @@ Python of the tasks of a host.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import field
 from typing import Literal, Protocol
 
 from worker.values.fast_dataclass import dataclass
@@ -30,6 +33,31 @@ class Workdir:
 
 
 @dataclass(frozen=True, slots=True)
+class Imports:
+    """The imports of a run, made once for all tasks. A process of `orch warm` may have made them already."""
+
+    preload: tuple[str, ...]
+    env: Mapping[str, str]
+    """The spec's variables, over those of this process."""
+    cwd: str
+    private_network: bool = False
+    """See `Hello.private_network`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How an agent is started: a program that reads orders from stdin and writes frames to stdout."""
+
+    argv: tuple[str, ...]
+    brings_worker: bool = False
+    """The program starts `remote_worker.argv` on a host without orch: worker/ is sent there first, and what comes until then is noise."""
+    limit_s: float = 60.0
+    """How long the program may take to become an agent."""
+    imports: Imports | None = None
+    """Set if a fork of this user's warm process may be the agent, in place of the program."""
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A machine that a backend offers."""
 
@@ -47,6 +75,10 @@ class Host:
     is_here: bool = True
     """The host is the machine on which orch runs."""
     workdir: Workdir = Workdir()
+    python: str = ""
+    """The interpreter of the tasks: a path on this host, or a program on its PATH."""
+    transport: Transport = Transport(())
+    """How the agent is started."""
 
 
 def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
@@ -55,28 +87,44 @@ def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Imports:
-    """The imports of a run, made once for all tasks. A process of `orch warm` may have made them already."""
+class RunFacts:
+    """What a backend is told of a run."""
 
-    preload: tuple[str, ...]
-    env: Mapping[str, str]
-    """The spec's variables, over those of this process."""
-    cwd: str
-    private_network: bool = False
-    """See `Hello.private_network`."""
+    spec: ClusterSpec
+    run_id: str
+    directory: str
+    """The directory of the run, on the machine of its controller."""
 
 
 @dataclass(frozen=True, slots=True)
-class Transport:
-    """How an agent is started: a program that reads orders from stdin and writes frames to stdout."""
+class Reaching:
+    """How the agents of a place are started, all together."""
 
-    argv: tuple[str, ...]
-    first: bytes = b""
-    """The bytes for stdin before any order."""
-    mark: bytes = b""
-    """The bytes on stdout before the first frame; everything before the mark is noise. Empty: stdout begins with a frame."""
-    imports: Imports | None = None
-    """Set if a fork of this user's warm process may be the agent, in place of the program."""
+    at_once: int = 8
+    """Connections that are made at the same time."""
+    tries: int = 6
+    first_wait_s: float = 0.3
+    """The pause after the first try. Each further pause is twice as long."""
+    answer_s: float = 60.0
+    """How long an agent that has started may take to send its facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a backend does for a run, as a value: `--dry-run` prints the value, and `Backend.allocate` carries the same value out."""
+
+    run: RunFacts
+    hosts: tuple[Host, ...] = ()
+    """The hosts, as far as they are known before the allocation; tasks are placed in this order. An engine that chooses the hosts names
+    stand-ins."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The scripts and manifests for an engine, by file name."""
+    reaching: Reaching = Reaching()
+
+    def texts(self) -> dict[str, str]:
+        """What is printed, and kept in `request/` of the run: the files, and the command of each agent."""
+        commands = {f"agent-{host.name}.txt": shlex.join(host.transport.argv) + "\n" for host in self.hosts}
+        return {**self.files, **commands}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,29 +179,33 @@ class Backend(Protocol):
         """The mistakes in a spec for this place that this machine can find. Called before anything starts."""
         ...
 
-    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        """The hosts for a spec without problems; tasks are placed in this order."""
+    def request(self, run: RunFacts) -> Request:
+        """What would be done for a run whose spec has no problems. Starts nothing."""
         ...
 
-    def python_for(self, spec: ClusterSpec, host: Host) -> str:
-        """The interpreter of the tasks of a host: a path on this host, or a program on its PATH."""
-        ...
+    def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AbstractAsyncContextManager[tuple[Host, ...]]:
+        """Carry a request out: get the hosts of a run, and give them back at the exit, which also comes after a success.
 
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        """How an agent is started on a host."""
+        This may take hours; `on_waiting` gets what is waited for, in the words of the place, whenever this changes. A caller that does not
+        want the hosts any more cancels the wait, which must withdraw the request. Raises `OrchError` if there will be no hosts.
+        """
         ...
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         """The cause and the remedy of a failed transport to this host."""
         ...
 
-    def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        """The commands, scripts and manifests that would be used, by file name. Starts nothing (`--dry-run` prints them)."""
+    def cancel(self, run: RunFacts) -> Cleanup:
+        """End what a dead controller, or a lost host, may have left of a run: processes, and the allocation. May block for seconds."""
         ...
 
-    def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
-        """End the processes that a dead controller, or a lost host, may have left of a run. May block for seconds."""
-        ...
+
+class NamedHosts:
+    """A place whose hosts are known from the spec: there is nothing to ask for, and nothing to give back."""
+
+    @asynccontextmanager
+    async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
+        yield request.hosts
 
 
 MODULES: dict[str, str] = {"local": "orchestrator.backends.local", "ssh": "orchestrator.backends.ssh"}
@@ -172,3 +224,8 @@ def load_checked(spec: ClusterSpec) -> Backend:
     if problems := backend.problems(spec):
         raise SpecError(*problems)
     return backend
+
+
+def imagine(spec: ClusterSpec) -> Request:
+    """The request of a run that is not started: for `orch plan` and other questions about a spec."""
+    return load(spec).request(RunFacts(spec, "<run>", "<run directory>"))

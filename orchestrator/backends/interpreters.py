@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import worker
 
 from ..model.spec import ClusterSpec
-from . import Imports, Transport, load
+from . import Imports, Transport, imagine
 
 TOO_OLD = 96
 """The exit code of orch's program where its Python is too old: the last line on stderr says which Python that is."""
@@ -32,9 +32,8 @@ def find(spec: ClusterSpec, named: str = "", *, is_here: bool = True, has_ours: 
 
 def of_this_machine(spec: ClusterSpec) -> str:
     """The Python of tasks on this machine, which need not be a host of the spec."""
-    backend = load(spec)
-    here = next((host for host in backend.hosts(spec) if host.is_here), None)
-    return backend.python_for(spec, here) if here is not None else find(spec)
+    here = next((host for host in imagine(spec).hosts if host.is_here), None)
+    return here.python if here is not None else find(spec)
 
 
 def transport_here(python: str, spec: ClusterSpec | None = None) -> Transport:

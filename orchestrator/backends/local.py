@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec
-from . import Backend, Cleanup, Diagnosis, Host, StartFailure, Transport, interpreters
+from . import Backend, Cleanup, Diagnosis, Host, NamedHosts, Request, RunFacts, StartFailure, interpreters
 
 NAME = "local"
 
 
-class Local:
+class Local(NamedHosts):
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
@@ -23,23 +22,16 @@ class Local:
             return (Problem("network", "a private network takes Linux, which has network namespaces", "leave it out"),)
         return ()
 
-    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        return (Host(NAME, "127.0.0.1", sees_run_dir=True),)
-
-    def python_for(self, spec: ClusterSpec, host: Host) -> str:
-        return interpreters.find(spec)
-
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        return interpreters.transport_here(self.python_for(spec, host), spec)
+    def request(self, run: RunFacts) -> Request:
+        python = interpreters.find(run.spec)
+        transport = interpreters.transport_here(python, run.spec)
+        return Request(run, (Host(NAME, "127.0.0.1", sees_run_dir=True, python=python, transport=transport),))
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         return explain(failure)
 
-    def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
-
-    def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
-        return Cleanup(kill_tasks(run_id))
+    def cancel(self, run: RunFacts) -> Cleanup:
+        return Cleanup(kill_tasks(run.run_id))
 
 
 def make() -> Backend:

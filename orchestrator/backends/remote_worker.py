@@ -1,8 +1,8 @@
 """Sends worker/ to a host on which orch is not installed: over the byte channel, before the orders. For all remote backends.
 
-A backend starts `argv` on the host, or `shell_command` through a shell. The `transport` sends worker/host/remote_entry.py and the rest of
-worker/ to the stdin of this program. A shell on a host reads only the name of the interpreter and the user's own `setup` lines; everything
-else is data on the channel.
+A backend starts `argv` on the host, or `shell_command` through a shell, by a transport with `brings_worker`. Then the `arrival` goes to the
+stdin of this program: worker/host/remote_entry.py and the rest of worker/. A shell on a host reads only the name of the interpreter and the
+user's own `setup` lines; everything else is data on the channel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import worker
 
 from ..model.cause.exit_status import describe_return
-from . import Diagnosis, StartFailure, Transport
+from . import Diagnosis, StartFailure
 from .interpreters import TOO_OLD
 
 # The line has no quote, dollar, backslash or exclamation mark, so sh, csh and fish read it alike. FileIO reads no byte ahead.
@@ -51,10 +51,10 @@ def _word(python: str) -> str:
     return f"~/{shlex.quote(python[2:])}" if python.startswith("~/") else shlex.quote(python)
 
 
-def transport(command: tuple[str, ...]) -> Transport:
-    """The transport for `command`, a program on this machine that starts `argv` or `shell_command` on a host."""
+def arrival() -> tuple[bytes, bytes]:
+    """What the program reads first, and the mark on its stdout before its first frame. Everything before the mark is noise."""
     mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
-    return Transport(command, _arrival(mark), mark)
+    return _arrival(mark), mark
 
 
 def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:

@@ -6,22 +6,39 @@ Nothing of orch is installed there: `worker/` is sent over the connection (see r
 from __future__ import annotations
 
 import re
-import shlex
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from worker.values.words import few
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec, HostSpec, SshSettings
-from . import Backend, Cleanup, Diagnosis, Host, StartFailure, Transport, Workdir, interpreters, local, remote_worker
+from . import (
+    Backend,
+    Cleanup,
+    Diagnosis,
+    Host,
+    NamedHosts,
+    Reaching,
+    Request,
+    RunFacts,
+    StartFailure,
+    Transport,
+    Workdir,
+    interpreters,
+    local,
+    remote_worker,
+)
 
 # BatchMode: ssh asks no questions. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
+REACHING = Reaching(at_once=8, tries=6)
+"""From ten connections on, an sshd drops some at random (MaxStartups), and a jump host carries all."""
 _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
-class Ssh:
+class Ssh(NamedHosts):
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
@@ -32,37 +49,16 @@ class Ssh:
         message = f"{' and '.join(here)} are one machine, this one; name it once, with all of its slots: {here[0]}:N"
         return (Problem("backend.hosts", message),)
 
-    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        return tuple(_host(_settings(spec), named) for named in _settings(spec).hosts)
-
-    def python_for(self, spec: ClusterSpec, host: Host) -> str:
-        """See `Backend`. With `setup` lines or shipped code, a host need not have its Python at the same path as this machine."""
-        settings, named = _settings(spec), _named(spec, host)
-        is_like_here = not (settings.code == "ship" or settings.setup or named.setup)
-        return interpreters.find(spec, named.python, is_here=host.is_here, has_ours=is_like_here)
-
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        if host.is_here:
-            return interpreters.transport_here(self.python_for(spec, host), spec)
-        return remote_worker.transport(self._command(spec, host))
+    def request(self, run: RunFacts) -> Request:
+        return Request(run, tuple(_host(run.spec, _settings(run.spec), named) for named in _settings(run.spec).hosts), reaching=REACHING)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         return local.explain(failure) if host.is_here else explain(host.name, failure)
 
-    def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        return {f"agent-{host.name}.txt": shlex.join(self.transport(spec, host).argv) + "\n" for host in self.hosts(spec)}
-
-    def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
+    def cancel(self, run: RunFacts) -> Cleanup:
         """Kill the tasks on this machine only: on the other hosts, an agent without a controller ends its tasks by itself."""
-        unseen = tuple(host.name for host in self.hosts(spec) if not host.is_here)
-        return Cleanup(local.kill_tasks(run_id), unseen, _describe_unseen(spec, run_id, unseen) if unseen else "")
-
-    def _command(self, spec: ClusterSpec, host: Host) -> tuple[str, ...]:
-        settings, named = _settings(spec), _named(spec, host)
-        login = (*(("-l", named.user) if named.user else ()), *(("-p", str(named.port)) if named.port else ()))
-        setup = settings.setup if named.setup is None else named.setup
-        remote = remote_worker.shell_command(self.python_for(spec, host), setup)
-        return (*(settings.ssh or ("ssh",)), *OPTIONS, *login, "--", host.name, remote)
+        unseen = tuple(named.name for named in _settings(run.spec).hosts if not _is_here(named))
+        return Cleanup(local.kill_tasks(run.run_id), unseen, _describe_unseen(run.spec, run.run_id, unseen) if unseen else "")
 
 
 def make() -> Backend:
@@ -74,15 +70,22 @@ def _settings(spec: ClusterSpec) -> SshSettings:
     return spec.backend
 
 
-def _host(settings: SshSettings, named: HostSpec) -> Host:
-    if _is_here(named):
-        return Host(named.name, named.address, sees_run_dir=True, slots=named.slots, interface=named.interface)
+def _host(spec: ClusterSpec, settings: SshSettings, named: HostSpec) -> Host:
+    """A host. With `setup` lines or shipped code, it need not have its Python at the same path as this machine."""
+    is_here, is_like_here = _is_here(named), not (settings.code == "ship" or settings.setup or named.setup)
+    python = interpreters.find(spec, named.python, is_here=is_here, has_ours=is_like_here)
+    host = Host(named.name, named.address, is_here, named.slots, interface=named.interface, is_here=is_here, python=python)
+    if is_here:
+        return replace(host, transport=interpreters.transport_here(python, spec))
+    transport = Transport(_command(settings, named, python), brings_worker=True)
     workdir = Workdir(settings.code, settings.code_limit_mb)
-    return Host(named.name, named.address, False, named.slots, settings.lost_after_s, named.interface, is_here=False, workdir=workdir)
+    return replace(host, lost_after_s=settings.lost_after_s, workdir=workdir, transport=transport)
 
 
-def _named(spec: ClusterSpec, host: Host) -> HostSpec:
-    return next(named for named in _settings(spec).hosts if named.name == host.name)
+def _command(settings: SshSettings, named: HostSpec, python: str) -> tuple[str, ...]:
+    login = (*(("-l", named.user) if named.user else ()), *(("-p", str(named.port)) if named.port else ()))
+    setup = settings.setup if named.setup is None else named.setup
+    return (*(settings.ssh or ("ssh",)), *OPTIONS, *login, "--", named.name, remote_worker.shell_command(python, setup))
 
 
 def _is_here(host: HostSpec) -> bool:

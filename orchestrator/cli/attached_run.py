@@ -11,7 +11,6 @@ from typing import Any
 from worker.protocol.task_id import PREPARE
 
 from .. import import_asyncio
-from ..backends import load
 from ..backends.connection.agent_process import start_ahead
 from ..errors import OrchError, UsageError
 from ..model.slots import behind_the_chief, task_ids
@@ -19,7 +18,7 @@ from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_store import discard
 from ..signals import hold_signals
-from ..starting import create
+from ..starting import create, request_for
 from .options import only_tasks
 
 
@@ -39,13 +38,14 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
         from . import detached_run  # imported only where it is needed: imports take time
 
         return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
-    start_ahead(load(spec), spec, run.agent_log)  # after `create`: a spec that is refused starts nothing
+    request = request_for(run, spec)
+    start_ahead(request.hosts, run.agent_log)  # after `create`: a spec that is refused starts nothing
     import_asyncio()
     from .. import controller
     from ..record.output.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
-    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(load(spec).hosts(spec))] if spec.prepare.run else []
+    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(request.hosts)] if spec.prepare.run else []
     view = LogView(
         [*tasks, *prepares],
         color=wants_color(shown["color"]),
@@ -60,7 +60,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
     except OrchError:
         discard(run)
         raise
-    ended = controller.run(run, spec, show, handles_signals=True)
+    ended = controller.run(run, request, show, handles_signals=True)
     show.end(ended)
     if isinstance(ended.error, UsageError):
         discard(run)

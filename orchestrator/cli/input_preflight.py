@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from ..backends import load
+from ..backends import imagine
 from ..errors import UsageError
 from ..insight.input import dataset_forms, input_files, shards_report
 from ..model.input.sharding_advice import Advice, advise
@@ -34,7 +34,7 @@ def check_input(spec: ClusterSpec) -> None:
         planned = shards_report.plan(input_files.inspect(names, counts=is_small), known)
         advice = advise(planned)
     except UsageError as error:
-        if spec.prepare.run or not all(host.is_here for host in load(spec).hosts(spec)):
+        if spec.prepare.run or not all(host.is_here for host in imagine(spec).hosts):
             return
         raise UsageError("\n".join(f"input.files: {line}" for line in str(error).splitlines())) from None
     if refused := [one for one in advice if one.topic == "no elements"]:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from worker.protocol.messages import Examine, Hello, HostReady, ProgramEnded
 from worker.values.codec import ContractError, from_json
 
-from ..backends import Backend, Host, interpreters, load_checked
-from ..backends.connection.agent_link import AT_ONCE, AgentLink, LostError, NotReachedError, reach
+from ..backends import Backend, Host, Request, imagine, interpreters, load_checked
+from ..backends.connection.agent_link import AgentLink, LostError, NotReachedError, reach
 from ..insight.doctor.facts import HostReport, Machine, Python, TensorFlow
 from ..model.cause.exit_status import describe_answer
 from ..model.spec import ClusterSpec
@@ -39,32 +39,32 @@ def examine(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[
 
 async def _examine_all(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[[], None]) -> list[HostReport]:
     backend = load_checked(spec)
-    gate = asyncio.Semaphore(AT_ONCE)
+    request = imagine(spec)
+    gate = asyncio.Semaphore(request.reaching.at_once)
     on_begin()
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
+        orders = [replace(order, run_dir=run_dir if host.is_here else "") for host in request.hosts]
         examinations = [
-            asyncio.create_task(
-                _examine_host(spec, backend, host, Path(logs, str(number)), replace(order, run_dir=run_dir if host.is_here else ""), gate)
-            )
-            for number, host in enumerate(backend.hosts(spec))
+            asyncio.create_task(_examine_host(request, backend, host, Path(logs, str(number)), orders[number], gate))
+            for number, host in enumerate(request.hosts)
         ]
         # With `return_exceptions`, also a Ctrl-C waits until each has let its agent go.
         await asyncio.gather(*examinations, return_exceptions=True)
     return [examination.result() for examination in examinations]
 
 
-async def _examine_host(spec: ClusterSpec, backend: Backend, host: Host, log: Path, order: Examine, gate: asyncio.Semaphore) -> HostReport:
+async def _examine_host(request: Request, backend: Backend, host: Host, log: Path, order: Examine, gate: asyncio.Semaphore) -> HostReport:
     """The facts until the end, the loss of the host, or the end of its time. A host that cannot be reached has none."""
-    report = HostReport(host.name, backend.python_for(spec, host), is_here=host.is_here)
+    report = HostReport(host.name, host.python, is_here=host.is_here)
     # On this machine orch's own interpreter runs the agent: the machine is examined even if the interpreter of the tasks is broken.
-    transport = interpreters.transport_here(sys.executable) if host.is_here else backend.transport(spec, host)
+    transport = interpreters.transport_here(sys.executable) if host.is_here else host.transport
     # On another machine the agent runs in the tasks' own interpreter.
     program = report.program if host.is_here else ""
     limit_s = MACHINE_S + order.import_s + SLACK_S
     link = AgentLink(host, log, lambda *_: None, lambda _: None)
     facts: dict[str, Any] = {}
     try:
-        await reach(link, transport, backend.explain, gate)
+        await reach(link, transport, backend.explain, request.reaching, gate)
         await asyncio.wait_for(_request_all(link, order, program, facts), limit_s)
     except NotReachedError as error:
         facts.update(unreached=error.diagnosis.cause, unreached_remedy=error.diagnosis.remedy)

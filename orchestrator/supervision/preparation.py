@@ -1,4 +1,4 @@
-"""From hosts to a plan, in a straight line: connect to every host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
+"""From hosts to a plan, in a straight line: connect to each host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
 
 No task exists yet. Anything that is wrong on any host ends the run here, with one message for all hosts.
 """
@@ -9,47 +9,46 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from worker.machine.clock import now
 from worker.protocol import messages
 from worker.values.words import few
 
-from ..backends import Backend, Diagnosis, Host, slots_of
+from ..backends import Backend, Diagnosis, Host, Request, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
-from ..backends.connection.agent_link import AT_ONCE, AgentLink, NotReachedError, OnFrame, OnLost, reach
+from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost, reach
 from ..errors import OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
 from ..model.planning import addresses, plan
 from ..model.planning.facts_of_hosts import HostFacts
 from ..model.planning.plan import Plan
-from ..model.spec import ClusterSpec
+from ..model.run.events import Allocated
 from ..model.strategies import named
 from ..record.storage.run_directory import RunDir
 
-ANSWER_S = 60.0
-"""How long an agent that has started may take to send its facts."""
 MOST_PLANS = 5
 """How often a plan is made, if each time another run takes the GPUs first."""
 
 
 class Preparation:
-    """Prepares one run: ``plan = await Preparation(...).make_plan()``. Its links and facts are in use until the run is over."""
+    """Prepares one run: ``plan = await preparation.make_plan(hosts)``. Its links and facts are in use until the run is over."""
 
     def __init__(
         self,
-        spec: ClusterSpec,
         backend: Backend,
+        request: Request,
         rundir: RunDir,
         on_frame: OnFrame,
         on_lost: OnLost,
-        on_event: Callable[[messages.HostReady], None],
+        on_event: Callable[[Allocated | messages.HostReady], None],
     ) -> None:
-        self._spec, self._backend, self._rundir = spec, backend, rundir
-        self._on_event = on_event
-        every = {host.name: host for host in backend.hosts(spec)}
-        self._assignment = {name: tasks for name, tasks in plan.place(spec, slots_of(every.values())).items() if tasks}
-        self.hosts = {name: every[name] for name in self._assignment}
+        self._spec, self._backend, self._reaching, self._rundir = request.run.spec, backend, request.reaching, rundir
+        self._expected = request.hosts
+        self._on_frame, self._on_lost, self._on_event = on_frame, on_lost, on_event
+        self._assignment: slots.Assignment = {}
+        self.hosts: dict[str, Host] = {}
         """The hosts that get tasks."""
-        self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
+        self.links: dict[str, AgentLink] = {}
         """The connections to the agents."""
         self.facts: dict[str, messages.HostReady] = {}
         """The answers to `Hello`."""
@@ -62,8 +61,15 @@ class Preparation:
         self._workdir: messages.WorkdirState | None = None
         """The state of the working directory, for the hosts that share a disk."""
 
-    async def make_plan(self) -> Plan:
-        """The plan, whose GPUs are held for this run. Raises `OrchError`."""
+    async def make_plan(self, attempt: int, hosts: Sequence[Host]) -> Plan:
+        """The plan of an attempt on these hosts, whose GPUs are held for this run. Raises `OrchError`."""
+        try:
+            self._place({host.name: host for host in hosts})
+        except SpecError as error:
+            if hosts == self._expected:
+                raise
+            raise OrchError(f"the hosts that were lent do not suffice: {error}") from None
+        self._on_event(Allocated(attempt, tuple(self.hosts), now()))
         try:
             self._describe_directory()
         except OSError as error:
@@ -72,6 +78,13 @@ class Preparation:
         self._refuse_problems()
         found = await self._find_addresses()
         return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
+
+    def _place(self, every: Mapping[str, Host]) -> None:
+        """Choose the hosts of the tasks."""
+        self._assignment = {name: tasks for name, tasks in plan.place(self._spec, slots_of(every.values())).items() if tasks}
+        self.hosts = {name: every[name] for name in self._assignment}
+        for name, host in self.hosts.items():
+            self.links[name] = AgentLink(host, self._rundir.agent_log(name), self._on_frame, self._on_lost)
 
     def _describe_directory(self) -> None:
         spec = self._spec
@@ -85,7 +98,7 @@ class Preparation:
 
     async def _start_agents(self) -> None:
         """Start all agents and get their facts. Raises one `OrchError` for all hosts that fail."""
-        gate = asyncio.Semaphore(AT_ONCE)
+        gate = asyncio.Semaphore(self._reaching.at_once)
         ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, NotReachedError):
@@ -96,16 +109,17 @@ class Preparation:
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
         """Connect to a host, send the code if the host gets a copy, and get the facts."""
-        await reach(link, self._backend.transport(self._spec, link.host), self._backend.explain, gate)
+        await reach(link, link.host.transport, self._backend.explain, self._reaching, gate)
         link.keep_alive()
         if self._code is not None and link.host.workdir.way == "ship":
             await self._code.send(link)
         try:
-            facts = await asyncio.wait_for(link.request(self._hello(link.host), messages.HostReady), ANSWER_S)
+            facts = await asyncio.wait_for(link.request(self._hello(link.host), messages.HostReady), self._reaching.answer_s)
         except asyncio.TimeoutError:
             where = f"messages of the agent: agents/{link.host.name}.log in the run's directory"
             remedy = f"is that machine overloaded, or its disk stuck? {where}"
-            raise NotReachedError(Diagnosis(f"its agent has started and has not answered for {ANSWER_S:g} s", remedy)) from None
+            what = f"its agent has started and has not answered for {self._reaching.answer_s:g} s"
+            raise NotReachedError(Diagnosis(what, remedy)) from None
         self.facts[link.host.name] = facts
         self._on_event(facts)
 

@@ -7,6 +7,7 @@ An event is a frame of an agent or a request of the user. `_on_event` records it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Collection
 from dataclasses import replace
@@ -16,12 +17,11 @@ from worker.machine.clock import now, patience
 from worker.protocol import messages
 from worker.values.words import few
 
-from ..backends import Backend
+from ..backends import Backend, Request
 from ..backends.connection.agent_link import LostError, Unasked
 from ..errors import OrchError
 from ..model.run import deadlines, events, lifecycle, readiness, restarts
 from ..model.run.cluster import Cluster, Phase, Verdict
-from ..model.spec import ClusterSpec
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Snapshots
 from ..record.text.event_messages import Messages
@@ -39,14 +39,14 @@ LATE_S = 1.0
 
 
 class Supervisor:
-    """Runs one spec once: ``verdict = await Supervisor(spec, backend, rundir, viewer).run()``.
+    """Runs one spec once: ``verdict = await Supervisor(backend, request, rundir, viewer).run()``.
 
     While `run` goes on, `stop`, `restart`, `show_stacks`, `send_signal` and `note` may be called, in the same loop: by the handler of a
     signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
     """
 
-    def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Messages) -> None:
-        self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
+    def __init__(self, backend: Backend, request: Request, rundir: RunDir, viewer: Messages) -> None:
+        self._backend, self._request, self._rundir, self._viewer = backend, request, rundir, viewer
         self.cluster = Cluster()
         """The cluster as it is now."""
         self._timer: asyncio.TimerHandle | None = None
@@ -59,27 +59,30 @@ class Supervisor:
         self._is_host_lost = False
         self._asked_at_end = False
         self._snapshots = Snapshots(rundir)
-        self._outputs = LogCollector(spec, rundir, self._on_event, viewer.on_output)
+        self._preparation = Preparation(backend, request, rundir, self._on_frame, self._on_lost, self._on_event)
+        self._links = self._preparation.links
+        self._outputs = LogCollector(request.run.spec, rundir, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
         """Run the spec to its verdict."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._fail)
         self._end: asyncio.Future[Verdict] = self._loop.create_future()
-        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._on_frame, self._on_lost, self._on_event)
-        self._links = self._preparation.links
+        self._allocation = contextlib.AsyncExitStack()
         self._launching = asyncio.create_task(self._launch())
         self._reminder = self._loop.call_later(UNREADY_S, self._remind)
         try:
             verdict = await self._await_end()
         except BaseException:
             await asyncio.gather(*(link.kill() for link in self._links.values()))
+            await self._release()
             raise
         await self._let_agents_go()
         self._outputs.write_marks()
         if self._is_host_lost:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
-            self._backend.cancel(self._spec, self._rundir.run_id)
+            self._backend.cancel(self._request.run)
+        await self._release()
         return replace(verdict, remarks=(*verdict.remarks, *self._describe_missing()))
 
     def _describe_missing(self) -> list[str]:
@@ -90,11 +93,11 @@ class Supervisor:
         return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []
 
     async def _launch(self) -> None:
-        """Make the plan of the attempt, and start the attempt."""
+        """Get the hosts, make the plan of the attempt, and start the attempt."""
         attempt = self.cluster.attempt
         try:
-            self._on_event(events.Allocated(attempt, tuple(self._preparation.hosts), now()))
-            self._plan = await self._preparation.make_plan()
+            hosts = await self._allocation.enter_async_context(self._backend.allocate(self._request, self._wait))
+            self._plan = await self._preparation.make_plan(attempt, hosts)
             self._rundir.write_plan(self._plan)
             self._on_event(lifecycle.begin(self._plan, attempt, now()))
             for note in (*self._plan.notes, *self._preparation.notes()):
@@ -106,12 +109,24 @@ class Supervisor:
         except Exception as error:
             self._fail(self._loop, {"message": "", "exception": error})
 
+    def _wait(self, reason: str) -> None:
+        """The backend waits for hosts, in its words: a run that waits can be looked at."""
+        self._rundir.make_latest()
+        self._on_event(events.HostsAwaited(reason, now()))
+
+    async def _release(self) -> None:
+        """Give the hosts back."""
+        try:
+            await self._allocation.aclose()
+        except OrchError as error:
+            self.note(f"the hosts were not given back: {error}")
+
     # --- the end ---------------------------------------------------------------------------------
 
     async def _await_end(self) -> Verdict:
         """The verdict. Raises what `_fail` has got."""
         try:
-            self._on_event(events.RunBegun(now(), self._rundir.run_id, lifecycle.policy_of(self._spec)))
+            self._on_event(events.RunBegun(now(), self._rundir.run_id, lifecycle.policy_of(self._request.run.spec)))
             return await self._end
         finally:
             self._reminder.cancel()

@@ -1,12 +1,21 @@
-"""A kind of place that somebody adds, all of it: machines that a file names, entered with a command, where nothing of orch's is installed.
+"""A kind of place that somebody adds, all of it: machines that an engine lends, where nothing of orch's is installed.
 
-The command is what `docker exec -i` or `kubectl exec -i` would be, here the script `enter` beside the file, which sets $CRATE.
+They are entered with a command, as with `docker exec -i` or `kubectl exec -i`: here the script `enter`, which sets $CRATE, beside the file
+of the crates.
+The engine is the directory of this file, in which a test writes and reads:
+
+    queue       as long as this file is there, the hosts are waited for, and its text says why
+    refusal     there will be no hosts, and its text says why
+    lent        the crates that are lent, in place of those that were asked for
+    engine.log  what was asked of the engine: a line for each request, and for each time that hosts were given back
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import backends
@@ -15,6 +24,9 @@ from orchestrator.backends import (
     Cleanup,
     Diagnosis,
     Host,
+    Reaching,
+    Request,
+    RunFacts,
     StartFailure,
     Transport,
     Workdir,
@@ -22,7 +34,7 @@ from orchestrator.backends import (
     local,
     remote_worker,
 )
-from orchestrator.errors import Problem
+from orchestrator.errors import OrchError, Problem
 from orchestrator.model.spec import BACKENDS, BackendSpec, ClusterSpec
 from worker.settings.declare import setting
 from worker.values.fast_dataclass import dataclass
@@ -49,33 +61,52 @@ class Crate:
         path = _list(spec)
         return () if path.is_file() else (Problem("backend.crates", f"there is no file {path.name!r}", "name one with a crate a line"),)
 
-    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        lines = _list(spec).read_text().splitlines()
-        return tuple(
-            Host(name, "127.0.0.1", sees_run_dir=False, slots=int(slots), lost_after_s=20.0, is_here=False, workdir=Workdir("unchecked"))
-            for name, slots in (line.split() for line in lines)
-        )
+    def request(self, run: RunFacts) -> Request:
+        crates = _list(run.spec).read_text()
+        order = f"run: {run.run_id}\ndirectory: {run.directory}\n{crates}"
+        return Request(run, _hosts(run.spec, crates), {"order.txt": order}, Reaching(at_once=2))
 
-    def python_for(self, spec: ClusterSpec, host: Host) -> str:
-        return interpreters.find(spec, is_here=False)
-
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        return remote_worker.transport(self._command(spec, host))
+    @asynccontextmanager
+    async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
+        engine = _list(request.run.spec).parent
+        said = ""
+        try:
+            _log(engine, "asked for", request.files["order.txt"])
+            while (engine / "queue").exists():
+                if (text := (engine / "queue").read_text()) not in ("", said):
+                    on_waiting(said := text)
+                await asyncio.sleep(0.05)
+            if (engine / "refusal").exists():
+                raise OrchError((engine / "refusal").read_text())
+            lent = engine / "lent"
+            yield _hosts(request.run.spec, lent.read_text()) if lent.exists() else request.hosts
+        finally:
+            _log(engine, "given back", request.run.run_id)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         if failure.error is not None or failure.code == 44:
             return Diagnosis(f"the crate {host.name} is shut", "open it")
         return remote_worker.explain(host.name, failure, by="enter")
 
-    def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        return {f"enter-{host.name}.txt": shlex.join(self._command(spec, host)) + "\n" for host in self.hosts(spec)}
+    def cancel(self, run: RunFacts) -> Cleanup:
+        _log(_list(run.spec).parent, "cancelled", run.run_id)
+        return Cleanup(local.kill_tasks(run.run_id), hint="the crates were emptied")
 
-    def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
-        return Cleanup(local.kill_tasks(run_id), hint="the crates were emptied")
 
-    def _command(self, spec: ClusterSpec, host: Host) -> tuple[str, ...]:
-        enter = _list(spec).parent / "enter"
-        return (str(enter), host.name, *remote_worker.argv(self.python_for(spec, host)))
+def _hosts(spec: ClusterSpec, crates: str) -> tuple[Host, ...]:
+    return tuple(_host(spec, *line.split()) for line in crates.splitlines())
+
+
+def _host(spec: ClusterSpec, name: str, slots: str) -> Host:
+    python = interpreters.find(spec, is_here=False)
+    transport = Transport((str(_list(spec).parent / "enter"), name, *remote_worker.argv(python)), brings_worker=True)
+    found = Host(name, "127.0.0.1", sees_run_dir=False, slots=int(slots), lost_after_s=20.0, is_here=False, workdir=Workdir("unchecked"))
+    return replace(found, python=python, transport=transport)
+
+
+def _log(engine: Path, what: str, order: str) -> None:
+    with open(engine / "engine.log", "a") as log:
+        log.write(f"{what} {order.splitlines()[0]}\n")
 
 
 def make() -> Backend:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.live import PATIENCE_S, PRELUDE, LiveRun
+from tests.live import PATIENCE_S, PRELUDE, LiveRun, wait_until
 
 PROGRAM = "from tests.backends import crate; crate.register(); from orchestrator.cli import main; main()"
-ENTER = '#!/bin/sh\nexport CRATE="$1"\nshift\n[ "$CRATE" = shut ] && exit 44\nexec "$@"\n'
+ENTER = r"""#!/bin/sh
+export CRATE="$1" TMPDIR="$(dirname "$0")/$1.tmp"
+mkdir -p "$TMPDIR"
+echo $$ > "$TMPDIR/pid"
+shift
+[ "$CRATE" = shut ] && exit 44
+exec "$@"
+"""
 SPEC = "{script: script.py, preload: [], backend: {type: crate, crates: crates.txt}}"
 
 
@@ -23,6 +32,29 @@ def orch(directory: Path, *words: str, check: int = 0) -> subprocess.CompletedPr
     )
     assert done.returncode == check, done
     return done
+
+
+class Up:
+    """`orch up` that goes on, with what it has said."""
+
+    def __init__(self, yard: Path, *words: str) -> None:
+        self._said = yard / "said"
+        with open(self._said, "wb") as said:
+            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, "up", *words], cwd=yard, stdout=said, stderr=said)
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self._said.read_text() or self.process.poll() is not None, text)
+        assert text in self._said.read_text()
+
+    def end(self, code: int) -> str:
+        assert self.process.wait(PATIENCE_S) == code, self._said.read_text()
+        return self._said.read_text()
+
+
+def asked(yard: Path) -> list[str]:
+    """What was asked of the engine, without the id of the run."""
+    words = ("asked for", "given back", "cancelled")
+    return [word for line in (yard / "engine.log").read_text().splitlines() for word in words if line.startswith(word)]
 
 
 @pytest.fixture
@@ -41,7 +73,7 @@ def test_a_cluster_runs_in_a_place_that_was_added(yard: Path) -> None:
     places = {line.partition(" | ")[0]: line.rpartition(" ")[2] for line in done.stdout.splitlines() if " | in " in line}
     assert places == {"worker-0": "red", "worker-1": "red", "worker-2": "blue"}, done
     assert "worker-2" in orch(yard, "ps").stdout  # the plan that is read back knows the place's settings
-    assert {path.name for path in LiveRun(yard).path.glob("request/*")} == {"enter-red.txt", "enter-blue.txt"}
+    assert {path.name for path in LiveRun(yard).path.glob("request/*")} == {"agent-red.txt", "agent-blue.txt", "order.txt"}
     assert json.loads(orch(yard, "plan", "--json").stdout)["tasks"][2]["host"] == "blue"
 
 
@@ -58,3 +90,70 @@ def test_what_is_wrong_there_is_said_in_the_places_own_words(yard: Path) -> None
     assert "backend.crates: there is no file 'crates.txt' (name one with a crate a line)" in orch(yard, "up", check=2).stderr
     (yard / "orch.yaml").write_text(SPEC.replace("crates:", "crate:"))
     assert "unknown key 'crate' (did you mean 'crates'?)" in orch(yard, "up", check=2).stderr
+
+
+# --- an engine that lends the hosts -------------------------------------------------------------
+
+QUEUE = "queued: no crate is free"
+
+
+def test_a_run_that_waits_for_hosts_can_be_looked_at_and_goes_on_when_it_has_them(yard: Path) -> None:
+    (yard / "queue").write_text(QUEUE)
+    up = Up(yard)
+    up.wait_for(f"orch: {QUEUE}\n")
+    assert orch(yard, "ps").stdout.endswith(f": running; it has no tasks yet: {QUEUE}\n")
+    seen = json.loads(orch(yard, "ps", "--json").stdout)
+    assert (seen["state"], seen["phase"], seen["waiting"]) == ("running", "allocating", QUEUE)
+    assert (seen["counts"], seen["tasks"]) == ({"worker": 3}, [])
+    assert f"running: {QUEUE}" in orch(yard, "ps", "--all").stdout
+    assert asked(yard) == ["asked for"]
+    (yard / "queue").unlink()
+    up.end(0)
+    assert asked(yard) == ["asked for", "given back"]
+    request = (LiveRun(yard).path / "request" / "order.txt").read_text()
+    assert (yard / "engine.log").read_text().startswith("asked for " + request.splitlines()[0]), "what was kept is what was asked for"
+    phases = [event["event"] for event in LiveRun(yard).events()]
+    assert phases[:3] == ["run_begun", "hosts_awaited", "allocated"]
+
+
+@pytest.mark.parametrize("how", ["interrupted", "down", "timeout"])
+def test_a_wait_for_hosts_ends_as_a_run_does_and_withdraws_the_request(yard: Path, how: str) -> None:
+    (yard / "queue").write_text(QUEUE)
+    up = Up(yard, *(["--timeout", "4"] if how == "timeout" else []))
+    up.wait_for(QUEUE)
+    if how == "interrupted":
+        up.process.send_signal(signal.SIGINT)
+    elif how == "down":
+        orch(yard, "down")
+    said = up.end({"interrupted": 130, "down": 143, "timeout": 124}[how])
+    why = f"the run was not over after 4 s (--timeout); {QUEUE}"
+    assert {"interrupted": "interrupted (Ctrl-C)", "down": "stopped by orch down", "timeout": why}[how] in said
+    assert asked(yard) == ["asked for", "given back"]
+    ended = json.loads(orch(yard, "ps", "--json").stdout)
+    assert (ended["state"], ended["phase"], ended["tasks"]) == ("timed_out" if how == "timeout" else "cancelled", "done", [])
+
+
+def test_an_engine_that_refuses_ends_the_run_in_its_words(yard: Path) -> None:
+    (yard / "refusal").write_text("the yard takes no runs of three crates on a Sunday")
+    assert orch(yard, "up", check=125).stderr.endswith("Error: the yard takes no runs of three crates on a Sunday\n")
+    assert asked(yard) == ["asked for", "given back"]
+    assert "broke down" in orch(yard, "ps", "script").stdout
+
+
+def test_hosts_that_do_not_suffice_are_given_back(yard: Path) -> None:
+    (yard / "lent").write_text("red 2\n")
+    done = orch(yard, "up", check=125)
+    assert "the hosts that were lent do not suffice: 3 tasks do not fit into 2 slots (red:2)" in done.stderr
+    assert asked(yard) == ["asked for", "given back"]
+
+
+def test_a_run_goes_to_the_hosts_that_were_lent_and_ends_when_one_is_revoked(yard: Path) -> None:
+    (yard / "lent").write_text("red 2\ngreen 1\n")
+    (yard / "script.py").write_text(PRELUDE + "server = listen()\nready()\nsleep()\n")
+    up = Up(yard)
+    up.wait_for("cluster formed")
+    os.kill(int((yard / "green.tmp" / "pid").read_text()), signal.SIGTERM)
+    assert "lost host green" in up.end(125)
+    assert asked(yard) == ["asked for", "cancelled", "given back"]
+    planned = next(event for event in LiveRun(yard).events() if event["event"] == "planned")
+    assert planned["tasks"] == {"worker-0": "red", "worker-1": "red", "worker-2": "green"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import StartFailure, load, remote_worker, ssh
+from orchestrator.backends import StartFailure, imagine, remote_worker, ssh
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.parse import parse
 from tests.conftest import Orch
@@ -84,12 +84,12 @@ def test_why_there_is_no_agent(code: int, said: str, expected: str, passing: boo
 def test_the_one_word_of_the_users_that_a_shell_reads(backend: dict[str, Any], expected: str, named: str) -> None:
     """And what the doctor says that it has asked."""
     spec = spec_of(**backend)
-    (text,) = ssh.Ssh().request(spec).values()
+    request = imagine(spec)
+    (text,) = request.texts().values()
     remote = shlex.split(text)[-1]
     script = shlex.split(remote)[-1] if remote.startswith("exec bash") else remote
     assert f"exec {expected} -I -c" in script
-    (host,) = ssh.Ssh().hosts(spec)
-    assert ssh.Ssh().python_for(spec, host) == named
+    assert [host.python for host in request.hosts] == [named]
 
 
 @pytest.mark.parametrize("hosts", [None, {"localhost": {}}, {"localhost": {"python": "PYTHON"}}], ids=["local", "of all", "its own"])
@@ -110,16 +110,15 @@ def test_on_this_machine_the_interpreter_is_found_as_on_any_host(
     monkeypatch.setenv("HOME", "/home/me")
     backend = json.loads(json.dumps({"hosts": hosts} if hosts else {}).replace("PYTHON", python))
     spec = parse(wrap({"script": "train.py", "python": python, "backend": backend}, "o"), workdir="/w")
-    place = load(spec)
-    (host,) = place.hosts(spec)
-    assert place.transport(spec, host).argv[0] == expected
-    (request,) = place.request(spec).values()
-    assert shlex.split(request)[0] == expected
-    assert place.python_for(spec, host) == expected
+    request = imagine(spec)
+    (host,) = request.hosts
+    assert (host.transport.argv[0], host.python) == (expected, expected)
+    (text,) = request.texts().values()
+    assert shlex.split(text)[0] == expected
 
 
 def test_lines_of_setup_are_run_each_by_itself() -> None:
-    (text,) = ssh.Ssh().request(spec_of(hosts="a", setup=["export A='1 2';", "module load x"], ssh=["ssh", "-F", "c"])).values()
+    (text,) = imagine(spec_of(hosts="a", setup=["export A='1 2';", "module load x"], ssh=["ssh", "-F", "c"])).texts().values()
     words = shlex.split(text)
     assert words[:3] == ["ssh", "-F", "c"]
     assert words[-2] == "a"
@@ -142,7 +141,7 @@ def test_lines_of_setup_are_run_each_by_itself() -> None:
     ],
 )
 def test_a_line_of_setup_may_end_as_lines_do(line: str, code: int, said: str) -> None:
-    (text,) = ssh.Ssh().request(spec_of(hosts="a", setup=[line])).values()
+    (text,) = imagine(spec_of(hosts="a", setup=[line])).texts().values()
     script = shlex.split(shlex.split(text)[-1])[-1]
     done = subprocess.run(["bash", "-c", script], input="print('here')\n", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "" if code else "here\n")
@@ -151,7 +150,7 @@ def test_a_line_of_setup_may_end_as_lines_do(line: str, code: int, said: str) ->
 
 def test_this_machine_needs_no_ssh_unless_it_is_told_how_to_log_in() -> None:
     hosts = {"localhost": 1, "127.0.0.1": {"port": 2222}}
-    local, remote = ssh.Ssh().hosts(spec_of(hosts=hosts))
+    local, remote = imagine(spec_of(hosts=hosts)).hosts
     assert (local.is_here, local.lost_after_s) == (True, None)
     assert (remote.is_here, remote.lost_after_s) == (False, 20.0)
 
@@ -163,10 +162,7 @@ def test_an_ssh_that_is_not_there(orch: Orch, script: Callable[..., Path]) -> No
 
 
 def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp_path: Path) -> None:
-    spec = spec_of(hosts="a")
-    (host,) = ssh.Ssh().hosts(spec)
-    sent = ssh.Ssh().transport(spec, host).first
-    assert sent is not None
+    sent, _ = remote_worker.arrival()
     spoiled = sent[:-1] + bytes([sent[-1] ^ 1])
     done = subprocess.run([sys.executable, "-I", "-c", remote_worker.BOOT], input=spoiled, capture_output=True, env={"HOME": str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr) == (97, b"", b"orch: what arrived is not what was sent\n")

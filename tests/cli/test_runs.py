@@ -30,7 +30,7 @@ from orchestrator.record.storage.run_lock import RunLock
 from orchestrator.record.storage.run_store import create_run, find_run
 from orchestrator.record.text import run_list
 from tests.conftest import Orch
-from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, wait_for_file, wait_until, wait_until_gone
+from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, plan_for, wait_for_file, wait_until, wait_until_gone
 from worker.protocol.messages import Program
 from worker.protocol.task_id import TASK_TYPES
 
@@ -45,7 +45,7 @@ while not pathlib.Path("go").exists():
 print("end", flush=True)
 """
 TASK_KEYS = {"task", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
-RUN_KEYS = {"run", "directory", "state", "phase", "controller_pid", "result", "problem"} | {
+RUN_KEYS = {"run", "directory", "state", "phase", "attempt", "waiting", "controller_pid", "result", "problem"} | {
     *("started_at", "took_s", "counts", "arguments", "reports"),
 }
 RESULT_KEYS = {
@@ -446,7 +446,7 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
     home = tmp_path / ".orch"
     ended = create_run(home, "ended")
     ended.write("plan.json", "{")
-    create_run(home, "good")
+    plan_for(create_run(home, "good"), 1)
     with held_run(home) as (running, _):
         for damaged in (False, True):
             if damaged:

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import Backend, Host, Transport, interpreters, local
+from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, interpreters, local
 from orchestrator.backends.connection.agent_link import AgentLink
 from orchestrator.model.planning import plan
 from orchestrator.model.run.cluster import Outcome, Verdict
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
-from orchestrator.supervision import preparation
 from orchestrator.supervision import supervisor as supervisor_module
 from orchestrator.supervision.preparation import Preparation
 from orchestrator.supervision.supervisor import Supervisor
@@ -27,6 +26,9 @@ from tests.live import PATIENCE_S
 from tests.worker.controller_double import patched_agent
 from worker.protocol import messages
 
+HERE = interpreters.transport_here(sys.executable)
+ANSWER_S = 60.0
+
 
 class SeveralHere(local.Local):
     """Hosts that are all this machine."""
@@ -34,17 +36,16 @@ class SeveralHere(local.Local):
     def __init__(self, names: tuple[str, ...], argv: Mapping[str, tuple[str, ...]]) -> None:
         self._names, self._argv = names, argv
 
-    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        return tuple(Host(name, "127.0.0.1", sees_run_dir=True, is_here=False) for name in self._names)
-
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        return Transport(self._argv[host.name]) if host.name in self._argv else interpreters.transport_here(sys.executable)
+    def request(self, run: RunFacts) -> Request:
+        transports = {name: Transport(self._argv[name]) if name in self._argv else HERE for name in self._names}
+        found = (Host(name, "127.0.0.1", True, is_here=False, transport=transport) for name, transport in transports.items())
+        return Request(run, tuple(found), reaching=Reaching(answer_s=ANSWER_S))
 
 
 def supervisor_of(directory: Path, backend: Backend, size: int) -> Supervisor:
     program = messages.Program("command", "true")
     spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
-    return Supervisor(spec, backend, create_run(directory / "home", "one"), Messages())
+    return Supervisor(backend, backend.request(RunFacts(spec, "one", "")), create_run(directory / "home", "one"), Messages())
 
 
 def run(supervisor: Supervisor) -> Verdict:
@@ -77,9 +78,10 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkey
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
         spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
         both = SeveralHere(("red", "blue"), {"red": agent, "blue": agent})
-        prepared = Preparation(spec, both, create_run(tmp_path / "home", "one"), lambda *_: None, lambda loss: None, lambda event: None)
+        request = both.request(RunFacts(spec, "one", ""))
+        prepared = Preparation(both, request, create_run(tmp_path / "home", "one"), lambda *_: None, lambda loss: None, lambda event: None)
         try:
-            return await prepared.make_plan()
+            return await prepared.make_plan(1, request.hosts)
         finally:
             await asyncio.gather(*(link.close() for link in prepared.links.values()))
 
@@ -89,7 +91,7 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkey
 
 
 def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "ANSWER_S", 1.0)
+    monkeypatch.setattr(sys.modules[__name__], "ANSWER_S", 1.0)
     silent = ("sleep", "1000")
     heard = "cannot be reached: its agent has started and has not answered for 1 s; is that machine overloaded"
     red, blue = refusal(tmp_path, SeveralHere(("red", "blue"), {"red": silent, "blue": silent}), 2).splitlines()

@@ -20,7 +20,7 @@ from worker.protocol.channel import ChannelError, Decoder, encode
 from worker.protocol.messages import FRAMES, Bye, Ping
 
 from ...errors import OrchError, UsageError
-from .. import Diagnosis, Host, StartFailure, Transport
+from .. import Diagnosis, Host, Reaching, StartFailure, Transport
 from .agent_pipes import NotUsedError
 from .agent_process import AgentProcess, pop_started, start
 from .incoming_frames import LARGE, Expected, HostClock, shorten_event
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 ENDING_S = 10.0
 """How long an agent may send nothing, after `Bye`, before it is killed."""
-REACHED_S = 60.0
-"""How long an agent that is reached over a network may take to come up."""
 HERE_LOST_S = 60.0
 """The silence that loses an agent on this machine. Only what no signal can wake is silent so long (a dead disk, a frozen cgroup)."""
 DUE_LOST_S = 5.0
@@ -40,11 +38,6 @@ BEATS = 8
 """How often an agent is asked for a sign of life within the time of silence that loses it."""
 UNREAD_S = 0.1
 """After a standstill of this process, the loop reads for so long what has come meanwhile, before any agent is given up."""
-AT_ONCE = 8
-"""Connections that are made at the same time. From ten on, an sshd drops some at random (MaxStartups), and a jump host carries all."""
-TRIES = 6
-FIRST_WAIT_S = 0.3
-"""The pause after the first try. Each further pause is twice as long."""
 
 LOG_BYTES = 1024 * 1024
 """How much of an agent's stderr is read."""
@@ -124,14 +117,14 @@ class AgentLink:
         self._transport, self._explain = transport, explain
         try:
             with open(self._log, "ab") as stderr:
-                await asyncio.wait_for(self._start(stderr), REACHED_S)
+                await asyncio.wait_for(self._start(stderr), transport.limit_s)
         except BaseException as error:
             if self._process is not None:
                 self._end_process()
                 await self._process.wait()
             if isinstance(error, asyncio.TimeoutError):
                 advice = "check the address, the firewall and the load"
-                raise NotReachedError(Diagnosis(f"no agent answers after {REACHED_S:g} s", advice)) from None
+                raise NotReachedError(Diagnosis(f"no agent answers after {transport.limit_s:g} s", advice)) from None
             raise
         self._heard_at = self._progress_at = time.monotonic()
         self._reading = asyncio.create_task(self._read())
@@ -148,7 +141,7 @@ class AgentLink:
                 await self._process.connect()
         except OSError as error:
             raise self._refuse_start(error) from None
-        if self._transport.mark:
+        if self._transport.brings_worker:
             await self._read_mark(log_size)
 
     async def _read_mark(self, log_size: int) -> None:
@@ -156,9 +149,12 @@ class AgentLink:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(self._transport.first)
+        from .. import remote_worker  # an agent of this machine needs no copy of worker/
+
+        first, mark = remote_worker.arrival()
+        self._process.stdin.write(first)
         try:
-            noise = (await self._process.stdout.readuntil(self._transport.mark)).removesuffix(self._transport.mark).strip()
+            noise = (await self._process.stdout.readuntil(mark)).removesuffix(mark).strip()
         except asyncio.IncompleteReadError:
             code = await self._process.wait()
             said = self._read_log(log_size)
@@ -322,7 +318,7 @@ class AgentLink:
 
     def _describe_end(self, code: int, broken: str) -> str:
         failure = StartFailure(self._transport.argv[0], code, self._read_log())
-        if self._has_answered or self._transport.mark:
+        if self._has_answered or self._transport.brings_worker:
             return broken or failure.text
         told = self._explain(self.host, failure)
         return (replace(told, cause=broken) if broken else told).text
@@ -340,10 +336,10 @@ class AgentLink:
         return OrchError(f"{failure.text}; {remedy}")
 
 
-async def reach(link: AgentLink, transport: Transport, explain: Explain, gate: asyncio.Semaphore) -> None:
-    """Start the agent of a host, once more where another try may help. `gate` admits `AT_ONCE` callers. Raises as `AgentLink.open`."""
-    wait_s = FIRST_WAIT_S
-    for left in reversed(range(TRIES)):
+async def reach(link: AgentLink, transport: Transport, explain: Explain, reaching: Reaching, gate: asyncio.Semaphore) -> None:
+    """Start the agent of a host, once more where another try may help. `gate` admits `at_once` callers. Raises as `AgentLink.open`."""
+    wait_s = reaching.first_wait_s
+    for left in reversed(range(reaching.tries)):
         async with gate:
             try:
                 await link.open(transport, explain)

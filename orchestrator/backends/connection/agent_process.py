@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from worker.host.warm import warm_socket
 
-from ...model.spec import ClusterSpec
-from .. import Backend, Transport
+from .. import Host, Transport
 from .agent_pipes import MOST_BYTES, NotUsedError, make_protocol
 
 if TYPE_CHECKING:
@@ -94,15 +93,14 @@ _ahead: dict[Path, tuple[AgentProcess | WarmAgent, str]] = {}
 """By the file for the stderr of the agent; each agent has its own."""
 
 
-def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Path]) -> None:
+def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path]) -> None:
     """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
 
     An agent that is not used ends with this process, which holds the channel. An error is not reported here: `AgentLink.open` starts the
     program again, and reports it.
     """
-    hosts = backend.hosts(spec)
     if len(hosts) == 1 and hosts[0].is_here:
-        transport, log = backend.transport(spec, hosts[0]), log_of(hosts[0].name)
+        transport, log = hosts[0].transport, log_of(hosts[0].name)
         with contextlib.suppress(OSError), open(log, "ab") as stderr:
             _ahead[log] = start(transport, stderr.fileno())
     warm_socket.withdraw()  # the run has no use for the warm process

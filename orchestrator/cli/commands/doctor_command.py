@@ -12,7 +12,7 @@ import click
 from worker.protocol.messages import Examine
 from worker.values.words import few
 
-from ...backends import Host, load_checked, slots_of
+from ...backends import Host, imagine, load_checked, slots_of
 from ...insight.doctor import doctor_report
 from ...insight.doctor.finding import Wanted
 from ...insight.doctor.rules import judge
@@ -51,7 +51,8 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
 
     spec, document = read_spec(ctx, needs_program=False)
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
-    hosts_asked = load_checked(spec).hosts(spec)
+    load_checked(spec)
+    hosts_asked = imagine(spec).hosts
     wanted = _wanted(spec, strategy, hosts_asked)
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
     order = Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout)

@@ -16,7 +16,7 @@ from worker.settings.task_settings import VARIABLE
 from worker.values.codec import to_json
 from worker.values.words import count_of
 
-from ...backends import load_checked, slots_of
+from ...backends import imagine, load_checked, slots_of
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
@@ -62,13 +62,14 @@ def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
     """Prints the commands of `orch up`, and the plan."""
     planned = _imagine(spec)  # a spec that has no plan prints nothing
     if not as_json:
-        for name, text in load_checked(spec).request(spec).items():
+        for name, text in imagine(spec).texts().items():
             click.echo(f"# {name}\n{text}")
     _print(planned, as_json=as_json)
 
 
 def _imagine(spec: ClusterSpec) -> Plan:
-    hosts, facts = load_checked(spec).hosts(spec), []
+    load_checked(spec)
+    hosts, facts = imagine(spec).hosts, []
     for host in hosts:
         address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
         facts.append(HostFacts(host.name, address, count_cores() if host.is_here else None, run_dir=run_dir, is_here=host.is_here))

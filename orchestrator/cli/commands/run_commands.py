@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 
-from ...backends import Cleanup, load
+from ...backends import Cleanup, RunFacts, load
 from ...errors import DEADLINE, OrchError
 from ...model.run.cluster import Cluster, Phase
-from ...model.spec import ClusterSpec
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, find_run, list_runs
 from ...record.text import run_list
@@ -142,9 +141,8 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
         click.echo(f"orch: {run.run_id} has not ended after {STUCK_S:g} s: {how}. Still waiting", err=True)
         run.lock.wait()
     cleanup = Cleanup()
-    planned = run.read_plan()
-    if run.read_verdict() is None and planned is not None:
-        cleanup = _clear(run, planned.spec)
+    if run.read_verdict() is None:
+        cleanup = _clear(run)
     if as_json:
         ended = {"was_running": was_running, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
         _print_json({**asdict(summarise(run, time.time())), **ended})
@@ -157,14 +155,16 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     return 0
 
 
-def _clear(run: RunDir, spec: ClusterSpec) -> Cleanup:
+def _clear(run: RunDir) -> Cleanup:
     """Ends what a dead controller may have left, if it was this directory's: other processes may have the same run in their environment."""
     unseen = "processes that it may have left were not looked for"
     if run.path.stat().st_uid != os.geteuid():  # root: the owner could have given the run another run's name
         return Cleanup(hint=f"the run belongs to another user: {unseen}")
     if not run.lock.is_own():  # the run itself may live on, where it was copied from
         return Cleanup(hint=f"{run.path} is not the directory in which the run began (a copy?): {unseen}")
-    return load(spec).cancel(spec, run.run_id)
+    planned = run.read_plan()
+    spec = run.read_spec() if planned is None else planned.spec
+    return load(spec).cancel(RunFacts(spec, run.run_id, str(run.path)))
 
 
 def _wait(run: RunDir, timeout: float | None) -> bool:
@@ -185,7 +185,8 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
     if run.lock.is_alive():
         cluster = cluster or run.read_cluster()
         if cluster.awaits_plan:
-            return f"{run.run_id}: running; it has {NO_TASKS_YET}"
+            again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
+            return f"{run.run_id}: running; {again}has {f'no tasks yet: {cluster.waiting}' if cluster.waiting else NO_TASKS_YET}"
         phase = "" if cluster.phase is Phase.RUNNING else f" ({cluster.phase.value})"
         return f"{run.run_id}: running{phase} since {describe_moment(cluster.started_at)}"
     if verdict := run.read_verdict():

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ...model.planning.plan import Plan
     from ...model.run.cluster import Cluster, Verdict
     from ...model.run.events import Event
+    from ...model.spec import ClusterSpec
 
 MOST_CHECKPOINTS = 10_000
 """The most files and directories that one search for checkpoints reads. The controller waits for the search."""
@@ -117,6 +118,10 @@ class RunDir:
     def write_plan(self, planned: Plan) -> None:
         """Writes `plan.json`, and makes the run the latest."""
         self.write("plan.json", json.dumps(to_json(planned)))
+        self.make_latest()
+
+    def make_latest(self) -> None:
+        """Makes this the run that commands without the name of a run are about."""
         home = self.path.parent.parent
         aside = home / f".latest-{self.run_id}"
         aside.symlink_to(Path("runs") / self.run_id)
@@ -211,6 +216,17 @@ class RunDir:
                 f"the plan of {self.run_id} cannot be read: {error}; if another version of orch wrote it, use that one; "
                 f"plan and logs: {self.path}"
             ) from None
+
+    def read_spec(self) -> ClusterSpec:
+        """The spec in `spec.yaml`. Raises `OrchError`."""
+        from ...model.spec.document import read
+        from ...model.spec.parse import parse
+
+        path = self.path / "spec.yaml"
+        try:
+            return parse(read(read_file(path), str(path)), workdir=os.getcwd())
+        except OSError as error:
+            raise OrchError(f"the spec of {self.run_id} cannot be read: {error}") from None
 
     def read_result(self) -> dict[str, Any] | None:
         """The contents of `result.json`; None while the run goes on, or if its controller died."""

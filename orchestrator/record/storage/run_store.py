@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # see run_directory.py
 RESERVE_BYTES = 32 * 1024
 """Kept free, so that `result.json` can be written when the disk is full."""
 NO_TASKS_YET = "no tasks yet: its hosts are being reached"
+"""Of a run that says nothing more about what it waits for."""
 
 
 def create_run(home: Path, run_id: str) -> RunDir:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from .format import aligned, describe_moment, describe_seconds
 from .run_table import describe_report
 
 if TYPE_CHECKING:
+    from ...model.run.cluster import Cluster
     from ..storage.run_directory import RunDir
 
 LONGEST_ARGUMENTS = 50
@@ -28,6 +30,9 @@ class RunSummary:
     state: str | None = None
     """``running``, the outcome, or ``lost`` if the controller died without a verdict."""
     phase: str | None = None
+    attempt: int | None = None
+    waiting: str | None = None
+    """What a run without a plan waits for."""
     controller_pid: int | None = None
     started_at: float | None = None
     took_s: float | None = None
@@ -49,16 +54,21 @@ def summarise(run: RunDir, now: float) -> RunSummary:
     try:
         known["state"] = state(run)
         known |= {"controller_pid": run.lock.controller_pid(), "result": run.read_result()}
-        planned = run.read_plan()
-        if planned is not None:
-            known |= {"counts": planned.spec.counts, "arguments": list(planned.spec.program.args)}
         cluster = run.read_cluster()
         verdict = cluster.verdict
-        known |= {"phase": cluster.phase.value, "started_at": cluster.began_at or None, "reports": cluster.reports}
+        known |= {"phase": cluster.phase.value, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
+        known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}
         known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.began_at) if cluster.began_at else None
+        planned = run.read_plan()
+        spec = run.read_spec() if planned is None else planned.spec
+        known |= {"counts": _counts(cluster) or spec.counts, "arguments": list(spec.program.args)}
     except OrchError as error:
         known["problem"] = str(error)
     return RunSummary(**known)
+
+
+def _counts(cluster: Cluster) -> dict[str, int]:
+    return dict(Counter(task.type for task in cluster.members))
 
 
 def state(run: RunDir) -> str:
@@ -79,6 +89,7 @@ def _row(run: RunSummary) -> tuple[str, ...]:
     took = describe_seconds(run.took_s) if run.took_s is not None else ""
     code = (run.result or {}).get("exit_code")
     state = f"{run.state} ({code})" if code else run.state or "?"
+    state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     arguments = clean(shlex.join(run.arguments or []))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"

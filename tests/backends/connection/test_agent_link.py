@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.backends import Diagnosis, Host, StartFailure, Transport, interpreters
+from orchestrator.backends import Diagnosis, Host, Reaching, StartFailure, Transport, interpreters
 from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
 from orchestrator.backends.connection.incoming_frames import Expected
@@ -334,12 +334,12 @@ def test_an_order_that_an_agent_no_longer_reads_leaves_no_traceback(tmp_path: Pa
     assert complaints == []
 
 
-@pytest.mark.parametrize("mark", [b"", b"mark"])
-def test_too_many_open_files_are_no_wrong_command_line(tmp_path: Path, mark: bytes) -> None:
+@pytest.mark.parametrize("brings_worker", [False, True])
+def test_too_many_open_files_are_no_wrong_command_line(tmp_path: Path, brings_worker: bool) -> None:
     async def run(program: str, room: int) -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: None)
         with room_for(room):
-            await link.open(Transport((program,), mark=mark), plainly)
+            await link.open(Transport((program,), brings_worker), plainly)
 
     for program, room, code, complaint in (
         ("true", 2, 125, "'true' cannot be run: Too many open files; .*ulimit -n"),
@@ -398,14 +398,14 @@ class Opening:
             raise NotReachedError(Diagnosis("dropped", passing=True))
 
 
-def test_few_connections_are_made_at_a_time_and_all_are_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_link, "FIRST_WAIT_S", 0.0)
+def test_few_connections_are_made_at_a_time_and_all_are_in_the_end() -> None:
+    reaching = Reaching(at_once=8, first_wait_s=0.0)
     links = [Opening(f"host{number}") for number in range(100)]
 
     async def run() -> None:
-        gate = asyncio.Semaphore(agent_link.AT_ONCE)
-        await asyncio.gather(*(agent_link.reach(link, Transport(()), plainly, gate) for link in links))  # type: ignore[arg-type]
+        gate = asyncio.Semaphore(reaching.at_once)
+        await asyncio.gather(*(agent_link.reach(link, Transport(()), plainly, reaching, gate) for link in links))  # type: ignore[arg-type]
 
     asyncio.run(run())
     assert [link.tries for link in links] == [2] * 100
-    assert Opening.most == agent_link.AT_ONCE
+    assert Opening.most == reaching.at_once

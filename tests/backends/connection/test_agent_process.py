@@ -19,14 +19,14 @@ from tests.live import wait_until_gone
 STARTED_AND_NOT_TAKEN = """
 import os, sys
 from pathlib import Path
-from orchestrator.backends import load
+from orchestrator.backends import imagine
 from orchestrator.backends.connection import agent_process
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from worker.protocol.orders import Program
 
 log = Path(sys.argv[1])
 spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/", python=sys.executable)
-agent_process.start_ahead(load(spec), spec, lambda host: log)
+agent_process.start_ahead(imagine(spec).hosts, lambda host: log)
 print(agent_process.pop_started(log)[0].pid, "asyncio" in sys.modules, flush=True)
 sys.stdin.readline()
 os._exit(0)

@@ -84,14 +84,14 @@ def test_a_run_uses_it_and_says_so(orch: Any, tmp_path: Path, start_warm: Start)
 ASKED_AND_NOT_TAKEN = """
 import os, sys
 from pathlib import Path
-from orchestrator.backends import load
+from orchestrator.backends import imagine
 from orchestrator.backends.connection import agent_process
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from worker.protocol.orders import Program
 
 log = Path("log")
 spec = ClusterSpec("one", "none", Program("script", "script.py"), (TaskSpec("worker", 1),), os.getcwd(), preload=("decimal",))
-agent_process.start_ahead(load(spec), spec, lambda host: log)
+agent_process.start_ahead(imagine(spec).hosts, lambda host: log)
 agent, _ = agent_process.pop_started(log)
 print(type(agent).__name__, "asyncio" in sys.modules, flush=True)
 sys.stdin.readline()
