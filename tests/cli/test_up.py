@@ -219,7 +219,7 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
     assert hosts("-H", "hostB", ORCH_HOSTFILE="missing") == {"hostB"}
     for words, env, said in (
         (["-H", "hostB", "--hostfile", "others"], {}, "both -H and --hostfile name hosts; give one of them"),
-        (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts: are for backend ssh, not local"),
+        (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts belongs to backend ssh, not to local"),
         (["--network", "private"], {}, "network: private: the tasks of backend ssh need the network between the hosts"),
         ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; give one of them"),
     ):
