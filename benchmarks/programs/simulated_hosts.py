@@ -20,6 +20,8 @@ from worker.protocol.channel import Decoder, encode
 
 STEP_S = 0.05
 """The pause between two pieces of output."""
+PIECE = 32 * 1024
+"""How much the tasks of one host write at once, together."""
 PIDS = itertools.count(100)
 
 
@@ -90,8 +92,9 @@ class SimulatedHost:
         self._tell("failed", task)
         self._end([task], 7, stopped=False)
 
-    def write(self, size: int) -> None:
-        """Each task writes its part of so many bytes."""
+    def write(self, size: int) -> int:
+        """Each task writes its part of so many bytes. Returns how many these are."""
+        before = sum(self._offsets.values())
         part = max(1, size // max(1, len(self._orders)))
         line = b"step 100: loss 0.25, accuracy 0.93, 1.2 s per step\n"
         for task, attempt in self._orders.items():
@@ -99,6 +102,7 @@ class SimulatedHost:
             data = (line * (part // len(line) + 1))[: max(len(line), part // len(line) * len(line))]
             self._offsets[task, attempt] = offset + len(data)
             self.send(messages.Output(task, attempt, "stdout", offset), data=data)
+        return sum(self._offsets.values()) - before
 
 
 class Simulator:
@@ -140,13 +144,14 @@ class Simulator:
 
     async def _write(self, rate: float, seconds: float) -> None:
         """Have the tasks of all hosts write `rate` bytes a second, together."""
+        written = 0
         until, turn = time.monotonic() + seconds, itertools.cycle(range(max(1, len(self._hosts))))
         while time.monotonic() < until and self._hosts:
-            size, most = rate * STEP_S, 8192
+            size, most = rate * STEP_S, PIECE
             for _ in range(max(1, int(size / most))):
-                self._hosts[next(turn)].write(int(min(size, most)))
+                written += self._hosts[next(turn)].write(int(min(size, most)))
             await asyncio.sleep(STEP_S)
-        self._tell("written")
+        self._tell("written", written)
 
     def _tell(self, what: str, *values: Any) -> None:
         sys.stdout.write(json.dumps([what, time.time(), *values]) + "\n")

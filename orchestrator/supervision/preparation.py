@@ -164,6 +164,7 @@ class Preparation:
     def notes(self) -> list[str]:
         """Unusual facts about the hosts, which may be intended."""
         odd = [": ".join(filter(None, (place, note))) for note, place in self._places(lambda facts: facts.notes).items()]
+        odd += filter(None, [addresses.describe_partners(len(self.hosts))])
         return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
 
     def _places(self, texts: Callable[[messages.HostReady], Sequence[str]]) -> dict[str, str]:
@@ -218,12 +219,13 @@ class Preparation:
         return chosen
 
     async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.ReachedTargets:
-        """Have every host try to reach all others at these addresses and at these of their ports."""
+        """Have every host try to reach its partners at these addresses and at these of their ports."""
         tried: dict[tuple[str, str, int], dict[str, str]] = {}
+        partners = addresses.partners(list(self.hosts), self._rundir.run_id)
 
         async def try_from(name: str) -> None:
             # A task reaches its neighbour on the same host by the same address.
-            others = [other for other, facts in self.facts.items() if other != name or len(facts.ports) > 1]
+            others = [*partners[name], *([name] if len(self.facts[name].ports) > 1 else [])]
             pairs = [(other, port) for other in others for port in self.facts[other].ports[ports]]
             targets = tuple(messages.Target(other, port, self._word(other), known[other]) for other, port in pairs)
             for result in (await self.links[name].request(messages.Try(targets), messages.Tried)).results:

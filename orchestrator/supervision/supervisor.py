@@ -51,6 +51,10 @@ class Supervisor:
         """The cluster as it is now."""
         self._timer: asyncio.TimerHandle | None = None
         """Calls `_tick` at the next deadline."""
+        self._timer_is_due = False
+        """`_set_timer` is about to be called."""
+        self._ends_checked_at = 0.0
+        """When `_check_ends` will be called last."""
         self._reminded: set[str] = set()
         """The notes of what the run waits for, in this attempt."""
         self._begun = 0
@@ -241,7 +245,7 @@ class Supervisor:
         if self.cluster.verdict is not None:
             self._finish(self.cluster.verdict)
         if self.cluster is not before or isinstance(event, events.Tick):
-            self._set_timer()
+            self._set_timer_soon()
 
     def _perform(self, cluster: Cluster, action: events.Action) -> None:
         match action:
@@ -253,9 +257,13 @@ class Supervisor:
                 self._order(messages.StopTasks(action.tasks, action.grace_s))
 
     def _order(self, order: messages.StopTasks | messages.ShowStacks | messages.SignalTasks) -> None:
-        """Send an order about tasks to all hosts. Each agent acts on its own tasks, and only while they run."""
-        for link in self._links.values():
-            link.order(order)
+        """Send an order about tasks to their hosts. Each agent acts on its own tasks, and only while they run."""
+        tasks: dict[str, list[str]] = {}
+        for name in order.tasks:
+            if (task := self.cluster.tasks.get(name)) is not None:
+                tasks.setdefault(task.host, []).append(name)
+        for host, names in tasks.items():
+            self._links[host].order(replace(order, tasks=tuple(names)))
 
     def _start(self, cluster: Cluster, attempt: int, tasks: Collection[str]) -> None:
         self._begun = attempt
@@ -272,7 +280,16 @@ class Supervisor:
         self._reminder.cancel()
         self._reminder = self._loop.call_later(UNFORMED_S, self._remind)
 
+    def _set_timer_soon(self) -> None:
+        """`_set_timer`, once for all events that come in one turn of the loop: it looks at every task."""
+        if not self._timer_is_due:
+            self._timer_is_due = True
+            self._loop.call_soon(self._set_timer)
+
     def _set_timer(self) -> None:
+        self._timer_is_due = False
+        if self._end.done():
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -287,7 +304,9 @@ class Supervisor:
     def _expect_end(self, cluster: Cluster) -> None:
         """From now on some tasks should end: look in time whether they have."""
         at = now() + cluster.policy.timeouts.grace_s + UNENDED_S
-        self._loop.call_later(at - now(), self._check_ends, at)
+        if self._ends_checked_at < at:  # one look is enough for all tasks that end within a second
+            self._ends_checked_at = at + LATE_S
+            self._loop.call_later(at + LATE_S - now(), self._check_ends, at + LATE_S)
 
     def _check_ends(self, due_at: float) -> None:
         """Give up the hosts whose agents live and do not tell of the end of their tasks."""

@@ -1,12 +1,15 @@
 """The address by which the other hosts reach each host: chosen after trying, never guessed.
 
-Each host has candidates, the likeliest first. Every host tries the candidates of every other host at a port there. `choose` takes the
-first candidate that all others have reached, or names the pairs of hosts without a connection, and what to do.
+Each host has candidates, the likeliest first. Every host tries the candidates of the hosts that `partners` gives it, which are all others
+in a cluster of usual size, at a port there. `choose` takes the first candidate that all of these have reached, or names the pairs of
+hosts without a connection, and what to do.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import itertools
 from collections.abc import Mapping, Sequence
 
 from worker.protocol.messages import HostReady
@@ -15,6 +18,10 @@ from ...errors import OrchError
 from ..spec.sections.host_list import parse_ip
 
 MOST_CANDIDATES = 8
+MOST_IN_PAIRS = 32
+"""In a cluster of at most so many hosts, all pairs are tried. More would take time and messages with the square of their number."""
+PARTNERS = 8
+"""How many others each host of a larger cluster tries, and by how many it is tried."""
 MOST_LINES = 8
 ReachedTargets = Mapping[tuple[str, str, int], Mapping[str, str]]
 """By (from, to, port): for each address that was tried, why it was not reached; empty: it was reached."""
@@ -43,12 +50,38 @@ def candidates(host: str, facts: HostReady, address: str = "", interface: str = 
     return tuple(found[:MOST_CANDIDATES])
 
 
+def partners(hosts: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
+    """The hosts that each host tries: all others; in a large cluster the next one, which makes a ring of all, and some that `seed` draws.
+
+    Each host is then tried by as many others as it tries. So a host that cannot be reached, or reaches nobody, is found for certain, and
+    a pair of hosts without a connection between them may be missed.
+    """
+    count = len(hosts)
+    steps = set(range(1, count)) if count <= MOST_IN_PAIRS else {1}
+    for number in itertools.count():
+        if len(steps) >= min(PARTNERS, count - 1):
+            break
+        steps.add(1 + int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") % (count - 1))
+    return {host: tuple(hosts[(place + step) % count] for step in sorted(steps)) for place, host in enumerate(hosts)}
+
+
+def describe_partners(count: int) -> str:
+    """A line about the pairs of so many hosts that are not tried; empty if all are."""
+    if count <= MOST_IN_PAIRS:
+        return ""
+    tried = f"each tries the next one of the list and {PARTNERS - 1} that are drawn ({count * PARTNERS:,} of {count * (count - 1):,} pairs)"
+    return f"{count:,} hosts do not all try each other: {tried}"
+
+
 def choose(known: Mapping[str, Sequence[str]], tried: ReachedTargets, facts: Mapping[str, HostReady]) -> dict[str, str]:
     """The address of each host. Raises `OrchError` with a line for each pair of hosts without a connection."""
     chosen: dict[str, str] = {}
     lines: list[str] = []
+    of_target: dict[str, dict[tuple[str, int], Mapping[str, str]]] = {}
+    for (source, target, port), answers in sorted(tried.items()):
+        of_target.setdefault(target, {})[source, port] = answers
     for host, addresses in known.items():
-        trials = {(source, port): answers for (source, target, port), answers in sorted(tried.items()) if target == host}
+        trials = of_target.get(host, {})
         good = [address for address in addresses if all(not answers.get(address, "was not tried") for answers in trials.values())]
         if good:
             chosen[host] = good[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from orchestrator.errors import OrchError
@@ -112,3 +114,24 @@ def test_versions_that_differ_are_said() -> None:
         f"the hosts' Python differs: 3.11 on a, b, d; 3.12 on c; {what}",
         f"the hosts' TensorFlow differs: 2.21.0 on a, b; 2.18.0 on c; {what}",
     ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, addresses.MOST_IN_PAIRS])
+def test_all_pairs_of_a_usual_cluster_are_tried(count: int) -> None:
+    hosts = [f"host-{number}" for number in range(count)]
+    for host, tried in addresses.partners(hosts, "run").items():
+        assert sorted(tried) == sorted(set(hosts) - {host})
+    assert addresses.describe_partners(count) == ""
+
+
+@pytest.mark.parametrize("count", [addresses.MOST_IN_PAIRS + 1, 100, 1000])
+def test_each_host_of_a_large_cluster_tries_and_is_tried_by_equally_many(count: int) -> None:
+    hosts = [f"host-{number}" for number in range(count)]
+    found = addresses.partners(hosts, "run")
+    assert found == addresses.partners(hosts, "run")
+    assert found != addresses.partners(hosts, "another run"), "runs draw other pairs"
+    tried = Counter(other for others in found.values() for other in others)
+    assert set(tried.values()) == {addresses.PARTNERS}
+    assert all(len({host, *others}) == addresses.PARTNERS + 1 for host, others in found.items())
+    assert all(found[host][0] == after for host, after in zip(hosts, [*hosts[1:], hosts[0]], strict=True)), "the ring"
+    assert f"({8 * count:,} of {count * (count - 1):,} pairs)" in addresses.describe_partners(count)
