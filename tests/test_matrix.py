@@ -51,6 +51,15 @@ def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     assert rows[0].startswith("| 3.10, lowest click, psutil, PyYAML | 2.16 |  | - |")
 
 
+def test_a_check_that_is_left_out_keeps_what_it_has_found_with_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "RESULTS", tmp_path / "results.json")
+    table.keep(NEWEST, {"date": "1", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.FAILED}})
+    table.keep(NEWEST, {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"killed": table.OK}})
+    assert table.load() == {NEWEST.name: {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.OK}}}
+    table.keep(NEWEST, {"date": "3", "versions": {"keras": "3.16.0"}, "checks": {"killed": table.OK}})
+    assert table.load()[NEWEST.name]["checks"] == {"killed": table.OK}
+
+
 def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

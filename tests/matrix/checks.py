@@ -17,8 +17,8 @@ from pathlib import Path
 from .cells import Cell
 from .environments import ROOT, user_of
 
-PATIENCE_S = 600.0
-"""For one command: a hang is ended, and slowness is no matter."""
+PATIENCE_S, TESTS_S = 600.0, 3600.0
+"""For one command of orch, and for pytest: a hang is ended, and slowness is no matter."""
 WARNING = "TRAINS WRONGLY on several workers"
 TESTS = tuple(f"tests/real/test_{name}.py" for name in ("keras", "placement", "causes"))
 CORNER_TESTS = ("tests/real/test_placement.py", "tests/test_added_setting.py")
@@ -58,7 +58,7 @@ class Bench:
         self._env |= {name: str(place) for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR", "KERAS_HOME")}
         self._env["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-    def run(self, *words: str, cwd: Path | None = None) -> tuple[int, str]:
+    def run(self, *words: str, cwd: Path | None = None, patience_s: float = PATIENCE_S) -> tuple[int, str]:
         """The exit code of a Python program of the environment, and what it printed."""
         command = [*self._user, str(self.python), *words]
         with tempfile.TemporaryFile("w+") as out:
@@ -66,7 +66,7 @@ class Bench:
                 command, cwd=cwd or self.place, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
             try:
-                process.wait(PATIENCE_S)
+                process.wait(patience_s)
             except subprocess.TimeoutExpired:
                 pass  # the code of SIGKILL is never the one that is wanted
             finally:
@@ -165,7 +165,7 @@ def corner_tests(bench: Bench) -> None:
 
 
 def _pytest(bench: Bench, words: tuple[str, ...]) -> None:
-    code, text = bench.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *words, cwd=ROOT)
+    code, text = bench.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *words, cwd=ROOT, patience_s=TESTS_S)
     if code or " passed" not in text:
         raise Wrong(f"pytest {' '.join(words)}: exit code {code}\n{textwrap.indent(text[-4000:], '    ')}")
     skipped = [line for line in text.splitlines() if "NOT TESTED" in line]

@@ -25,7 +25,11 @@ def load() -> Results:
 
 
 def keep(cell: Cell, result: dict[str, Any]) -> None:
+    """Keep what was found in a cell. A check that was left out keeps what it has found with the same versions."""
     found = load()
+    before = found.get(cell.name)
+    if before is not None and before["versions"] == result["versions"]:
+        result = {**result, "checks": {**before["checks"], **result["checks"]}}
     found[cell.name] = result
     RESULTS.write_text(json.dumps(found, indent=1))
 
