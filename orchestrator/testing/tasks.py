@@ -77,7 +77,7 @@ class Task:
     def reports(self) -> list[dict[str, Any]]:
         """The values that functions gave to `worker.report` in this task, oldest first."""
         lines = self._read(task_files.REPORTS).encode().splitlines()
-        return [values for values in event_log.objects(lines) if task_files.INPUT not in values]
+        return [values for values in event_log.objects(lines) if task_files.OWN_KEYS.isdisjoint(values)]
 
     def _read(self, name: str) -> str:
         return read(self.directory / name, self._earlier.get(name, 0)).decode(errors="replace")

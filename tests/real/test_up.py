@@ -126,6 +126,27 @@ strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.
 
 
 @pytest.mark.usefixtures("warm_tensorflow")
+def test_servers_that_wait_for_a_chief_that_the_run_does_not_have_are_named_at_once_and_at_the_end(
+    orch: Orch, script: Script, tmp_path: Path
+) -> None:
+    (tmp_path / "serving").mkdir()
+    serve = """
+        import tensorflow as tf
+
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        server = tf.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id, protocol="grpc")
+        server.join()
+    """
+    script(serve, "serving/__init__.py")  # an imported package: the syntax of the script shows nothing
+    script("import serving", "train.py")
+    running = orch.start("up", "train.py", "-n", "2", "--grace", "1")
+    line = "worker-0..1 stand in Server.join(), and this run has no chief that gives them work: a script for parameter servers needs --ps 1"
+    running.wait_for(line, timeout=200)
+    running.signal(2)
+    assert f"orch:   {line} (or more)\n" in running.wait(60, check=130).err.partition("cancelled after")[2]
+
+
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_runs_side_by_side_do_not_meet(orch: Orch, script: Script) -> None:
     script(all_reduce(), "train.py")
     runs = [orch.start("up", "train.py", "-n", "2") for _ in range(3)]

@@ -104,8 +104,9 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
             changes.append(lambda log_dir, module=module, given=given: module.apply_soon(given, log_dir))  # type: ignore[misc]
     if order["tf_config"] is not None:
         from . import sigterm
+        from .strategy import joined_server
 
-        changes.append(lambda log_dir: sigterm.keep_sigterm())
+        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch]
     return changes
 
 

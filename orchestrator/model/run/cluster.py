@@ -89,6 +89,8 @@ class TaskStatus:
     not_finite: Mapping[str, str] = field(default_factory=dict)
     """The values of the report that are NaN or infinite, each with the words ``nan at epoch 1``."""
     input: InputCounts | None = None
+    serves: bool = False
+    """The program stands in `Server.join` of TensorFlow, which never returns."""
     failure: Failure | None = None
     restart_at: float | None = None
     """When the failed task restarts alone; None: it does not."""

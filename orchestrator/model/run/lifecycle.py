@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from worker.protocol.task_files import INPUT
+from worker.protocol.task_files import INPUT, SERVES
 
 from ...errors import BROKEN, DEADLINE
 from ..cause import root_cause
@@ -114,8 +114,9 @@ def _update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
 def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     values = dict(event.values)
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
+    serves = values.pop(SERVES, cluster.tasks[event.task].serves) is True
     odd = not_finite.seen(cluster.tasks[event.task].not_finite, values)
-    cluster = _update(cluster, event.task, report=values, reported_at=event.at, input=found, not_finite=odd)
+    cluster = _update(cluster, event.task, report=values, reported_at=event.at, input=found, serves=serves, not_finite=odd)
     step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
@@ -286,8 +287,10 @@ def _inputs(cluster: Cluster) -> dict[str, InputCounts]:
 
 
 def remarks(cluster: Cluster) -> tuple[str, ...]:
-    """What is odd about the input and the last reports of the training tasks, one line each."""
-    return (*input_counts.judge(_inputs(cluster)), *not_finite.judge(cluster))
+    """What is odd about the tasks, about their input and their last reports, one line each."""
+    may_wait = cluster.ending is None or cluster.ending.outcome in (Outcome.CANCELLED, Outcome.TIMED_OUT)
+    waits = readiness.describe_serving(cluster) if may_wait else ""
+    return (*filter(None, [waits]), *input_counts.judge(_inputs(cluster)), *not_finite.judge(cluster))
 
 
 # --- starting again ----------------------------------------------------------------------------

@@ -98,9 +98,11 @@ def describe_long_wait(cluster: Cluster, at: float) -> str:
     running = all(task.started_at is not None and not task.has_ended for task in tasks)
     if cluster.formed_at is not None or not running or at - max(task.started_at or 0.0 for task in tasks) < LONG_WAIT_S:
         return ""
+    text = f"all tasks run, and the cluster has not formed for {LONG_WAIT_S:g} s: orch stacks shows where each task is. "
+    if any(task.type == "chief" and task.state is TaskState.UP for task in tasks):
+        return f"{text}The workers of KerasTuner open no port, and need none; those of a strategy of tf.distribute do"
     return (
-        f"all tasks run, and the cluster has not formed for {LONG_WAIT_S:g} s: orch stacks shows where each task is. "
-        "A script that builds no strategy of tf.distribute never forms one (orch up --strategy none runs it once); "
+        f"{text}A script that builds no strategy of tf.distribute never forms one (orch up --strategy none runs it once); "
         "--start-timeout S ends a run that waits for longer"
     )
 
@@ -122,6 +124,23 @@ def describe_rest(cluster: Cluster) -> str:
     if any(task.trains and task.type != "chief" for task in rest):
         return "the other tasks may wait forever"
     return f"{group_tasks(task.name for task in rest)} still {'runs' if len(rest) == 1 else 'run'}"
+
+
+def describe_serving(cluster: Cluster) -> str:
+    """That all tasks that run stand in `Server.join` of TensorFlow, and wait for work; empty if one of them does anything else.
+
+    While the tasks stop, those count that were running until then.
+    """
+    members = [task for task in cluster.members if task.type not in DATA_SERVICE]
+    rest = [task for task in members if not task.has_ended or task.state is TaskState.STOPPED]
+    if cluster.formed_at is None or not rest or not all(task.serves for task in rest) or any(task.restart_at for task in members):
+        return ""
+    names = [task.name for task in rest]
+    stand, them = ("stands", "the task") if len(names) == 1 else ("stand", "them")
+    text = f"{group_tasks(names)} {stand} in Server.join(), and"
+    if any(task.type == "chief" for task in members):
+        return f"{text} no task is left that gives {them} work"
+    return f"{text} this run has no chief that gives {them} work: a script for parameter servers needs --ps 1 (or more)"
 
 
 def gone(cluster: Cluster) -> list[TaskStatus]:

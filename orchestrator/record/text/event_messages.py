@@ -11,7 +11,7 @@ from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
 from ...model.run import events, restarts
 from ...model.run.cluster import Cause, Cluster, Outcome, Phase
-from ...model.run.readiness import describe_gone, describe_rest
+from ...model.run.readiness import describe_gone, describe_rest, describe_serving
 from ...model.strategies import named
 from ...model.task_names import group_tasks
 from ..lines import clean
@@ -87,7 +87,10 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
             return f"{up} of {len(after.members)} tasks are up after {describe_seconds(took)}; {gone}; {rest}"
         if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
             return f"{len(after.members)} tasks have started; orch waits for the ports of a command only with --start-timeout"
-        return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up"
+        serving = describe_serving(after)
+        return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up{serving and f'; {serving}'}"
+    if (serving := describe_serving(after)) and not describe_serving(before):
+        return serving
     if isinstance(event, events.TaskExited):
         failed = f"{event.task} failed ({describe_code(event.code, event.killed)})"
         task = after.tasks.get(event.task)

@@ -11,7 +11,9 @@ from orchestrator.model.run.cluster import Outcome, Phase, Policy, Verdict
 from orchestrator.record.text.event_messages import describe_event
 from tests.record.states import begun
 from worker.protocol.messages import Evidence
+from worker.protocol.task_files import SERVES
 
+PS = "a script for parameter servers needs --ps 1 (or more)"
 ALONE, UNKNOWN = Evidence(alone=True), Evidence()
 MIRRORED, SERVED = Policy("multi_worker_mirrored"), Policy("parameter_server")
 
@@ -75,6 +77,15 @@ def test_a_long_wait_of_tasks_that_all_run_says_what_to_look_at() -> None:
     assert readiness.describe_long_wait(one_gone, 1000.0) == ""
 
 
+def test_a_long_wait_for_workers_whose_chief_is_up_recommends_no_other_strategy() -> None:
+    """So is a search of KerasTuner: its chief listens at its port, and its workers open none."""
+    cluster = begun(MIRRORED, {"chief-0": "a", "worker-0": "a"})
+    for event in (*(ev.TaskStarted(task, 1, 7, 101.0) for task in ("chief-0", "worker-0")), ev.TaskUp("chief-0", 1, 102.0)):
+        cluster, _ = lc.step(cluster, event)
+    assert "The workers of KerasTuner open no port" in (said := readiness.describe_long_wait(cluster, 1000.0))
+    assert "--strategy none" not in said
+
+
 @pytest.mark.parametrize(
     ("tasks", "up", "says"),
     [
@@ -97,3 +108,41 @@ def test_what_still_runs_may_wait_forever_only_if_a_worker_is_left(tasks: tuple[
     line = describe_event(before, cluster, event)
     assert line is not None
     assert line.endswith(f" seen to come up; {says}")
+
+
+def says_that_all_serve(tasks: dict[str, bool], *more: ev.Event) -> tuple[str, Verdict | None]:
+    """What is said of running tasks, of which these stand in `Server.join`, and then of what happens next."""
+    cluster = begun(SERVED if "chief-0" in tasks else MIRRORED, dict.fromkeys(tasks, "a"))
+    history: list[ev.Event] = [ev.TaskStarted(task, 1, 7, 101.0) for task in tasks]
+    history += [ev.TaskReported(task, 1, {SERVES: True}, 102.0) for task, serves in tasks.items() if serves]
+    history += [ev.TaskReported(task, 1, {SERVES: True, "step": 3}, 102.5) for task, serves in tasks.items() if serves]
+    history += [ev.TaskUp(task, 1, 103.0) for task in tasks]
+    lines = []
+    for event in (*history, *more):
+        before = cluster
+        cluster, _ = lc.step(cluster, event)
+        lines.append(describe_event(before, cluster, event) or "")
+    assert all(task.report.keys() <= {"step"} for task in cluster.tasks.values())
+    said = [line for line in lines if "Server.join()" in line]
+    assert len(said) <= 1
+    return "".join(said), cluster.verdict
+
+
+def test_tasks_that_all_wait_in_a_server_are_told_that_nobody_gives_them_work() -> None:
+    stop = (ev.StopRequested("Ctrl-C", 130, 110.0), *(ev.TaskExited(f"worker-{i}", 1, 143, True, 111.0) for i in range(2)))
+    swept = [ev.TaskSwept(f"worker-{i}", 1, 112.0) for i in range(2)]
+    said, verdict = says_that_all_serve({"worker-0": True, "worker-1": True}, *stop, *swept)
+    assert said.endswith("; worker-0..1 stand in Server.join(), and this run has no chief that gives them work: " + PS)
+    assert verdict is not None
+    assert verdict.remarks == (said.rpartition("; ")[2],)
+    served, trained = {"worker-0": False, "worker-1": True}, ev.TaskExited("worker-0", 1, 0, False, 110.0)
+    assert says_that_all_serve(served)[0] == ""
+    assert (
+        says_that_all_serve(served, trained)[0]
+        == f"worker-1 stands in Server.join(), and this run has no chief that gives the task work: {PS}"
+    )
+    evaluated = {"chief-0": False, "worker-0": True, "ps-0": True, "evaluator-0": False}
+    ended = ev.TaskExited("chief-0", 1, 0, False, 110.0)
+    assert says_that_all_serve(evaluated, ended)[0] == ""
+    said, _ = says_that_all_serve({"chief-0": True, "worker-0": True, "ps-0": True})
+    assert said.endswith("; chief-0, worker-0, ps-0 stand in Server.join(), and no task is left that gives them work")

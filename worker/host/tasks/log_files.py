@@ -51,8 +51,8 @@ class TaskOutput:
     """Bytes of the file of reports that were read."""
     next_report_at: float = 0.0
     """Reports are not read before this time of the monotonic clock."""
-    input_counts: dict[str, Any] = field(default_factory=dict)
-    """The newest counts of the input."""
+    own_values: dict[str, Any] = field(default_factory=dict)
+    """The newest values of orch's own lines among the reports: the counts of the input, and whether the program serves."""
     program_report: dict[str, Any] = field(default_factory=dict)
     """The newest report of the program."""
     was_shorter: bool = False
@@ -100,7 +100,7 @@ class TaskOutput:
         return messages.TaskBegan(self.task, self.attempt, min(clock.from_monotonic(at), clock.now()))
 
     def last_report(self) -> dict[str, Any] | None:
-        """The newest report of the program, together with the newest counts of its input; None if neither is new."""
+        """The newest report of the program, together with the newest values of orch's own lines; None if neither is new."""
         path = os.path.join(self.directory, task_files.REPORTS)
         start = max(self.reports_read, task_files.size(path) - _MOST_REPORTS)
         data = task_files.read(path, start, most=_MOST_REPORTS)
@@ -112,11 +112,11 @@ class TaskOutput:
                 values = json.loads(line)
                 if isinstance(values, dict):
                     newest = values
-                    if task_files.INPUT in values:
-                        self.input_counts = values
+                    if not task_files.OWN_KEYS.isdisjoint(values):
+                        self.own_values |= values
                     else:
                         self.program_report = values
-        return None if newest is None else {**self.input_counts, **self.program_report, "at": newest.get("at")}
+        return None if newest is None else {**self.own_values, **self.program_report, "at": newest.get("at")}
 
 
 _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
