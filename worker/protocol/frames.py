@@ -60,6 +60,10 @@ class GpuHolder:
     """That run lets others hold the GPU as well."""
 
 
+OWN_CLUSTER = "seems to make a cluster of its own in one process"
+"""Words of a note of `HostReady`, by which the controller knows the note again."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostReady:
     """The answer to `Hello`: the facts that the agent found on its host, and the ports that it holds from now on."""

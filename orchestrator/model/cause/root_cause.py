@@ -17,7 +17,7 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import BROKEN, DEADLINE
 from ..run.cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
-from . import peer_errors, remedies
+from . import earlier_notes, peer_errors, remedies
 from .peer_errors import Loss
 
 LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
@@ -45,6 +45,7 @@ def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
     others = [Secondary(other.task, other.at, other.code, _describe(cluster, loss)) for other, loss in losses]
     task = cluster.tasks[cause.task]
     remedy = remedies.of_stalled(cause.suspect) if cause.suspect else remedies.find(task, serves=cluster.policy.role(task).serves)
+    remedy = earlier_notes.add(remedy, cluster, task)
     cause = replace(cause, remedy=remedy.text, about=remedy.about, secondary=tuple(sorted(others, key=lambda other: other.at)))
     return replace(ending, cause=cause, exit_code=given_code(cause))
 

@@ -249,6 +249,8 @@ class Cluster:
     saved_at: float = 0.0
     """The time of the newest checkpoint file, by the clock of its file system."""
     past: tuple[PastAttempt, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the hosts have noted about the program before its start."""
     stop_repeated: bool = False
     """The user has requested the end a second time."""
     is_due: bool = False

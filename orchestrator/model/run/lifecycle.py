@@ -57,6 +57,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             return replace(cluster, phase=Phase.CONNECTING, waiting=""), ()
         case events.HostsAwaited():
             return replace(cluster, waiting=event.reason), ()
+        case events.HostReady():
+            return replace(cluster, notes=tuple(dict.fromkeys((*cluster.notes, *event.notes)))), ()
         case events.Planned():
             return _on_planned(cluster, event)
         case events.NotPlanned():

@@ -13,9 +13,10 @@ import pytest
 from orchestrator.model.cause import root_cause
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Cause, Outcome, Policy, Verdict
+from orchestrator.model.run.cluster import Cause, Cluster, Outcome, Policy, Verdict
 from orchestrator.model.spec import Restart
 from tests.record.states import begun
+from worker.protocol.frames import OWN_CLUSTER
 from worker.protocol.messages import Evidence, Failure
 
 CASES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("lost_peers.json").read_text())
@@ -227,3 +228,35 @@ def test_an_end_that_no_failure_has_decided_keeps_its_cause() -> None:
     verdict = Verdict(Outcome.CANCELLED, 130, 1, 100.0, 110.0, Cause("interrupted (Ctrl-C)", 109.0))
     cluster = begun(Policy("none"), {"worker-0": "a"})
     assert root_cause.find_cause(cluster, verdict) is verdict
+
+
+OWN = f"train.py {OWN_CLUSTER} (portpicker): then start it with --strategy none"
+SAVES = "train.py:7: save() of Keras 3 fails for 'model': end the name with .keras or .h5"
+OTHER = "train.py:70: another line"
+
+
+@pytest.mark.parametrize(
+    ("notes", "failure", "is_up", "remedy"),
+    [
+        ((OTHER, SAVES), Failure("ValueError", "no", 'File "/work/train.py", line 7, in <module>\nValueError: no\n', T0), True, SAVES),
+        ((SAVES,), Failure("ValueError", "no", 'File "/work/train.py", line 70, in <module>\nValueError: no\n', T0), True, ""),
+        ((SAVES,), Failure("ValueError", "no", 'File "/work/my_train.py", line 7, in <module>\nValueError: no\n', T0), True, ""),
+        ((OWN,), Failure("Error", "Could not start gRPC server", "Traceback …", T0), False, f"{OWN}; a port was taken"),
+        ((OWN,), raised(T0), True, ""),
+        ((OWN,), Failure("ModuleNotFoundError", "No module named 'portpicker'", "Traceback …", T0), False, "portpicker is not installed"),
+    ],
+)
+def test_a_note_before_the_start_that_turns_out_right_is_the_remedy(
+    notes: tuple[str, ...], failure: Failure, is_up: bool, remedy: str
+) -> None:
+    cluster, _ = lc.step(Cluster(), ev.RunBegun(90.0, "run", Policy("multi_worker_mirrored")))
+    history: list[ev.Event] = [ev.HostReady(1, "python", "3.11", 2, notes=notes), ev.Planned(1, {"worker-0": "a"}, 100.0)]
+    history += [ev.TaskStarted("worker-0", 1, 9, 101.0), *([ev.TaskUp("worker-0", 1, 102.0)] if is_up else [])]
+    history += [ev.TaskExited("worker-0", 1, 1, False, T0, failure), ev.TaskSwept("worker-0", 1, T0)]
+    for event in history:
+        cluster, _ = lc.step(cluster, event)
+    assert cluster.verdict is not None
+    assert cluster.verdict.cause is not None
+    said = cluster.verdict.cause.remedy
+    assert said.startswith(f"as a line before the start said: {remedy}" if remedy.startswith(notes) else remedy)
+    assert bool(said) == bool(remedy)

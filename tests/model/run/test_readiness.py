@@ -80,7 +80,9 @@ def test_a_long_wait_of_tasks_that_all_run_says_what_to_look_at() -> None:
 def test_a_long_wait_for_workers_whose_chief_is_up_recommends_no_other_strategy() -> None:
     """So is a search of KerasTuner: its chief listens at its port, and its workers open none."""
     cluster = begun(MIRRORED, {"chief-0": "a", "worker-0": "a"})
-    for event in (*(ev.TaskStarted(task, 1, 7, 101.0) for task in ("chief-0", "worker-0")), ev.TaskUp("chief-0", 1, 102.0)):
+    started = [ev.TaskStarted(task, 1, 7, 101.0) for task in ("chief-0", "worker-0")]
+    history: list[ev.Event] = [*started, ev.TaskUp("chief-0", 1, 102.0)]
+    for event in history:
         cluster, _ = lc.step(cluster, event)
     assert "The workers of KerasTuner open no port" in (said := readiness.describe_long_wait(cluster, 1000.0))
     assert "--strategy none" not in said
@@ -129,7 +131,8 @@ def says_that_all_serve(tasks: dict[str, bool], *more: ev.Event) -> tuple[str, V
 
 
 def test_tasks_that_all_wait_in_a_server_are_told_that_nobody_gives_them_work() -> None:
-    stop = (ev.StopRequested("Ctrl-C", 130, 110.0), *(ev.TaskExited(f"worker-{i}", 1, 143, True, 111.0) for i in range(2)))
+    stop: list[ev.Event] = [ev.StopRequested("Ctrl-C", 130, 110.0)]
+    stop += [ev.TaskExited(f"worker-{i}", 1, 143, True, 111.0) for i in range(2)]
     swept = [ev.TaskSwept(f"worker-{i}", 1, 112.0) for i in range(2)]
     said, verdict = says_that_all_serve({"worker-0": True, "worker-1": True}, *stop, *swept)
     assert said.endswith("; worker-0..1 stand in Server.join(), and this run has no chief that gives them work: " + PS)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ...protocol.frames import OWN_CLUSTER
 from .import_path import find_module
 from .keras_source import Source
 
@@ -35,7 +36,7 @@ def _own_cluster(programs: Iterable[Source], sources: Sequence[Source]) -> Itera
     for source in programs:
         for _, called in source.calls():
             if word := next((part for part in called.split(".") if part in _OWN_CLUSTER), ""):
-                yield f"{source.path} seems to make a cluster of its own in one process ({word}): then start it with --strategy none"
+                yield f"{source.path} {OWN_CLUSTER} ({word}): then start it with --strategy none"
 
 
 def _servers(sources: Sequence[Source]) -> Iterator[str]:
