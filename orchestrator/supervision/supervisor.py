@@ -63,8 +63,7 @@ class Supervisor:
         self._is_host_lost = False
         self._asked_at_end = False
         self._snapshots = Snapshots(rundir)
-        self._preparation = Preparation(backend, request, rundir, self._on_frame, self._on_lost, self._on_event)
-        self._links = self._preparation.links
+        self._prepare()
         self._outputs = LogCollector(request.run.spec, rundir, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
@@ -73,8 +72,7 @@ class Supervisor:
         self._loop.set_exception_handler(self._fail)
         self._end: asyncio.Future[Verdict] = self._loop.create_future()
         self._allocation = contextlib.AsyncExitStack()
-        self._launching = asyncio.create_task(self._launch())
-        self._reminder = self._loop.call_later(UNREADY_S, self._remind)
+        self._begin()
         try:
             verdict = await self._await_end()
         except BaseException:
@@ -96,15 +94,29 @@ class Supervisor:
         names = sorted(missing) or self._outputs.missing()
         return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []
 
+    def _prepare(self) -> None:
+        """Begin with hosts, connections and facts anew."""
+        self._preparation = Preparation(self._backend, self._request, self._rundir, self._on_frame, self._on_lost, self._on_event)
+        self._links = self._preparation.links
+
+    def _begin(self) -> None:
+        """Begin an attempt that needs hosts and a plan."""
+        self._launching = asyncio.create_task(self._launch())
+        self._reminder = self._loop.call_later(UNREADY_S, self._remind)
+
     async def _launch(self) -> None:
         """Get the hosts, make the plan of the attempt, and start the attempt."""
         attempt = self.cluster.attempt
         try:
+            if attempt > 1:
+                await self._let_agents_go()
+                await self._release()
+                self._prepare()
             hosts = await self._allocation.enter_async_context(self._backend.allocate(self._request, self._wait))
             self._plan = await self._preparation.make_plan(attempt, hosts)
             self._rundir.write_plan(self._plan)
             self._on_event(lifecycle.begin(self._plan, attempt, now()))
-            for note in (*self._plan.notes, *self._preparation.notes()):
+            for note in (*self._plan.notes, *self._preparation.notes()) if attempt == 1 else ():
                 self.note(note)
         except OrchError as error:
             self._on_event(events.NotPlanned(str(error), error.exit_code, now()))
@@ -251,6 +263,10 @@ class Supervisor:
         match action:
             case events.StartAttempt():
                 self._start(cluster, action.attempt, action.tasks)
+            case events.MakePlan():
+                self._launching.cancel()
+                self._reminder.cancel()
+                self._begin()
             case events.CollectStacks():
                 self._order(messages.ShowStacks(action.tasks))
             case events.Stop():

@@ -157,3 +157,22 @@ def test_a_run_goes_to_the_hosts_that_were_lent_and_ends_when_one_is_revoked(yar
     assert asked(yard) == ["asked for", "cancelled", "given back"]
     planned = next(event for event in LiveRun(yard).events() if event["event"] == "planned")
     assert planned["tasks"] == {"worker-0": "red", "worker-1": "red", "worker-2": "green"}
+
+
+def test_after_a_revoked_host_the_next_attempt_has_an_allocation_and_a_plan_of_its_own(yard: Path) -> None:
+    (yard / "lent").write_text("red 2\ngreen 1\n")
+    first = "server = listen()\nready()\nprint('in', os.environ['CRATE'])\nos.environ['ORCH_ATTEMPT'] == '1' and sleep()\n"
+    (yard / "script.py").write_text(PRELUDE + first)
+    up = Up(yard, "--max-restarts", "1", "--set", "restart.lost_host=retry")
+    up.wait_for("cluster formed")
+    (yard / "lent").write_text("blue 3\n")
+    (yard / "queue").write_text(QUEUE)
+    os.kill(int((yard / "green.tmp" / "pid").read_text()), signal.SIGTERM)
+    up.wait_for(QUEUE)
+    assert f"running; attempt 2 has no tasks yet: {QUEUE}" in orch(yard, "ps").stdout
+    (yard / "queue").unlink()
+    said = up.end(0)
+    assert "lost host green" in said
+    assert "starting again at once (restart 1 of 1)" in said
+    assert "attempt 2: multi_worker_mirrored, worker-0..2 on blue" in said
+    assert asked(yard) == ["asked for", "given back", "asked for", "cancelled", "given back"]

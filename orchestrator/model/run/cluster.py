@@ -240,6 +240,8 @@ class Cluster:
     """While tasks stop: the verdict, as far as it is known. `ended_at` is the time at which it was decided."""
     again: bool = False
     """Another attempt may follow `ending`."""
+    needs_hosts: bool = False
+    """A host was lost: the next attempt gets its hosts anew, and has a plan of its own."""
     resume_at: float | None = None
     """When the next attempt begins."""
     active_at: float = 0.0

@@ -155,6 +155,13 @@ class StartAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Get hosts and a plan for this attempt; `Planned` or `NotPlanned` follows."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """SIGTERM to these tasks, SIGKILL after `grace_s`; zero: at once."""
 
@@ -169,4 +176,4 @@ class CollectStacks:
     tasks: tuple[str, ...]
 
 
-Action = StartAttempt | CollectStacks | Stop
+Action = StartAttempt | MakePlan | CollectStacks | Stop

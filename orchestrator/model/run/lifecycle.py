@@ -63,7 +63,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_planned(cluster, event)
         case events.NotPlanned():
             outcome = Outcome.BROKEN if event.code == BROKEN else Outcome.FAILED
-            return _end(cluster, outcome, event.code, event.at, Cause(event.reason, event.at))
+            again = event.code == BROKEN and cluster.attempt > 1 and _survives_hosts(cluster)  # a host that was lost may still be starting
+            return _end(cluster, outcome, event.code, event.at, Cause(event.reason, event.at), again=again)
         case events.TaskStarted():
             cluster = _update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
             return _form(_mark_active(cluster, event.at), event.at), ()
@@ -150,7 +151,8 @@ def _on_planned(cluster: Cluster, event: events.Planned) -> Step:
     """The attempt has its plan: the tasks are those of the plan, whatever the tasks of the attempt before were."""
     tasks = {name: TaskStatus(name, host, event.attempt) for name, host in event.tasks.items()}
     started_at = cluster.started_at if cluster.past else event.at
-    return _start(replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places), event.at)
+    cluster = replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places, needs_hosts=False)
+    return _start(cluster, event.at)
 
 
 def _start(cluster: Cluster, at: float) -> Step:
@@ -224,7 +226,16 @@ def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
         # The tasks on other hosts noticed the loss before the controller, and failed because of it.
         ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN, cause=replace(cause, at=event.overdue_at))
         cluster = replace(cluster, ending=ending)
-    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
+    again = bool(cluster.tasks) and _survives_hosts(cluster)
+    cluster = replace(cluster, needs_hosts=again)
+    if again and cluster.phase is Phase.RESTARTING:
+        return cluster, ()
+    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause, again=again)
+
+
+def _survives_hosts(cluster: Cluster) -> bool:
+    """Whether another attempt may follow the loss of a host."""
+    return cluster.policy.restart.lost_host == "retry"
 
 
 def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
@@ -299,20 +310,14 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _begin_attempt(cluster: Cluster, at: float) -> Step:
-    """Start the next attempt of the whole cluster."""
+    """Start the next attempt of the whole cluster, with the same plan if no host was lost."""
     number = cluster.attempt + 1
+    cluster = replace(cluster, attempt=number, attempt_at=at, formed_at=None, ending=None, again=False, is_due=False, resume_at=None)
+    if cluster.needs_hosts:
+        return replace(cluster, phase=Phase.ALLOCATING), (events.MakePlan(number),)
     prepared = {name: task for name, task in cluster.tasks.items() if task.prepares and task.state is TaskState.SUCCEEDED}
-    cluster = replace(
-        cluster,
-        tasks={name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()} | prepared,
-        attempt=number,
-        formed_at=None,
-        ending=None,
-        again=False,
-        is_due=False,
-        resume_at=None,
-    )
-    return _start(cluster, at)
+    tasks = {name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()} | prepared
+    return _start(replace(cluster, tasks=tasks), at)
 
 
 def _begin_alone(cluster: Cluster, at: float) -> Step:

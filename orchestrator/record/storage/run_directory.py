@@ -259,13 +259,15 @@ class RunDir:
         """The state of the run after all recorded events."""
         from ...model.run import lifecycle
         from ...model.run.events import HostLost
+        from ...model.spec import Restart
         from .run_progress import Progress
 
         lives = self.lock.is_alive()  # read before the events: a controller writes its last event before it releases the lock
         progress = Progress(self)
         cluster = progress.read()
         if not cluster.is_over and not lives:
-            # The controller died without a verdict; its agents have ended with it, and the tasks with them.
+            # The controller died without a verdict; its agents have ended with it, and the tasks with them. No attempt follows.
+            cluster = dataclasses.replace(cluster, policy=dataclasses.replace(cluster.policy, restart=Restart()))
             for host in dict.fromkeys(task.host for task in cluster.tasks.values()):
                 cluster, _ = lifecycle.step(cluster, HostLost(host, "its controller died", progress.at))
         return cluster

@@ -61,7 +61,7 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
             return event.reason or None
         case events.Planned() if before.awaits_plan and not after.awaits_plan:
             return _describe_plan(after)
-        case _ if not after.tasks:
+        case _ if not after.tasks or (after.awaits_plan and after.attempt != before.attempt):
             return None  # the report says why the run has ended
     if not before.is_over and before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
         return _describe_ending(after)
@@ -124,6 +124,8 @@ def _describe_restart(before: Cluster, after: Cluster) -> str:
     count = "does not count against --max-restarts" if last.free else f"restart {spent} of {after.policy.restart.max}"
     first = _find_other_cause(before, after)
     why = f", first cause: {headline(first)}" if first else ""
+    if before.ending is None and last.cause is not None:  # all tasks are gone at once: no line has said why
+        why = f": {headline(last.cause)}"
     return f"attempt {last.attempt} ended after {took}{why}; starting again{pause} ({count})"
 
 

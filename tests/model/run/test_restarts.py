@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import BROKEN
 from orchestrator.model.run import deadlines, restarts
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
@@ -419,6 +420,64 @@ def test_the_limit_of_the_run_counts_from_before_its_hosts_were_reached() -> Non
     assert deadlines.next_deadline(cluster) == 130.0
     cluster, _ = lc.step(cluster, ev.Planned(1, WORKERS, 120.0))
     assert deadlines.next_deadline(cluster) == 130.0
+
+
+# --- hosts that are lost -------------------------------------------------------------------------
+
+AGAIN = Restart(max=2, backoff_s=10.0, lost_host="retry")
+MOVED = {"worker-0": "a", "worker-1": "c", "worker-2": "c"}
+
+
+def lose(life: Life) -> Life:
+    """The second host is lost, and the task on the first ends."""
+    return life.happen(ev.HostLost("b", "silent", life.now)).sweep()
+
+
+def test_a_lost_host_ends_the_run_unless_another_attempt_is_asked_for() -> None:
+    assert lose(Life(Restart(max=2)).start()).cluster.verdict is not None
+    life = lose(Life(AGAIN).start())
+    assert (life.cluster.phase, [past.attempt for past in life.cluster.past]) == (Phase.RESTARTING, [1])
+    none_left = lose(Life(replace(AGAIN, max=0)).start()).cluster.verdict
+    assert none_left is not None
+    assert (none_left.outcome, none_left.exit_code) == (Outcome.BROKEN, BROKEN)
+
+
+@pytest.mark.parametrize("tasks", [WORKERS, MOVED, {"worker-0": "a"}], ids=["same hosts", "another host, one more task", "one task fewer"])
+def test_the_attempt_after_a_lost_host_has_a_plan_of_its_own(tasks: dict[str, str]) -> None:
+    life = lose(Life(AGAIN).start()).wait()
+    assert life.did[-1] == ev.MakePlan(2)
+    assert (life.cluster.attempt, life.cluster.phase) == (2, Phase.ALLOCATING)
+    life.happen(ev.HostsAwaited("queued", life.now), ev.Allocated(2, ("a",), life.now), ev.Planned(2, tasks, life.now))
+    assert life.did[-1] == ev.StartAttempt(2, tuple(tasks))
+    assert {name: (task.host, task.attempt) for name, task in life.cluster.tasks.items()} == {name: (tasks[name], 2) for name in tasks}
+    life.start()
+    assert life.cluster.phase is Phase.RUNNING
+    for name in tasks:
+        life.end(name, 0)
+        life.happen(ev.TaskSwept(name, 2, life.now))
+    verdict = life.cluster.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.attempt, verdict.started_at) == (Outcome.SUCCEEDED, 2, 100.0)
+
+
+def test_hosts_that_are_not_there_yet_after_a_loss_are_tried_again_as_often_as_the_limit_allows() -> None:
+    life = lose(Life(AGAIN).start()).wait()
+    gone = ev.NotPlanned("host b cannot be reached", BROKEN, life.now)
+    life.happen(gone)
+    assert (life.cluster.phase, life.cluster.needs_hosts) == (Phase.RESTARTING, True)
+    life.wait()
+    assert life.did[-1] == ev.MakePlan(3)
+    life.happen(ev.HostLost("b", "its agent has ended", life.now))
+    verdict = life.cluster.verdict
+    assert verdict is not None
+    assert (verdict.outcome, len(verdict.past)) == (Outcome.BROKEN, 2)
+
+
+def test_a_wait_for_hosts_after_a_loss_ends_when_the_user_asks() -> None:
+    life = lose(Life(AGAIN).start()).wait()
+    verdict = life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now)).cluster.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 130)
 
 
 # --- being told --------------------------------------------------------------------------------

@@ -89,3 +89,11 @@ def test_a_failure_that_is_about_a_peer_says_whom_it_has_lost() -> None:
     text = told(cluster(grace_s=0), exited("worker-1", 1, failure=lost("2", 109.0)))
     lost_it = "worker-1 has failed (exit code 1): it lost worker-2 (it stopped sending heartbeats)"
     assert text == f"{lost_it}; stopping worker-0, worker-2 (SIGKILL)"
+
+
+def test_a_loss_of_all_tasks_at_once_says_why_the_attempt_has_ended() -> None:
+    state = begun(Policy("multi_worker_mirrored", restart=Restart(max=1, lost_host="retry")), {"worker-0": "b"})
+    lost_host = events.HostLost("b", "its agent was killed", 103.0)
+    assert (
+        told(state, lost_host) == "attempt 1 ended after 3.0 s: lost host b: its agent was killed; starting again at once (restart 1 of 1)"
+    )

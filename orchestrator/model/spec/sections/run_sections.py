@@ -94,6 +94,11 @@ class Restart:
         "End the run after this many attempts in a row without progress, even if restarts are left. 0: never. "
         "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
     )
+    lost_host: Literal["end", "retry"] = setting(
+        "end",
+        "What follows the loss of a host. end: the run ends; retry: the whole cluster starts again, on hosts that orch gets and reaches "
+        "anew, as one of the restarts that max allows.",
+    )
     progress_s: float = setting(
         600.0, "An attempt that neither reports nor saves counts as progress if the attempt lasts this many seconds."
     )
