@@ -21,7 +21,7 @@ from typing import get_type_hints
 
 import pytest
 
-from orchestrator import backends
+from orchestrator import __version__, backends
 from orchestrator.model.spec import BACKENDS
 from orchestrator.model.spec.sections.task_sections import TaskDevices
 from orchestrator.model.strategies import STRATEGIES
@@ -698,3 +698,12 @@ def test_a_relative_import_in_a_package_starts_at_the_package() -> None:
 def test_sizes_leave_docstrings_out() -> None:
     source = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
     assert [(what, lines) for what, lines, _, _ in sizes("m", source)] == [("m", 6), ("m.f", 2)]
+
+
+def test_the_changelog_is_a_page_of_releases_of_which_this_one_is_the_newest() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## (.*) \(\d{4}-\d\d-\d\d\)$", text, re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == __version__
+    # A merge by union brings back what another branch still has: keep the page, and say in its words what is new.
+    assert len(text.splitlines()) < 60, "CHANGELOG.md says what a release is for a user, and not each change on the way there"
