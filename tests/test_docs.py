@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from orchestrator.cli.explanations import explanations
 from orchestrator.model.cause import remedies
 from orchestrator.model.run import not_finite
 from orchestrator.record.text import report
+from tests import tfrecords
 from tests.conftest import ROOT, Orch
 
 DOCUMENTS = sorted(path for where in (".", "docs", "examples", "benchmarks") for path in (ROOT / where).glob("*.md"))
@@ -25,6 +27,19 @@ OWN_VARIABLES = {
     *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE"),
 }
 """What one process of orch tells another one by."""
+TUTORIAL = ROOT / "docs/tutorial.md"
+"""tests/real/test_tutorial.py types its commands."""
+NOT_RUN = {
+    r"make |pip install|pip uninstall|python -m pip ": "it installs, or is a target of make that the CI runs or that takes minutes",
+    r"python (-m (pytest|benchmarks)|examples/)|cd examples/testing|pytest": "a test or an example, which other tests run",
+    r"tensorboard ": "it serves until it is ended",
+    r"rm -r ": "it removes the files of a user",
+    r"echo ": "a command of the shell",
+    r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",
+    r"orch (stacks|restart)": "it needs a run that goes on: tests/cli/test_stacks.py, tests/test_restarts.py",
+    r"orch placement": "it needs a log of TensorFlow: tests/cli/test_placement.py",
+}
+"""Commands of the documents that are not run here, and why. Those of orch are parsed."""
 SPECS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in DOCUMENTS
@@ -63,10 +78,26 @@ def check_command_line(line: str) -> None:
     try:
         # orch's own settings: Click keeps the help option that a command's first context gives it, for all tests of this process.
         command.make_context(words[0], words[1:], **cli.orch.context_settings)
-    except click.exceptions.Exit:  # --help
+    except (click.exceptions.Exit, click.exceptions.NoArgsIsHelpError):  # --help, and a group
         pass
     except click.ClickException as error:
         pytest.fail(f"{line}: {error.format_message()}")
+
+
+@pytest.fixture(scope="module")
+def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as the documents mean it: scripts, data, the examples, and a run of two workers that has ended."""
+    place = tmp_path_factory.mktemp("documents")
+    for name in ("train.py", "download.py"):
+        (place / name).write_text("print('loss')\n")
+    (place / "hosts").write_text("hostA slots=2\nhostB:2\n")
+    (place / "data").mkdir()
+    for number in range(4):
+        tfrecords.write(place / "data" / f"{number}.tfrecord", [b"digits"] * 256)
+    (place / "examples").symlink_to(ROOT / "examples")
+    command = [sys.executable, "-m", "orchestrator", "up", "train.py", "-n", "2", "-q", "--set", "preload=[]"]
+    subprocess.run(command, cwd=place, check=True, capture_output=True)
+    return place
 
 
 def anchors(path: Path) -> set[str]:
@@ -91,12 +122,34 @@ def test_a_spec_that_is_shown_is_one(orch: Orch, tmp_path: Path, spec: str) -> N
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_command_that_is_shown_can_be_typed(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_that_is_shown_can_be_run(path: Path, orch: Orch, tmp_path: Path, a_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the page, in a directory with a script, data and a run that has ended. Nothing is started: up is --dry-run."""
+    lines = re.findall(r"^\s*\$ (.*)$", path.read_text(), re.MULTILINE)
+    commands_shown = [line.strip() for shown in lines for line in re.split(r" && |; ", shown.partition(" #")[0])]
+    if any(line.startswith("orch ") for line in commands_shown) and path != TUTORIAL:
+        shutil.copytree(a_run, tmp_path, dirs_exist_ok=True, symlinks=True)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for line in commands_shown if path != TUTORIAL else ():
+        if not any(re.match(pattern, line) for pattern in NOT_RUN):
+            assert line.startswith("orch "), f"{line}: neither run nor in NOT_RUN"
+            words = shlex.split(line)[1:]
+            words[1:1] = ["--dry-run"] if words[0] == "up" and "--dry-run" not in words else []
+            orch.in_process(*words, check=0)
+        elif line.startswith("orch "):
+            check_command_line(line)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_command_in_a_sentence_can_be_typed(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # where no orch.yaml is
-    for lines in re.findall(r"^\s*\$ (.*)$", path.read_text(), re.MULTILINE):
-        for line in re.split(r" && |; ", lines):
-            if line.startswith("orch "):
-                check_command_line(line)
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for line in re.findall(r"(?<!`)`(orch [a-z][^`…]*)`", text):
+        is_partial = re.search(r" \[?[A-Z]{3,}|\w\|\w| --?[a-z-]+$", line)  # a placeholder, or an option without its value
+        name, *rest = line.split()[1:]
+        assert name in {*COMMANDS_ALONE, *cli.HABITS, "help", "warm"}, line
+        if rest and name not in cli.HABITS and not is_partial:
+            check_command_line(line)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
