@@ -36,9 +36,10 @@ from worker.machine.clock import now
 from worker.values.fast_dataclass import dataclass
 
 from . import end_process
-from .backends import Request, load
+from .backends import Request, load, warm_auto
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
+from .model.run.events import RunNoted, TemplateReady
 from .record.storage.run_directory import RunDir
 from .record.storage.run_store import cannot_keep
 from .record.text import timeline
@@ -86,12 +87,25 @@ def run(rundir: RunDir, request: Request, viewer: Messages, *, handles_signals: 
         error = _in_words(rundir, reason)
         outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
         verdict = Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))
+    _keep_imports(rundir, request, supervisor.cluster, viewer)
     if rundir.is_gone:
         verdict = _without_record(rundir, verdict)
     else:
         _write_verdict(rundir, verdict, supervisor.cluster)
     rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
     return Ended(rundir, supervisor.cluster, verdict, error)
+
+
+def _keep_imports(rundir: RunDir, request: Request, cluster: Cluster, viewer: Messages) -> None:
+    """Keep for the next run what this machine has imported for this one, if the user wants this always."""
+    if not warm_auto.is_wanted(os.environ) or rundir.is_gone:
+        return
+    here = {host.name for host in request.hosts if host.is_here}
+    with contextlib.suppress(OSError):
+        events = rundir.read_events(milestones=True)
+        has_imported = any(isinstance(event, TemplateReady) and event.host in here and event.seconds for event in events)
+        if has_imported and (text := warm_auto.keep(request.run.spec, rundir.path / "spec.yaml", os.environ)):
+            viewer.on_event(cluster, cluster, RunNoted(text, now()))
 
 
 async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None) -> Verdict:

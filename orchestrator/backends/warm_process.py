@@ -63,6 +63,16 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
     return {**_complete(_start(python, imports, idle_s, import_s)), "was_running": False, "replaced": replaced}
 
 
+def fits(python: str, imports: Imports) -> bool:
+    """Whether a warm process is there that a run with these imports would use."""
+    if not warm_socket.is_there(os.environ):
+        return False
+    with contextlib.suppress(OrchError):
+        answer = _request("compare", describe_request(python, imports.preload, imports.cwd, imports.env))
+        return answer is not None and answer["refused"] is None
+    return False
+
+
 def stop() -> dict[str, Any]:
     """End the process; by SIGKILL if it does not answer. Raises `OrchError`."""
     try:

@@ -51,7 +51,7 @@ class PooledRun:
 
     def __init__(self, session: Session, key: str, spec: ClusterSpec, env: Mapping[str, str]) -> None:
         self.session, self.key, self.spec = session, key, spec
-        self.environment = {**env, "XDG_RUNTIME_DIR": str(session.path)}
+        self.environment = {**env, **session.runtime}
         """The environment in which the run was started."""
         self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
         """The variables that the spec sets; the environment of a test does not change them."""
@@ -195,7 +195,7 @@ def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool) -> Po
     Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
     """
     env = environment()
-    spec = _spec(keywords, str(session.path))
+    spec = _spec(keywords, str(session.path), session.log_level)
     key = json.dumps([to_document(spec), sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",)))])
     with session.mutex:
         runs = runs_of(session)
@@ -258,10 +258,9 @@ def find_mistakes(keywords: Mapping[str, Any], where: str, *, for_cluster: bool)
     return ""
 
 
-def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:
+def _spec(keywords: Mapping[str, Any], workdir: str, env: Mapping[str, str] = {}) -> ClusterSpec:
     """The spec that the keywords mean. Raises `UsageError` for settings about servers that a task of a script starts, and no resident."""
-    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
-    given = {"preload": ["tensorflow"], "name": "test", **keywords, "env": {"TF_CPP_MIN_LOG_LEVEL": level, **(keywords.get("env") or {})}}
+    given = {"preload": ["tensorflow"], "name": "test", **keywords, "env": {**env, **(keywords.get("env") or {})}}
     script = os.path.abspath(resident.__file__)
     # Each fork goes to the test's own directory.
     spec = read_spec(None, {**given, "python": sys.executable, "script": script, "workdir": workdir})

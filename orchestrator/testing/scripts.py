@@ -42,12 +42,12 @@ def run_script(
     runs and clusters of this process. Raises `SpecError` for wrong settings. A run that fails raises nothing: the result says how it ended.
     """
     session = Session.get()
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(env or {})}
+    quiet = {**session.log_level, **(env or {})}
     spec = read_spec(os.fspath(script), {"timeout": timeout, "preload": ["tensorflow"], **settings, "args": list(args), "env": quiet})
     surroundings = environment()
     if spec.preload:
         session.warm_up({**surroundings, **spec.env})
-    with start(spec, home, {**surroundings, "XDG_RUNTIME_DIR": str(session.path)}) as run:
+    with start(spec, home, {**surroundings, **session.runtime}) as run:
         for line in run.lines():
             print(f"[{line.task}] {line.text}")
         result = run.wait()

@@ -36,6 +36,7 @@ IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
 IDLE_S = 1e6
 """How long the process that has imported TensorFlow waits for the next cluster."""
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _PREFIX = "orch-testing-"
 
 
@@ -77,6 +78,7 @@ class Session:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._warm: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self._level: dict[str, str] | None = None
 
     @classmethod
     def get(cls) -> Session:
@@ -95,9 +97,10 @@ class Session:
     def warm_up(self, env: Mapping[str, str]) -> None:
         """Start the process that imports TensorFlow, unless it runs, and wait for the import. `env`: the environment of the tasks.
 
-        Raises `OrchError` with the output of an import that has failed.
+        If the user has a warm process that fits (`orch warm`), there is nothing to start. Raises `OrchError` with the output of an import
+        that has failed.
         """
-        if self._warm is not None:
+        if self._warm is not None or self._users_fits(env):
             return
         directory = self.path / "orch"  # where a controller with this path as XDG_RUNTIME_DIR finds the process
         directory.mkdir(mode=0o700)
@@ -109,6 +112,24 @@ class Session:
         os.close(lifeline)
         with os.fdopen(report):
             warm_process.await_imports(report, path, "importing tensorflow", IMPORT_S, sys.executable)
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """The variable by which a run finds the process that has imported TensorFlow. Without the variable it finds the user's."""
+        return {"XDG_RUNTIME_DIR": str(self.path)} if self._warm is not None else {}
+
+    @property
+    def log_level(self) -> dict[str, str]:
+        """The level at which TensorFlow's C++ logs in a test: the shell's, or that of the user's warm process, or else errors alone."""
+        if LEVEL in os.environ:
+            return {LEVEL: os.environ[LEVEL]}
+        if self._level is None:
+            quiet = {LEVEL: "2"}
+            self._level = {} if not self._users_fits(quiet) and self._users_fits({}) else quiet
+        return self._level
+
+    def _users_fits(self, env: Mapping[str, str]) -> bool:
+        return warm_process.fits(sys.executable, Imports(("tensorflow",), env, os.getcwd()))
 
     # --- messages ----------------------------------------------------------------------------------
 
@@ -189,7 +210,8 @@ class Session:
 
 def environment() -> dict[str, str]:
     """The environment for orch's own processes: without what makes coverage.py measure each Python process (``patch = subprocess``)."""
-    return {name: value for name, value in os.environ.items() if name not in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")}
+    ours = {name: value for name, value in os.environ.items() if name not in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")}
+    return {**ours, "ORCH_WARM": "off"}  # a session has a warm process of its own
 
 
 def coverage_of_tasks() -> dict[str, str]:

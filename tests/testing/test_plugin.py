@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -115,6 +116,43 @@ def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) ->
         assert re.search(rf"^test_{number}.py::test_that_would_pass: .*{re.escape(said)}", done.out, re.MULTILINE), done
     assert f"3 tests collected, {len(WRONG)} errors" in done.out, done
     assert "plugin.py" not in done.out, done
+
+
+# --- the user's own warm process ----------------------------------------------------------------
+
+USES_WARM = """
+    import os
+    import pytest
+
+
+    @pytest.mark.orch(workers=2)
+    def test_cluster(orch_cluster):
+        assert len(set(orch_cluster.run(os.getpid).values())) == 2
+
+
+    def test_script(orch_run, tmp_path):
+        (tmp_path / "train.py").write_text("import tensorflow")
+        assert orch_run("train.py").exit_code == 0
+"""
+
+
+def test_clusters_and_scripts_are_forked_from_the_warm_process_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    env = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(ROOT)}
+
+    def warm(word: str) -> dict[str, Any]:
+        words = [sys.executable, "-m", "orchestrator", "warm", word, "--json"]
+        done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **env}, check=True, stdout=subprocess.PIPE, timeout=250)
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+    write(tmp_path, test_warm=USES_WARM)
+    warm("start")
+    try:
+        done = run_pytest(tmp_path, "-q", env=env)
+        assert "2 passed" in done.out, done
+        assert warm("status")["uses"] == 2
+    finally:
+        warm("stop")
 
 
 # --- one run of many tests ---------------------------------------------------------------------
@@ -226,11 +264,11 @@ TESTS = """
         lambda c: c.run(step.twice, threading.Lock()),
         lambda c: c["worker-7"].kill(),
         lambda c: c.run(step.twice, 4, on="worker-7"),
-        lambda c: c.partition("worker-0", "worker-0"),
+        lambda c: c.wait_for("worker-0"),
         lambda c: testing.cluster(wrokers=1).__enter__(),
         lambda c: orchestrator.launch("train.py", workers=0),
         lambda c: testing.barrier(),
-    ], ids=["unsendable", "no_task", "nowhere", "uncut", "typo", "nothing", "barrier"])
+    ], ids=["unsendable", "no_task", "nowhere", "nothing_awaited", "typo", "nothing", "barrier"])
     def test_mistake(orch_cluster, mistake):
         mistake(orch_cluster)
 
@@ -385,7 +423,7 @@ MISTAKES = {
     "unsendable": "argument 1 (a lock) cannot be sent to a task",
     "no_task": "the cluster has no task 'worker-7'; the tasks are worker-0",
     "nowhere": "the cluster has no task 'worker-7'; the tasks are worker-0",
-    "uncut": "the tasks share the network of this machine",
+    "nothing_awaited": "wait_for needs report= or log=",
     "typo": "unknown keyword 'wrokers' (did you mean 'workers'?)",
     "nothing": "must be at least 1, not 0",
     "barrier": "barrier() is for functions that a cluster runs in its tasks",
