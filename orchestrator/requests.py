@@ -20,7 +20,7 @@ from .errors import TERMINATED, UsageError
 from .model.run import restarts
 from .model.run.cluster import Phase
 from .record.storage.run_directory import RunDir
-from .record.storage.run_store import NO_TASKS_YET
+from .record.storage.run_store import no_tasks_yet
 
 if TYPE_CHECKING:  # a program that only asks has no supervisor
     from .supervision.supervisor import Supervisor
@@ -51,7 +51,7 @@ def ask_restart(rundir: RunDir) -> int:
     """Ask for a restart of all tasks. Returns the number of the attempt that ends. Raises `UsageError` if no other attempt can follow."""
     cluster = rundir.read_cluster()
     if cluster.awaits_plan and rundir.lock.is_alive():
-        raise UsageError(f"{rundir.run_id} has {NO_TASKS_YET}")
+        raise UsageError(f"{rundir.run_id} has {no_tasks_yet(rundir)}")
     is_ending = cluster.is_over or (cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster))
     if is_ending and rundir.lock.is_alive():  # also while only its output is still fetched
         raise UsageError(f"{rundir.run_id} is ending and cannot start again; orch up starts a new run")

@@ -11,6 +11,7 @@ import time
 import click
 
 from ..errors import BROKEN, USAGE
+from ..model.run.cluster import Phase
 from ..record.output.follower import Follower
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Progress
@@ -50,12 +51,13 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
 
 
 def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> int:
-    """Returns 0 when all tasks have started, or the code of a controller that has ended before."""
+    """Returns 0 when all tasks have started or hosts are waited for, or the code of a controller that has ended before."""
     messages, progress = Follower(run.path / "controller.log"), Progress(run)
     while True:
         code = process.poll()  # before the files are read: an ended controller writes no more
         cluster = progress.read()
-        has_started = bool(cluster.tasks) and all(task.pid is not None for task in cluster.members)
+        waits_for_hosts = cluster.phase is Phase.ALLOCATING and bool(cluster.waiting)  # an engine may let the run wait for hours
+        has_started = waits_for_hosts or (bool(cluster.tasks) and all(task.pid is not None for task in cluster.members))
         if not quiet or (code and not has_started):
             with contextlib.suppress(OSError):  # as in `say`
                 click.echo(b"".join(messages.read_present()), nl=False, err=True)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.live import PATIENCE_S, PRELUDE, LiveRun, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "from tests.backends import crate; crate.register(); from orchestrator.cli import main; main()"
 ENTER = r"""#!/bin/sh
 export CRATE="$1" TMPDIR="$(dirname "$0")/$1.tmp"
@@ -131,6 +132,27 @@ def test_a_wait_for_hosts_ends_as_a_run_does_and_withdraws_the_request(yard: Pat
     assert asked(yard) == ["asked for", "given back"]
     ended = json.loads(orch(yard, "ps", "--json").stdout)
     assert (ended["state"], ended["phase"], ended["tasks"]) == ("timed_out" if how == "timeout" else "cancelled", "done", [])
+
+
+def test_a_detached_run_waits_for_hosts_by_itself(yard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (yard / "queue").write_text(QUEUE)
+    (yard / "sitecustomize.py").write_text("from tests.backends import crate\ncrate.register()\n")  # for the controller's own process
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(yard), str(ROOT))))
+    assert QUEUE in orch(yard, "up", "-d").stderr
+    assert f"has no tasks yet: {QUEUE}" in orch(yard, "logs", check=2).stderr
+    assert "cancelled" in orch(yard, "down").stdout
+    assert asked(yard) == ["asked for", "given back"]
+
+
+def test_down_cancels_what_a_dead_controller_has_asked_for(yard: Path) -> None:
+    (yard / "queue").write_text(QUEUE)
+    up = Up(yard)
+    up.wait_for(QUEUE)
+    up.process.kill()
+    up.end(-signal.SIGKILL)
+    assert json.loads(orch(yard, "ps", "--json").stdout)["state"] == "lost"
+    assert "the crates were emptied" in orch(yard, "down").stdout
+    assert asked(yard) == ["asked for", "cancelled"]
 
 
 def test_an_engine_that_refuses_ends_the_run_in_its_words(yard: Path) -> None:

@@ -24,7 +24,7 @@ from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import NO_TASKS_YET, check_attempt, find_run, plan_of
+from ...record.storage.run_store import check_attempt, find_run, no_tasks_yet, plan_of
 from ...record.text.console import Sink
 from .. import completion
 from ..options import color_options, home_option, only_tasks
@@ -89,7 +89,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
 def _await_plan(run: RunDir) -> None:
     """Returns when the run has a plan, or has ended."""
     if run.lock.is_alive() and run.read_plan() is None:
-        click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
+        click.echo(f"orch: {run.run_id} has {no_tasks_yet(run)}; waiting for them", err=True)
         while run.lock.is_alive() and run.read_plan() is None:
             time.sleep(POLL_S)
 

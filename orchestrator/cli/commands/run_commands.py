@@ -15,7 +15,7 @@ from ...backends import Cleanup, RunFacts, load
 from ...errors import DEADLINE, OrchError
 from ...model.run.cluster import Cluster, Phase
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import NO_TASKS_YET, find_run, list_runs
+from ...record.storage.run_store import find_run, list_runs, no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome
@@ -186,7 +186,7 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
         cluster = cluster or run.read_cluster()
         if cluster.awaits_plan:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
-            return f"{run.run_id}: running; {again}has {f'no tasks yet: {cluster.waiting}' if cluster.waiting else NO_TASKS_YET}"
+            return f"{run.run_id}: running; {again}has {no_tasks_yet(run)}"
         phase = "" if cluster.phase is Phase.RUNNING else f" ({cluster.phase.value})"
         return f"{run.run_id}: running{phase} since {describe_moment(cluster.started_at)}"
     if verdict := run.read_verdict():

@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # see run_directory.py
 
 RESERVE_BYTES = 32 * 1024
 """Kept free, so that `result.json` can be written when the disk is full."""
-NO_TASKS_YET = "no tasks yet: its hosts are being reached"
-"""Of a run that says nothing more about what it waits for."""
 
 
 def create_run(home: Path, run_id: str) -> RunDir:
@@ -79,12 +77,17 @@ def _named(runs: Sequence[RunDir]) -> str:
     return few([run.run_id for run in reversed(runs)])
 
 
+def no_tasks_yet(run: RunDir) -> str:
+    """The words for a run that goes on and has no tasks: why it has none."""
+    return f"no tasks yet: {run.read_cluster().waiting or 'its hosts are being reached'}"
+
+
 def plan_of(run: RunDir) -> Plan:
     """The plan of a run. Raises `UsageError` if the run has no plan yet, `OrchError` if the run ended without a plan."""
     lives = run.lock.is_alive()  # read first: the run may get its plan, or end, at any moment
     planned = run.read_plan()
     if planned is None and lives:
-        raise UsageError(f"{run.run_id} has {NO_TASKS_YET}")
+        raise UsageError(f"{run.run_id} has {no_tasks_yet(run)}")
     if planned is None:
         raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
     return planned
