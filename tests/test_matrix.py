@@ -49,10 +49,13 @@ def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     assert titles.startswith("| Python | TensorFlow | Keras | warm start |")
     assert [row for row in rows if row.startswith("| 3.13.0 |")] == ["| 3.13.0 | 2.21.0 | 3.15.1 | ok | - | FAILED |" + " - |" * 7]
     assert rows[0].startswith("| 3.10, lowest click, psutil, PyYAML | 2.16 |  | - |")
+    assert table.read(readme.read_text()) == found, "so a new clone keeps what others have run"
 
 
 def test_a_check_that_is_left_out_keeps_what_it_has_found_with_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(table, "README", tmp_path / "README.md")
+    table.README.write_text("")
     table.keep(NEWEST, {"date": "1", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.FAILED}})
     table.keep(NEWEST, {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"killed": table.OK}})
     assert table.load() == {NEWEST.name: {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.OK}}}

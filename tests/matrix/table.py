@@ -21,7 +21,24 @@ Results = dict[str, dict[str, Any]]
 
 
 def load() -> Results:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    """What was found so far; in a new clone, what the table says."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else read(README.read_text())
+
+
+def read(text: str, cells: tuple[Cell, ...] = CELLS) -> Results:
+    """The results that a README's table shows, all with its last date; none if the table is of other cells."""
+    lines = text.partition("<!-- written by `make matrix` -->\n")[2].partition("<!-- end of")[0].splitlines()
+    when = next((line.partition(";")[0].split()[-1] for line in lines if line.startswith("Run ")), "")
+    table = [[word.strip() for word in line.strip("| ").split("|")] for line in lines if line.startswith("|")]
+    rows = table[2:] if len(table) == len(cells) + 2 else []
+    found: Results = {}
+    for cell, row in zip(cells, rows, strict=False):
+        python, tensorflow, keras, *words = row
+        checks = {title: word for title, word in zip(table[0][3:], words, strict=True) if word != NOT_RUN}
+        versions = {"python": python.partition(",")[0], "tensorflow": tensorflow, "keras": keras}
+        if checks:
+            found[cell.name] = {"date": when, "versions": versions, "checks": checks}
+    return found
 
 
 def keep(cell: Cell, result: dict[str, Any]) -> None:
