@@ -32,7 +32,7 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test hosts lint types format docs links dist pictures figures bench judge chaos matrix corners clean
+.PHONY: help demo test hosts lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
 .NOTPARALLEL:
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make docs     the pages of docs/ as a site: build/docs/index.html; a link or an anchor that leads nowhere is an error'
 	@echo 'make links    the links of the pages to other sites: needs the Internet'
+	@echo 'make man      the man page, from the tree of commands: build/orch.1'
 	@echo 'make dist     the release: wheel and source distribution in dist/, checked, and tried in an empty environment'
 	@echo 'make pictures the runs that README.md shows; make figures: its table of seconds, in some three minutes'
 	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
@@ -104,6 +105,9 @@ dist: $(DIST_READY)
 	@$(BIN)/python -m build --quiet --no-isolation --outdir dist .
 	@$(BIN)/python -m twine check --strict dist/*
 	@$(BIN)/python -m tests.trial dist
+
+man: $(READY)
+	@mkdir -p build && $(BIN)/python docs/make_man.py > build/orch.1 && echo 'build/orch.1: read it with man -l build/orch.1'
 
 pictures: $(READY)
 	@$(BIN)/python -m tests.pictures

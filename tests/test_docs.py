@@ -166,6 +166,18 @@ def test_files_that_are_named_exist(path: Path) -> None:
     assert [file for file in named if not (ROOT / file).exists()] == []
 
 
+def test_the_man_page_has_every_command_and_option() -> None:
+    page = subprocess.run([sys.executable, ROOT / "docs/make_man.py"], check=True, capture_output=True, text=True).stdout
+    assert re.findall(r"^\.SS orch (\S+)", page, re.MULTILINE) == [
+        name for name in cli.COMMANDS for _ in range(1 + len(getattr(cli.orch.get_command(click.Context(cli.orch), name), "commands", ())))
+    ]
+    assert r"\-\-max\-restarts" in page
+    if shutil.which("groff") is not None:
+        shown = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-P-cbou"], input=page, check=True, capture_output=True, text=True)
+        assert shown.stderr == ""
+        assert "orch up train.py --workers 4 -- --epochs 5" in shown.stdout
+
+
 def test_the_reference_is_what_the_code_says() -> None:
     made = subprocess.run([sys.executable, ROOT / "docs/make_reference.py"], check=True, capture_output=True, text=True).stdout
     assert (ROOT / "docs/reference.md").read_text() == made, "python docs/make_reference.py > docs/reference.md"
