@@ -20,6 +20,7 @@ from .errors import TERMINATED, UsageError
 from .model.run import restarts
 from .model.run.cluster import Phase
 from .record.storage.run_directory import RunDir
+from .record.storage.run_progress import read_cluster
 from .record.storage.run_store import no_tasks_yet
 
 if TYPE_CHECKING:  # a program that only asks has no supervisor
@@ -49,7 +50,7 @@ def ask_running(rundir: RunDir, what: str, **more: object) -> None:
 
 def ask_restart(rundir: RunDir) -> int:
     """Ask for a restart of all tasks. Returns the number of the attempt that ends. Raises `UsageError` if no other attempt can follow."""
-    cluster = rundir.read_cluster()
+    cluster = read_cluster(rundir)
     if cluster.awaits_plan and rundir.lock.is_alive():
         raise UsageError(f"{rundir.run_id} has {no_tasks_yet(rundir)}")
     is_ending = cluster.is_over or (cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster))

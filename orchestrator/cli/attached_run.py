@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from worker.protocol.task_id import PREPARE
 
@@ -19,13 +17,13 @@ from ..model.strategies import named
 from ..record.storage.run_store import discard
 from ..signals import hold_signals
 from ..starting import create, request_for
-from .options import only_tasks
+from .options import ViewOptions, only_tasks
 
 
-def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
-    """Runs `spec` once. `shown`: the values of `options.view_options`. Returns the exit code."""
+def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, as_json: bool) -> int:
+    """Runs `spec` once. Returns the exit code."""
     tasks = [str(task) for task in task_ids(spec.counts)]
-    only = only_tasks(shown["only"], tasks)
+    only = only_tasks(shown.only, tasks)
     # Before there is a controller or a second thread, which would get the signals.
     blocked = hold_signals()
     try:
@@ -37,7 +35,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
     if detached:
         from . import detached_run  # imported only where it is needed: imports take time
 
-        return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
+        return detached_run.start(run, quiet=shown.quiet, as_json=as_json)
     request = request_for(run, spec)
     start_ahead(request.hosts, run.agent_log)  # after `create`: a spec that is refused starts nothing
     import_asyncio()
@@ -48,15 +46,15 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
     prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(request.hosts)] if spec.prepare.run else []
     view = LogView(
         [*tasks, *prepares],
-        color=wants_color(shown["color"]),
-        timestamps=shown["timestamps"],
-        fold=not shown["everything"],
-        shorten=not shown["everything"],
+        color=wants_color(shown.color),
+        timestamps=shown.timestamps,
+        fold=not shown.everything,
+        shorten=not shown.everything,
         only=only,
         behind=behind_the_chief(spec.counts, named(spec.strategy)),
     )
     try:
-        show = JsonLines(run) if as_json else Terminal(run, view, quiet=shown["quiet"], verbose=shown["verbose"])
+        show = JsonLines(run) if as_json else Terminal(run, view, quiet=shown.quiet, verbose=shown.verbose)
     except OrchError:
         discard(run)
         raise

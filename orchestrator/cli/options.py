@@ -9,10 +9,13 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import click
+
+from worker.values.fast_dataclass import dataclass
 
 from ..errors import UsageError
 from ..model.spec.durations import EXAMPLES, seconds_of
@@ -131,8 +134,25 @@ def _absolute(value: str) -> Path:
     return Path(os.path.abspath(value))
 
 
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """The values of `view_options`."""
+
+    only: tuple[str, ...]
+    quiet: bool
+    verbose: bool
+    timestamps: bool
+    color: Literal["auto", "always", "never"]
+    everything: bool
+
+    @classmethod
+    def of(cls, ctx: click.Context) -> ViewOptions:
+        """The values that this call has."""
+        return cls(**{field.name: ctx.params[field.name] for field in fields(cls)})
+
+
 def view_options(command: F) -> F:
-    """``--only --quiet --timestamps``, and `color_options`."""
+    """``--only --quiet --verbose --timestamps``, and `color_options`; see `ViewOptions`."""
     slowest = "Print at the end which phase of the start was the slowest."
     decorators = (
         click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),

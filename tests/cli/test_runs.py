@@ -27,6 +27,7 @@ from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.spec import ClusterSpec, HostSpec, SshSettings, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_lock import RunLock
+from orchestrator.record.storage.run_progress import read_cluster
 from orchestrator.record.storage.run_store import create_run, find_run
 from orchestrator.record.text import run_list
 from tests.conftest import Orch
@@ -505,7 +506,7 @@ def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, t
     script("import os, sys\nsys.exit(5 if os.environ['ORCH_TASK'] == 'worker-1' else 0)\n", "one.py")
     orch("up", "one.py", "-n", "3", check=5)
     run = find_run(tmp_path / ".orch", None)
-    cluster = run.read_cluster()
+    cluster = read_cluster(run)
     assert cluster is not None
     assert cluster.verdict is not None
     shown = ps(orch)

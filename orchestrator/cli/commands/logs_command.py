@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from datetime import time as datetime_time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from worker.machine.clock import now
 from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError, UsageError
 from ...model.slots import behind_the_chief
@@ -35,6 +36,21 @@ POLL_S = 0.1
 _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 
 
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The values of the options below."""
+
+    follow: bool
+    since: str | None
+    tail: int | None
+    grep: str | None
+    stream: str | None
+    attempt: int | None
+    color: Literal["auto", "always", "never"]
+    everything: bool
+    as_json: bool
+
+
 @click.command("logs")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=completion.runs_and_tasks)
 @home_option
@@ -46,7 +62,7 @@ _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
-def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
+def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
     """Show the output of the tasks of RUN (default: the latest run). TASK is a task such as worker-0, or a type such as worker.
 
     \b
@@ -56,26 +72,27 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
       orch logs worker --tail 20             the last 20 lines of each worker
       orch logs --since 10m --grep 'loss|Error'
     """
+    given = LogOptions(**values)
     run, wanted = _split(home, names)
-    if given["follow"]:
+    if given.follow:
         _await_plan(run)
     planned = plan_of(run)
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
-    check_attempt(run, given["attempt"])
-    since = None if given["since"] is None else KeptMarks(run, moment(given["since"], datetime.now().astimezone()))
-    as_json = given["as_json"]
+    check_attempt(run, given.attempt)
+    since = None if given.since is None else KeptMarks(run, moment(given.since, datetime.now().astimezone()))
+    as_json = given.as_json
     view = LogView(
         tasks,
-        color=not as_json and wants_color(given["color"]),
-        fold=not (given["everything"] or as_json),
-        grep=_pattern(given["grep"]),
+        color=not as_json and wants_color(given.color),
+        fold=not (given.everything or as_json),
+        grep=_pattern(given.grep),
         as_json=as_json,
         behind=() if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)),
     )
     output = _Output(run, [task for task in tasks if shown is None or task in shown], given, since, view)
     is_alive = True
-    while (output.show() or is_alive) and given["follow"]:
+    while (output.show() or is_alive) and given.follow:
         if not as_json:
             output.write(view.idle(now()))
         time.sleep(POLL_S)
@@ -140,16 +157,16 @@ class _Output:
     `since`: the output begins at this time, also in older attempts.
     """
 
-    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: KeptMarks | None, view: LogView) -> None:
-        self._run, self._asked, self._view = run, given["attempt"], view
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: LogOptions, since: KeptMarks | None, view: LogView) -> None:
+        self._run, self._asked, self._view = run, given.attempt, view
         self._sink = Sink(err_fd=1 if view.as_json else 2, encoding=sys.stdout.encoding)
-        self._follows: bool = given["follow"]
-        self._streams = (given["stream"],) if given["stream"] else STREAMS
+        self._follows: bool = given.follow
+        self._streams = (given.stream,) if given.stream else STREAMS
         newest = run.last_attempts()
         self._attempts: dict[str, int] = {}
         self._followers: dict[str, list[tuple[str, Follower]]] = {}
         for task in tasks:
-            self._open(task, given["attempt"] or self._first_attempt(task, newest.get(task, 1), since), given["tail"])
+            self._open(task, given.attempt or self._first_attempt(task, newest.get(task, 1), since), given.tail)
             if since is not None:
                 for stream, follower in self._followers[task]:
                     follower.offset = max(follower.offset, since.offset(task, self._attempts[task], stream))

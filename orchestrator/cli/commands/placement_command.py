@@ -9,6 +9,7 @@ import click
 
 from ...insight.placement import run_placement
 from ...record.storage.run_directory import RunDir
+from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import check_attempt, plan_of
 from .. import completion
 from ..options import only_tasks, run_argument
@@ -43,7 +44,7 @@ def placement_command(
     CPU, and variables that are used on another device than their own.
     """
     plan_of(run)  # a run without tasks has nothing to show
-    cluster = run.read_cluster()
+    cluster = read_cluster(run)
     check_attempt(run, attempt)
     shown = only_tasks(tasks, list(cluster.tasks))
     # A task that was restarted alone has a later attempt than the others.

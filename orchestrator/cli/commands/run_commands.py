@@ -15,6 +15,7 @@ from ...backends import Cleanup, RunFacts, load
 from ...errors import DEADLINE, OrchError
 from ...model.run.cluster import Cluster, Phase
 from ...record.storage.run_directory import RunDir
+from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import find_run, list_runs, no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
@@ -59,7 +60,7 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
             click.echo(run_list.table(runs) if runs else f"there is no run in {home}")
         return 0
     found = find_run(home, run)
-    cluster = found.read_cluster()
+    cluster = read_cluster(found)
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
         # A task is called `task` wherever orch writes JSON.
@@ -183,7 +184,7 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
 def _line(run: RunDir, cluster: Cluster | None = None) -> str:
     """`cluster`: its state, if the caller has read it."""
     if run.lock.is_alive():
-        cluster = cluster or run.read_cluster()
+        cluster = cluster or read_cluster(run)
         if cluster.awaits_plan:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
             return f"{run.run_id}: running; {again}has {no_tasks_yet(run)}"

@@ -16,6 +16,7 @@ from ...model.planning.plan import Plan
 from ...model.task_names import group_tasks
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
+from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import plan_of
 from ...record.text import stack_report
 from ...requests import ask_running
@@ -40,7 +41,7 @@ def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, a
       orch stacks --full      the stacks of all threads
       orch stacks --native    with C and C++ frames
     """
-    planned, cluster = plan_of(run), run.read_cluster()
+    planned, cluster = plan_of(run), read_cluster(run)
     shown = only_tasks(only, list(cluster.tasks))
     py_spy = _py_spy_for(planned) if native else ""
     new = stack_report.collect(run, planned, cluster, lambda: ask_running(run, "stacks"))

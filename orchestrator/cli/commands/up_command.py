@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..options import new_home_option, spec_options, view_options
+from ..options import ViewOptions, new_home_option, spec_options, view_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
 
@@ -48,4 +48,4 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         check_input(spec)
     from ..attached_run import start  # not for a help text: it imports asyncio
 
-    return start(home, spec, ctx.params, detached=detached, as_json=as_json)
+    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json)

@@ -10,15 +10,13 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 from worker.values.codec import ContractError, from_json, to_json
 
 from ...model.run.events import Event
 from .run_files import open_file
-
-if TYPE_CHECKING:
-    from .run_directory import RunDir
 
 
 def _name(cls: type[Any]) -> str:
@@ -39,8 +37,9 @@ _REPORT = b'{"event":"task_reported",'
 class EventReader:
     """Reads the events of a run as they are recorded."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run, self.offset = run, 0
+    def __init__(self, run: Path) -> None:
+        """`run`: the run's directory."""
+        self._path, self.offset = run / "events.jsonl", 0
         """`offset`: where the events begin that are still to be read, in bytes."""
 
     def new(self, *, milestones: bool = False) -> Iterator[Event]:
@@ -52,7 +51,7 @@ class EventReader:
                     yield from_json(cls, fields)
 
     def _new_lines(self) -> Iterator[bytes]:
-        with contextlib.suppress(FileNotFoundError), open_file(self._run.path / "events.jsonl") as file:
+        with contextlib.suppress(FileNotFoundError), open_file(self._path) as file:
             file.seek(self.offset)
             for line in file:
                 if line.endswith(b"\n"):  # otherwise the line is still being written

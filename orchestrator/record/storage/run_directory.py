@@ -44,7 +44,7 @@ from .run_lock import RunLock
 # Functions import the model: `orch up` makes the directory and starts its agent first, and imports the model meanwhile.
 if TYPE_CHECKING:
     from ...model.planning.plan import Plan
-    from ...model.run.cluster import Cluster, Verdict
+    from ...model.run.cluster import Verdict
     from ...model.run.events import Event
     from ...model.spec import ClusterSpec
 
@@ -253,24 +253,7 @@ class RunDir:
         """See `EventReader.new`."""
         from .event_log import EventReader
 
-        return EventReader(self).new(milestones=milestones)
-
-    def read_cluster(self) -> Cluster:
-        """The state of the run after all recorded events."""
-        from ...model.run import lifecycle
-        from ...model.run.events import HostLost
-        from ...model.spec import Restart
-        from .run_progress import Progress
-
-        lives = self.lock.is_alive()  # read before the events: a controller writes its last event before it releases the lock
-        progress = Progress(self)
-        cluster = progress.read()
-        if not cluster.is_over and not lives:
-            # The controller died without a verdict; its agents have ended with it, and the tasks with them. No attempt follows.
-            cluster = dataclasses.replace(cluster, policy=dataclasses.replace(cluster.policy, restart=Restart()))
-            for host in dict.fromkeys(task.host for task in cluster.tasks.values()):
-                cluster, _ = lifecycle.step(cluster, HostLost(host, "its controller died", progress.at))
-        return cluster
+        return EventReader(self.path).new(milestones=milestones)
 
 
 def _changed_at(path: str) -> float:

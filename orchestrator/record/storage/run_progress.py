@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 from worker.values.codec import Size, from_json, to_json
 from worker.values.fast_dataclass import dataclass
@@ -16,6 +17,8 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import OrchError
 from ...model.run import lifecycle
 from ...model.run.cluster import Cluster
+from ...model.run.events import HostLost
+from ...model.spec import Restart
 from .event_log import EventReader
 from .run_directory import RunDir
 from .run_files import read_file, size_of
@@ -58,7 +61,7 @@ class Progress:
     """Keeps the state of a run with the same `step` that the controller uses, while the run goes on."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run, self._events = run, EventReader(run)
+        self._run, self._events = run, EventReader(run.path)
         self.at = 0.0
         """The time of the last event."""
         self._cluster = self._begin() or Cluster()
@@ -77,3 +80,16 @@ class Progress:
                 self._events.offset, self.at = kept.size, kept.at
                 return kept.cluster
         return None
+
+
+def read_cluster(run: RunDir) -> Cluster:
+    """The state of a run after all recorded events."""
+    lives = run.lock.is_alive()  # read before the events: a controller writes its last event before it releases the lock
+    progress = Progress(run)
+    cluster = progress.read()
+    if not cluster.is_over and not lives:
+        # The controller died without a verdict; its agents have ended with it, and the tasks with them. No attempt follows.
+        cluster = replace(cluster, policy=replace(cluster.policy, restart=Restart()))
+        for host in dict.fromkeys(task.host for task in cluster.tasks.values()):
+            cluster, _ = lifecycle.step(cluster, HostLost(host, "its controller died", progress.at))
+    return cluster

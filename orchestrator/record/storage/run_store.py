@@ -79,7 +79,9 @@ def _named(runs: Sequence[RunDir]) -> str:
 
 def no_tasks_yet(run: RunDir) -> str:
     """The words for a run that goes on and has no tasks: why it has none."""
-    return f"no tasks yet: {run.read_cluster().waiting or 'its hosts are being reached'}"
+    from .run_progress import read_cluster  # a start has no use for it
+
+    return f"no tasks yet: {read_cluster(run).waiting or 'its hosts are being reached'}"
 
 
 def plan_of(run: RunDir) -> Plan:

@@ -11,6 +11,7 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ..lines import clean
+from ..storage.run_progress import read_cluster
 from .format import aligned, describe_moment, describe_seconds
 from .run_table import describe_report
 
@@ -54,7 +55,7 @@ def summarise(run: RunDir, now: float) -> RunSummary:
     try:
         known["state"] = state(run)
         known |= {"controller_pid": run.lock.controller_pid(), "result": run.read_result()}
-        cluster = run.read_cluster()
+        cluster = read_cluster(run)
         verdict = cluster.verdict
         known |= {"phase": cluster.phase.value, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
         known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}

@@ -22,6 +22,7 @@ from orchestrator.record.output.log_index import Marks
 from orchestrator.record.storage import run_directory
 from orchestrator.record.storage.event_log import EventReader
 from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_progress import read_cluster
 from orchestrator.record.storage.run_store import create_run, list_runs
 from tests.conftest import Orch, needs_git
 from tests.live import held_run
@@ -267,7 +268,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_lost(
         run.lock.wait()
 
     monkeypatch.setattr(EventReader, "new", read_and_end)
-    cluster = run.read_cluster()
+    cluster = read_cluster(run)
     assert cluster is not None
     assert cluster.tasks["worker-0"].state is not TaskState.LOST
 
@@ -277,7 +278,7 @@ def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subpro
     record(run, events.TaskStarted("worker-0", 1, 5, 101.0), events.TaskUp("worker-0", 1, 250.0))
     holder.kill()
     run.lock.wait()
-    cluster = run.read_cluster()
+    cluster = read_cluster(run)
     assert cluster is not None
     assert cluster.tasks["worker-0"].state is TaskState.LOST
     assert cluster.tasks["worker-0"].ended_at == 250.0
