@@ -37,6 +37,7 @@ from worker.values.fast_dataclass import dataclass
 
 from . import end_process
 from .backends import Request, load, warm_auto
+from .backends.connection.agent_process import StartedAgent
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
 from .model.run.events import RunNoted, TemplateReady
@@ -68,13 +69,22 @@ class Ended:
         return _find_report()(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
-def run(rundir: RunDir, request: Request, viewer: Messages, *, handles_signals: bool = False, owner: int | None = None) -> Ended:
+def run(
+    rundir: RunDir,
+    request: Request,
+    viewer: Messages,
+    *,
+    handles_signals: bool = False,
+    owner: int | None = None,
+    started: StartedAgent | None = None,
+) -> Ended:
     """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
     Can be called in any thread that runs no event loop. `handles_signals`: the signals that this process gets end the run; for a process
-    that only runs this run. `owner`: the parent of this process, with which the run ends.
+    that only runs this run. `owner`: the parent of this process, with which the run ends. `started`: the agent of the only host, if it was
+    started already.
     """
-    supervisor = Supervisor(load(request.run.spec), request, rundir, viewer)
+    supervisor = Supervisor(load(request.run.spec), request, rundir, viewer, started)
     started_at = now()
     error: OrchError | None = None
     try:

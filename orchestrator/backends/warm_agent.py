@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class WarmAgent:
     """The agent that was requested. `connect` sets `pid`, the leader of a process group of its own, `stdin` and `stdout`."""
 
-    def __init__(self, transport: Transport, stderr: int) -> None:
-        """Request the agent, without waiting. Raises OSError."""
+    def __init__(self, transport: Transport, stderr: int, early: warm_socket.EarlyRequest | None = None) -> None:
+        """Request the agent, without waiting. `early`: the request, if it was made already. Raises OSError."""
         self.pid = 0
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
@@ -39,7 +39,7 @@ class WarmAgent:
         here = {"inherited": read_inherited(), "private_network": transport.imports.private_network}
         self._channel, agents = socket.socketpair()
         with agents:
-            self._connection = warm_socket.ask_for_agent({**wanted, **here}, agents.fileno(), stderr)
+            self._connection = warm_socket.ask_for_agent({**wanted, **here}, agents.fileno(), stderr, early)
 
     async def connect(self) -> str:
         """Wait for the agent, and open its channel in the loop that runs now. Returns a line for the user. Raises `NotUsedError`."""
@@ -102,10 +102,10 @@ class WarmAgent:
         return found
 
 
-def request_agent(transport: Transport, stderr: int) -> WarmAgent:
+def request_agent(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | None = None) -> WarmAgent:
     """Request an agent that fits the transport from the warm process. Raises `NotUsedError`."""
     try:
-        return WarmAgent(transport, stderr)
+        return WarmAgent(transport, stderr, early)
     except ConnectionRefusedError:
         raise NotUsedError("its process has died; orch warm start starts a new one, orch warm stop forgets it") from None
     except BlockingIOError:

@@ -137,12 +137,11 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         gc.set_threshold(COLLECTED_AFTER)
     _open_missing_streams()
-    if args is None and sys.argv[1:2] == ["up"] and not {"-h", "--help", "--dry-run", "-d", "--detach"}.intersection(sys.argv):
-        warm_socket.ask_ahead()
+    early = _ask_warm_process() if args is None else None
     try:
         if args is None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))  # which `orchestrator.__main__` holds back
-        code = orch.main(args, prog_name="orch", standalone_mode=False)
+        code = orch.main(args, prog_name="orch", standalone_mode=False, obj=early)
     except click.ClickException as error:
         _name_variable(error)
         error.show()
@@ -161,6 +160,16 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         end_process(code)
     sys.exit(code)
+
+
+def _ask_warm_process() -> warm_socket.EarlyRequest | None:
+    """For a run that this process is about to run: ask for its agent, if there is a warm process, while the rest of orch is imported."""
+    if sys.argv[1:2] != ["up"] or {"-h", "--help", "--dry-run", "-d", "--detach"}.intersection(sys.argv):
+        return None
+    try:
+        return warm_socket.EarlyRequest()
+    except OSError:  # it is reported later, if the run has a use for the warm process
+        return None
 
 
 def _name_variable(error: click.ClickException) -> None:

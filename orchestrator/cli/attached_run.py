@@ -6,6 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
+from worker.host.warm.warm_socket import EarlyRequest
 from worker.protocol.task_id import PREPARE
 
 from .. import import_asyncio
@@ -20,8 +21,8 @@ from ..starting import create, request_for
 from .options import ViewOptions, only_tasks
 
 
-def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, as_json: bool) -> int:
-    """Runs `spec` once. Returns the exit code."""
+def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, as_json: bool, early: EarlyRequest | None = None) -> int:
+    """Runs `spec` once. Returns the exit code. `early`: a request to the warm process."""
     tasks = [str(task) for task in task_ids(spec.counts)]
     only = only_tasks(shown.only, tasks)
     # Before there is a controller or a second thread, which would get the signals.
@@ -37,7 +38,7 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
 
         return detached_run.start(run, quiet=shown.quiet, as_json=as_json)
     request = request_for(run, spec)
-    start_ahead(request.hosts, run.agent_log)  # after `create`: a spec that is refused starts nothing
+    started = start_ahead(request.hosts, run.agent_log, early)  # after `create`: a spec that is refused starts nothing
     import_asyncio()
     from .. import controller
     from ..record.output.log_view import LogView, wants_color
@@ -58,7 +59,7 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
     except OrchError:
         discard(run)
         raise
-    ended = controller.run(run, request, show, handles_signals=True)
+    ended = controller.run(run, request, show, handles_signals=True, started=started)
     show.end(ended)
     if isinstance(ended.error, UsageError):
         discard(run)

@@ -16,6 +16,7 @@ from worker.values.words import few
 from ..backends import Backend, Diagnosis, Host, Request, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost, reach
+from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
@@ -41,10 +42,12 @@ class Preparation:
         on_frame: OnFrame,
         on_lost: OnLost,
         on_event: Callable[[Allocated | messages.HostReady], None],
+        started: StartedAgent | None = None,
     ) -> None:
+        """`started`: the agent of the only host, if it was started already."""
         self._spec, self._backend, self._reaching, self._rundir = request.run.spec, backend, request.reaching, rundir
         self._expected = request.hosts
-        self._on_frame, self._on_lost, self._on_event = on_frame, on_lost, on_event
+        self._on_frame, self._on_lost, self._on_event, self._started = on_frame, on_lost, on_event, started
         self._assignment: slots.Assignment = {}
         self.hosts: dict[str, Host] = {}
         """The hosts that get tasks."""
@@ -84,7 +87,8 @@ class Preparation:
         self._assignment = {name: tasks for name, tasks in plan.place(self._spec, slots_of(every.values())).items() if tasks}
         self.hosts = {name: every[name] for name in self._assignment}
         for name, host in self.hosts.items():
-            self.links[name] = AgentLink(host, self._rundir.agent_log(name), self._on_frame, self._on_lost)
+            self.links[name] = AgentLink(host, self._rundir.agent_log(name), self._on_frame, self._on_lost, self._started)
+            self._started = None
 
     def _describe_directory(self) -> None:
         spec = self._spec

@@ -19,6 +19,7 @@ from worker.values.words import few
 
 from ..backends import Backend, Request
 from ..backends.connection.agent_link import LostError, Unasked
+from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
 from ..model.run import deadlines, events, lifecycle, readiness, restarts
 from ..model.run.cluster import Cluster, Phase, Verdict
@@ -45,7 +46,8 @@ class Supervisor:
     signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
     """
 
-    def __init__(self, backend: Backend, request: Request, rundir: RunDir, viewer: Messages) -> None:
+    def __init__(self, backend: Backend, request: Request, rundir: RunDir, viewer: Messages, started: StartedAgent | None = None) -> None:
+        """`started`: the agent of the only host, if it was started already."""
         self._backend, self._request, self._rundir, self._viewer = backend, request, rundir, viewer
         self.cluster = Cluster()
         """The cluster as it is now."""
@@ -63,7 +65,7 @@ class Supervisor:
         self._is_host_lost = False
         self._asked_at_end = False
         self._snapshots = Snapshots(rundir)
-        self._prepare()
+        self._prepare(started)
         self._outputs = LogCollector(request.run.spec, rundir, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
@@ -94,9 +96,10 @@ class Supervisor:
         names = sorted(missing) or self._outputs.missing()
         return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []
 
-    def _prepare(self) -> None:
-        """Begin with hosts, connections and facts anew."""
-        self._preparation = Preparation(self._backend, self._request, self._rundir, self._on_frame, self._on_lost, self._on_event)
+    def _prepare(self, started: StartedAgent | None = None) -> None:
+        """Begin with hosts, connections and facts anew. `started`: the agent of the only host, if it was started already."""
+        on = (self._on_frame, self._on_lost, self._on_event)
+        self._preparation = Preparation(self._backend, self._request, self._rundir, *on, started)
         self._links = self._preparation.links
 
     def _begin(self) -> None:
@@ -279,7 +282,8 @@ class Supervisor:
             if (task := self.cluster.tasks.get(name)) is not None:
                 tasks.setdefault(task.host, []).append(name)
         for host, names in tasks.items():
-            self._links[host].order(replace(order, tasks=tuple(names)))
+            if host in self._links:  # otherwise the attempt is over, and the next one has no hosts yet
+                self._links[host].order(replace(order, tasks=tuple(names)))
 
     def _start(self, cluster: Cluster, attempt: int, tasks: Collection[str]) -> None:
         self._begun = attempt

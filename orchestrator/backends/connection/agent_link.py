@@ -22,7 +22,7 @@ from worker.protocol.messages import FRAMES, Bye, Ping
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, Reaching, StartFailure, Transport
 from .agent_pipes import NotUsedError
-from .agent_process import AgentProcess, pop_started, start
+from .agent_process import AgentProcess, StartedAgent, start
 from .incoming_frames import LARGE, Expected, HostClock, shorten_event
 
 if TYPE_CHECKING:
@@ -86,12 +86,13 @@ class AgentLink:
     the channel ends before `close` or `drop`; requests that are not answered by then raise `LostError`.
     """
 
-    def __init__(self, host: Host, log: Path, on_frame: OnFrame, on_lost: OnLost) -> None:
+    def __init__(self, host: Host, log: Path, on_frame: OnFrame, on_lost: OnLost, started: StartedAgent | None = None) -> None:
+        """`started`: the agent, if it was started already."""
         self.host = host
         self.clock = HostClock()
         self.note = ""
         """A line for the user about the warm process, if there is one."""
-        self._log, self._on_frame, self._on_lost = log, on_frame, on_lost
+        self._log, self._on_frame, self._on_lost, self._started = log, on_frame, on_lost, started
         self._process: AgentProcess | WarmAgent | None = None
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -130,10 +131,11 @@ class AgentLink:
         self._reading = asyncio.create_task(self._read())
 
     async def _start(self, stderr: BinaryIO) -> None:
-        """Connect to the agent that was started ahead, or to one that is started now, and read its mark."""
+        """Connect to the agent that was started already, or to one that is started now, and read its mark."""
         log_size = stderr.tell()
         try:
-            self._process, self.note = pop_started(self._log) or start(self._transport, stderr.fileno())
+            self._process, self.note = self._started or start(self._transport, stderr.fileno())
+            self._started = None  # another try starts another one
             try:
                 self.note = await self._process.connect() or self.note
             except NotUsedError as error:

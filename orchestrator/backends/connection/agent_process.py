@@ -11,7 +11,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from worker.host.warm import warm_socket
 
@@ -76,36 +76,37 @@ class AgentProcess:
         return code
 
 
-def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, str]:
-    """Start an agent, or ask the warm process for one. Returns a line for the user, too, which may be empty. Raises OSError."""
+class StartedAgent(NamedTuple):
+    """An agent that was started, or requested from the warm process, and is not connected yet."""
+
+    process: AgentProcess | WarmAgent
+    note: str = ""
+    """A line for the user; empty: there is none."""
+
+
+def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | None = None) -> StartedAgent:
+    """Start an agent, or ask the warm process for one. `early`: the request to that process, if it was made already. Raises OSError."""
     note = ""
-    if transport.imports is not None and warm_socket.is_there(os.environ):
+    if transport.imports is not None and (early is not None or warm_socket.is_there(os.environ)):
         from .. import warm_agent
 
         try:
-            return warm_agent.request_agent(transport, stderr), ""
+            return StartedAgent(warm_agent.request_agent(transport, stderr, early))
         except NotUsedError as error:
             note = str(error)
-    return AgentProcess(transport.argv, stderr), note
+    return StartedAgent(AgentProcess(transport.argv, stderr), note)
 
 
-_ahead: dict[Path, tuple[AgentProcess | WarmAgent, str]] = {}
-"""By the file for the stderr of the agent; each agent has its own."""
-
-
-def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path]) -> None:
+def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> StartedAgent | None:
     """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
 
     An agent that is not used ends with this process, which holds the channel. An error is not reported here: `AgentLink.open` starts the
-    program again, and reports it.
+    program again, and reports it. `early`: a request to the warm process, which is withdrawn if the run has no use for it.
     """
+    started = None
     if len(hosts) == 1 and hosts[0].is_here:
-        transport, log = hosts[0].transport, log_of(hosts[0].name)
-        with contextlib.suppress(OSError), open(log, "ab") as stderr:
-            _ahead[log] = start(transport, stderr.fileno())
-    warm_socket.withdraw()  # the run has no use for the warm process
-
-
-def pop_started(log: Path) -> tuple[AgentProcess | WarmAgent, str] | None:
-    """The agent that was started ahead with this file, once; None: there is none."""
-    return _ahead.pop(log, None)
+        with contextlib.suppress(OSError), open(log_of(hosts[0].name), "ab") as stderr:
+            started = start(hosts[0].transport, stderr.fileno(), early)
+    if early is not None:
+        early.withdraw()
+    return started

@@ -48,4 +48,4 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         check_input(spec)
     from ..attached_run import start  # not for a help text: it imports asyncio
 
-    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json)
+    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=ctx.obj)

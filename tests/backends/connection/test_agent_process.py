@@ -26,8 +26,7 @@ from worker.protocol.orders import Program
 
 log = Path(sys.argv[1])
 spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/", python=sys.executable)
-agent_process.start_ahead(imagine(spec).hosts, lambda host: log)
-print(agent_process.pop_started(log)[0].pid, "asyncio" in sys.modules, flush=True)
+print(agent_process.start_ahead(imagine(spec).hosts, lambda host: log).process.pid, "asyncio" in sys.modules, flush=True)
 sys.stdin.readline()
 os._exit(0)
 """

@@ -45,8 +45,8 @@ def directory(env: Mapping[str, str]) -> str:
 
 
 def is_there(env: Mapping[str, str]) -> bool:
-    """There is a warm process, or a killed one has left its socket, or this process has asked one that has ended since."""
-    return bool(_ahead) or os.path.lexists(os.path.join(directory(env), SOCKET))
+    """There is a warm process, or a killed one has left its socket."""
+    return os.path.lexists(os.path.join(directory(env), SOCKET))
 
 
 def check(directory: str) -> None:
@@ -87,24 +87,31 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-_ahead: list[socket.socket] = []
+class EarlyRequest:
+    """A request for an agent, made before the caller knows the run: the warm process forks the agent meanwhile."""
+
+    def __init__(self) -> None:
+        """Raises OSError, as `connect` does."""
+        self._connection: socket.socket | None = _ask_for_agent()
+
+    def take(self) -> socket.socket:
+        """The connection on which the request was made; the caller closes it."""
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        return connection
+
+    def withdraw(self) -> None:
+        """Take the request back, unless it was taken: the forked agent ends."""
+        if self._connection is not None:
+            self._connection.close()
 
 
-def ask_ahead() -> None:
-    """Ask for an agent now, if there is a warm process, which forks the agent while this process imports the rest of orch."""
-    with contextlib.suppress(OSError):  # an error is reported by `ask_for_agent`, if this process has a use for the warm process
-        _ahead.append(_ask_for_agent())
+def ask_for_agent(description: Mapping[str, Any], channel: int, stderr: int, early: EarlyRequest | None = None) -> socket.socket:
+    """Ask the warm process for an agent, and describe the run to the agent, without waiting. Raises OSError, as `connect` does.
 
-
-def withdraw() -> None:
-    """Take the request of `ask_ahead` back, unless `ask_for_agent` has used it: the forked agent ends."""
-    while _ahead:
-        _ahead.pop().close()
-
-
-def ask_for_agent(description: Mapping[str, Any], channel: int, stderr: int) -> socket.socket:
-    """Ask the warm process for an agent, and describe the run to the agent, without waiting. Raises OSError, as `connect` does."""
-    connection = _ahead.pop() if _ahead else _ask_for_agent()
+    `early`: the request, if it was made already.
+    """
+    connection = early.take() if early is not None else _ask_for_agent()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has refused already, or died; the answer says which
         send(connection, {}, [channel, stderr], description)
     return connection
