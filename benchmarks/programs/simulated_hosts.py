@@ -6,10 +6,12 @@ and each line on stdout tells the time at which something has happened, by the s
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import itertools
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -127,8 +129,12 @@ class Simulator:
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         greeting = json.loads(await reader.readline())
-        await reader.readexactly(greeting["first"])
-        writer.write(bytes.fromhex(greeting["mark"]))
+        # As the program on a host does, whose first line calls `remote_entry.arrive`: worker/ comes first, then the mark is written.
+        arguments = re.search(rb"n\['arrive'\](\(.*\))$", await reader.readline())
+        assert arguments is not None
+        size, _, _, mark = ast.literal_eval(arguments[1].decode("ascii"))
+        await reader.readexactly(size)
+        writer.write(mark)
         host = SimulatedHost(greeting["number"], greeting["host"], writer, self._tell)
         self._hosts.append(host)
         decoder = Decoder(messages.ORDERS)

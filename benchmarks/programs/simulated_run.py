@@ -34,12 +34,12 @@ class SimulatedAgent:
         self.stdout: asyncio.StreamReader | None = None
 
     async def connect(self) -> str:
-        """Tell the simulator which host this is, and what comes before the orders."""
+        """Tell the simulator which host this is."""
         socket = SOCKETS[self._number % len(SOCKETS)]
         loop, stdout = asyncio.get_running_loop(), asyncio.StreamReader(MOST_BYTES)
         channel, protocol = await loop.create_unix_connection(lambda: make_protocol(stdout), socket)
-        self.stdout, self.stdin, transport = stdout, asyncio.StreamWriter(channel, protocol, stdout, loop), self._transport
-        greeting = {"host": transport.argv[-2], "number": self._number, "first": len(transport.first), "mark": transport.mark.hex()}
+        self.stdout, self.stdin = stdout, asyncio.StreamWriter(channel, protocol, stdout, loop)
+        greeting = {"host": self._transport.argv[-2], "number": self._number}
         self.stdin.write(json.dumps(greeting).encode("ascii") + b"\n")
         return ""
 

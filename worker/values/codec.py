@@ -61,14 +61,24 @@ _DEEPEST = 50
 _WHOLE = re.compile("-?[0-9]{1,18}")
 
 
+_UNCHANGED = frozenset((str, int, float, bool, type(None)))
+_DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {}
+"""The fields of a class, with their defaults."""
+
+
 def to_json(value: Any) -> Any:
     """A contract value as plain JSON data; fields at their default are left out."""
-    if is_dataclass(value) and not isinstance(value, type):
+    kind = type(value)
+    if kind in _UNCHANGED:
+        return value
+    if is_dataclass(kind):
+        if kind not in _DEFAULTS:
+            _DEFAULTS[kind] = [(spec.name, spec.default) for spec in fields(kind)]
         found = {}
-        for spec in fields(value):
-            item = getattr(value, spec.name)
-            if item != spec.default:
-                found[spec.name] = to_json(item)
+        for name, default in _DEFAULTS[kind]:
+            item = getattr(value, name)
+            if item != default:
+                found[name] = to_json(item)
         return found
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
@@ -82,12 +92,20 @@ def from_json(cls: type[T], data: Any) -> T:
     return typing.cast(T, _decode(cls, data, cls.__name__))
 
 
+_PARTS: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+"""The origin and the arguments of each type hint that was met: `typing` takes its time to find them."""
+
+
 def _decode(kind: Any, data: Any, where: str) -> Any:
     if kind is Any:
         return _check_depth(data, where)
     if isinstance(kind, type) and is_dataclass(kind):
         return _decode_fields(kind, data, where)
-    origin, args = get_origin(kind), get_args(kind)
+    if kind is str and type(data) is str:
+        return data
+    if kind not in _PARTS:
+        _PARTS[kind] = get_origin(kind), get_args(kind)
+    origin, args = _PARTS[kind]
     if origin is Annotated:
         return _check(_decode(args[0], data, where), args[1], where)
     if origin in (Union, types.UnionType):
