@@ -52,6 +52,8 @@ HABITS = {
     **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
 }
 """Words of other launchers, with the command that means the same."""
+WORD = "orch.word"
+"""The key, among the notes of Click's context, of the word of `HABITS` that the user has typed."""
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
@@ -99,6 +101,7 @@ class Commands(click.Group):
         name = args[0] if args else ""
         if name and name not in COMMANDS and not name.startswith("-"):
             if name in HABITS:
+                ctx.meta[WORD] = name
                 meant = HABITS[name].split()
                 return super().resolve_command(ctx, [*meant, *args[1:]])
             from ..model.spec.findings import nearest

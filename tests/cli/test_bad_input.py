@@ -435,9 +435,11 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     orch("up", "hello.py", check=0)
     orch("up", "hello.py", check=0)
     newest_first = [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)][::-1]
+    several = f"the newest is {newest_first[0]}; all: {', '.join(newest_first)}"
     for command in ("ps", "wait", "down"):
         complaint(orch.in_process(command, "nosuch"), 2, "'nosuch'", "does not exist", *newest_first)
-        complaint(orch.in_process(command, "hello"), 2, "'hello'", "matches several", *newest_first)
+        complaint(orch.in_process(command, "hello"), 2, "'hello'", "write more of the name", several)
+    assert "worker-0" not in complaint(orch.in_process("logs", "hello"), 2, several)
     complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
     complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
     complaint(orch.in_process("logs", "ps"), 2, "'ps'", "worker-0")

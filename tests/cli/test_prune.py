@@ -46,9 +46,22 @@ def test_a_run_that_is_older_goes_and_the_latest_one_stays(orch: Orch, home: Pat
     removed = json.loads(orch.in_process("prune", "--older", "60h", "--json", check=0).out)
     assert removed["removed"] == ["run5", "run4", "run3"]
     assert removed["bytes"] > 3 * 32 * 1024  # the reserve of each
-    orch.in_process("rm", "--keep", "0", check=0)  # a word of habit
+    orch.in_process("prune", "--keep", "0", check=0)
     assert names(home) == ["run1"]
     assert "run1" in orch.in_process("ps", "--all", check=0).out
+
+
+@pytest.mark.parametrize("word", ["rm", "clean", "cleanup"])
+def test_a_word_of_habit_removes_the_runs_that_it_names_and_no_others(orch: Orch, home: Path, word: str) -> None:
+    shown = orch.in_process(word, "--keep", "0", check=0).out
+    assert "would remove run5" in shown
+    assert "orch prune removes them" in shown
+    assert len(names(home)) == 5
+    assert "removed run4 (" in orch.in_process(word, "run4", "run2", "run4", check=0).out
+    assert names(home) == ["run5", "run3", "run1"]
+    orch.in_process(word, "run", check=2)  # several runs begin so
+    orch.in_process(word, "run5", "--keep", "1", check=2)
+    assert names(home) == ["run5", "run3", "run1"]
 
 
 def test_both_limits_must_be_passed(orch: Orch, home: Path) -> None:
@@ -61,6 +74,7 @@ def test_a_run_that_goes_on_stays(orch: Orch, home: Path) -> None:
         (home / "latest").unlink()
         (home / "latest").symlink_to("runs/run1")
         orch.in_process("prune", "--keep", "0", check=0)
+        assert f"orch down {running.run_id}" in orch.in_process("rm", "run1", running.run_id, check=2).err
         assert set(names(home)) == {running.run_id, "run1"}
 
 

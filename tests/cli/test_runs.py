@@ -277,7 +277,7 @@ def test_a_beginning_names_a_run_if_it_is_the_only_one(orch: Orch, tmp_path: Pat
     assert ps(orch, "abc")["run"] == first
     assert ps(orch, second)["run"] == second
     assert ps(orch)["run"] == second, "without a name: the latest"
-    assert "matches several" in orch("ps", "ab", check=2).err
+    assert "the names of 2 runs" in orch("ps", "ab", check=2).err
     assert [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)] == [first, second]
     assert "up worker-0" in orch("logs", "abc", "worker-0", check=0).out
 

@@ -25,7 +25,7 @@ from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import check_attempt, find_run, no_tasks_yet, plan_of
+from ...record.storage.run_store import check_attempt, find_run, list_runs, no_tasks_yet, plan_of
 from ...record.text.console import Sink
 from .. import completion
 from ..options import color_options, home_option, only_tasks
@@ -116,11 +116,13 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
     wanted = [name for name in names if _TASK.fullmatch(name)]
     others = [name for name in names if name not in wanted]
     if len(others) > 1:
-        raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; tasks are written worker-0")
+        raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; a task has a name such as worker-0")
     try:
         return find_run(home, others[0] if others else None), wanted
     except UsageError as error:
-        raise UsageError(f"{error}; tasks are written worker-0" if others else str(error)) from None
+        if others and not any(run.run_id.startswith(others[0]) for run in list_runs(home)):  # the word may have been meant for a task
+            raise UsageError(f"{error}; a task has a name such as worker-0") from None
+        raise
 
 
 def moment(text: str, present: datetime) -> float:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from ...errors import OrchError
+from worker.values.words import few
+
+from ...errors import OrchError, UsageError
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import begun_at, list_runs
+from ...record.storage.run_store import begun_at, find_run, list_runs
 from ...record.text.run_list import state
+from .. import WORD, completion
 from ..options import Span, home_option
 
 KEEP = "Keep the newest N runs. Default: 20, or none with --older."
@@ -20,26 +24,33 @@ OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
 
 
 @click.command("prune")
+@click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=completion.runs)
 @home_option
 @click.option("--keep", type=click.IntRange(0), metavar="N", help=KEEP)
 @click.option("--older", type=Span(), metavar="TIME", help=OLDER)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def prune_command(home: Path, keep: int | None, older: float | None, dry_run: bool, as_json: bool) -> int:
-    """Remove the directories of old runs, with their logs and checkpoints. A run that goes on is never removed, nor is the latest run.
+@click.pass_context
+def prune_command(
+    ctx: click.Context, /, names: tuple[str, ...], home: Path, keep: int | None, older: float | None, dry_run: bool, as_json: bool
+) -> int:
+    """Remove the directories of old runs, or of each RUN, with their logs and checkpoints. A run that goes on is never removed.
 
     \b
     Examples:
       orch prune                          keep the newest 20 runs
       orch prune --keep 20 --older 14d    of the others, remove those that are older than two weeks
       orch prune --dry-run
+      orch prune RUN                      remove this run alone
+
+    Without RUN, the latest run is never removed either.
     """
+    if names and (keep is not None or older is not None):
+        raise UsageError("RUN names the runs to remove: leave --keep and --older out")
     runs = list_runs(home)
-    kept = (20 if older is None else 0) if keep is None else keep
-    limit = time.time() - (older or 0.0)
-    candidates = [run for run in runs[: len(runs) - kept] if older is None or (begun_at(run.path) or 0) / 1e9 < limit]
-    latest = (home / "latest").resolve()
-    chosen = [run for run in candidates if run.path.resolve() != latest and _is_over(run)]
+    chosen = _named(home, names) if names else _old(home, runs, keep, older)
+    only_shown = WORD in ctx.meta and not names and not dry_run  # `orch clean` may mean less than the checkpoints of a month
+    dry_run = dry_run or only_shown
     sizes = {run.run_id: _size(run.path) for run in chosen}
     failed = [] if dry_run else [run.run_id for run in chosen if not _remove(run.path)]
     removed = [run.run_id for run in chosen if run.run_id not in failed]
@@ -51,9 +62,28 @@ def prune_command(home: Path, keep: int | None, older: float | None, dry_run: bo
             click.echo(f"{'would remove' if dry_run else 'removed'} {name} ({sizes[name] / 1e6:.1f} MB)")
         left = len(runs) - (0 if dry_run else len(removed))
         click.echo(f"{len(removed)} of {len(runs)} runs, {freed / 1e6:.1f} MB; {left} left in {home}")
+        if only_shown and removed:
+            click.echo(f"orch {ctx.meta[WORD]} has removed nothing: orch prune removes them, and orch {ctx.meta[WORD]} RUN removes a run")
     if failed:
         raise OrchError(f"cannot remove {', '.join(failed)}: see the permissions of {home / 'runs'}")
     return 0
+
+
+def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
+    """The runs with these names, each once. Raises `UsageError` if one of them goes on."""
+    chosen = {run.run_id: run for run in (find_run(home, name) for name in names)}
+    if going := [name for name, run in chosen.items() if not _is_over(run)]:
+        raise UsageError(f"{few(going)}: not over, so no run is removed; orch down {going[0]} ends the run")
+    return list(chosen.values())
+
+
+def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | None) -> list[RunDir]:
+    """The runs that are over and that neither `keep` nor `older` keeps; never the latest."""
+    kept = (20 if older is None else 0) if keep is None else keep
+    limit = time.time() - (older or 0.0)
+    candidates = [run for run in runs[: len(runs) - kept] if older is None or (begun_at(run.path) or 0) / 1e9 < limit]
+    latest = (home / "latest").resolve()
+    return [run for run in candidates if run.path.resolve() != latest and _is_over(run)]
 
 
 def _is_over(run: RunDir) -> bool:

@@ -65,10 +65,11 @@ def find_run(home: Path, name: str | None) -> RunDir:
         return RunDir(latest.resolve())
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]
+    if not found:
+        raise UsageError(f"the run {name!r} does not exist in {home}; runs: {_named(list_runs(home)) or 'none'}")
     if len(exact or found) != 1:
-        known = _named(found or list_runs(home)) or "none"
-        what = "matches several" if found else "does not exist"
-        raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
+        which = f"the newest is {found[-1].run_id}; all: {_named(found)}"
+        raise UsageError(f"the names of {len(found)} runs in {home} begin with {name!r}: write more of the name; {which}")
     return (exact or found)[0]
 
 

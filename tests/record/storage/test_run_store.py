@@ -122,7 +122,7 @@ def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) ->
     assert [run.run_id for run in list_runs(home)] == ["abc", "abcd", "xyz"], "a file is no run"
     assert find_run(home, "x").run_id == "xyz"
     assert find_run(home, "abc").run_id == "abc", "a whole name is not the beginning of another"
-    with pytest.raises(UsageError, match=r"'ab' matches several .*abcd, abc$"):
+    with pytest.raises(UsageError, match=r"2 runs .*begin with 'ab': .* the newest is abcd; all: abcd, abc$"):
         find_run(home, "ab")
     with pytest.raises(UsageError, match=r"'q' does not exist .*xyz, abcd, abc"):
         find_run(home, "q")
