@@ -54,10 +54,15 @@ def describe(counts: InputCounts) -> str:
     return f"input: {max(counts.batches, default=0):,} batches, {sum(counts.elements):,} elements{waiting}"
 
 
-def judge(tasks: Mapping[str, InputCounts]) -> tuple[str, ...]:
-    """The remarks about the input of the training tasks, one line each. `tasks`: the counts by name of task."""
+def judge(tasks: Mapping[str, InputCounts], *, final: bool) -> tuple[str, ...]:
+    """The remarks about the input of the training tasks, one line each. `tasks`: the counts by name of task.
+
+    `final`: all tasks have succeeded. Before that, and after a failure, the counts of two tasks come from different moments, so that a
+    difference means nothing.
+    """
     given = {name: counts for name, counts in tasks.items() if counts.steps and counts.batches}
-    return tuple(f"input: {remark}" for judge in (_idle, _idle_replicas, _uneven, _waiting) for remark in judge(given))
+    judges = (_idle, _idle_replicas, *([_uneven] if final else []), _waiting)
+    return tuple(f"input: {remark}" for judge in judges for remark in judge(given))
 
 
 def _idle(given: Mapping[str, InputCounts]) -> Iterator[str]:

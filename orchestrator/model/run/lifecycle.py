@@ -303,7 +303,8 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
     """What is odd about the tasks, about their input and their last reports, one line each."""
     may_wait = cluster.ending is None or cluster.ending.outcome in (Outcome.CANCELLED, Outcome.TIMED_OUT)
     waits = readiness.describe_serving(cluster) if may_wait else ""
-    return (*filter(None, [waits]), *input_counts.judge(_inputs(cluster)), *not_finite.judge(cluster))
+    final = all(task.state is TaskState.SUCCEEDED and task.swept for task in cluster.tasks.values() if task.trains)
+    return (*filter(None, [waits]), *input_counts.judge(_inputs(cluster), final=final), *not_finite.judge(cluster))
 
 
 # --- starting again ----------------------------------------------------------------------------

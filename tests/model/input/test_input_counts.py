@@ -72,7 +72,12 @@ def cluster(*tasks: InputCounts) -> dict[str, InputCounts]:
     ],
 )
 def test_what_is_odd_is_said_in_a_line_each(tasks: tuple[InputCounts, ...], lines: list[str]) -> None:
-    assert list(judge(cluster(*tasks))) == [f"input: {line}" for line in lines]
+    assert list(judge(cluster(*tasks), final=True)) == [f"input: {line}" for line in lines]
+
+
+def test_counts_of_different_moments_are_not_compared() -> None:
+    assert judge(cluster(counts(12), counts(10)), final=False) == ()
+    assert len(judge(cluster(counts(12), counts(0)), final=False)) == 1
 
 
 def test_a_task_says_what_it_has_read() -> None:

@@ -600,3 +600,18 @@ def test_what_an_ended_task_has_left_is_named_and_hinders_nobody() -> None:
     history.end("worker-1", 0)
     history.end("worker-2", 0)
     assert history.sweep_all().remains == (f"worker-0 on a: {LEFT}",)
+
+
+@pytest.mark.parametrize(("code", "remarks"), [(0, 1), (137, 0)])
+def test_tasks_that_have_read_unevenly_are_a_remark_only_of_a_success(code: int, remarks: int) -> None:
+    """While they run, and after a failure, the counts of two tasks come from different moments."""
+    history = History(tasks={"worker-0": "a", "worker-1": "b"}).start_all()
+    for task, batches in (("worker-0", 24), ("worker-1", 20)):
+        counts = {"steps": 24, "batches": [batches], "elements": [8 * batches], "bytes": [8]}
+        history.happen(ev.TaskReported(task, 1, {INPUT: counts}, 105.0))
+    assert lc.remarks(history.cluster) == ()
+    history.end("worker-1", code)
+    if not code:
+        history.end("worker-0")
+    verdict = history.sweep_all()
+    assert len(verdict.remarks) == len(lc.remarks(history.cluster)) == remarks
