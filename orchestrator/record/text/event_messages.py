@@ -89,7 +89,7 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
             return f"{len(after.members)} tasks have started; orch waits for the ports of a command only with --start-timeout"
         serving = describe_serving(after)
         return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up{serving and f'; {serving}'}"
-    if (serving := describe_serving(after)) and not describe_serving(before):
+    if _may_serve(before, after, event) and (serving := describe_serving(after)) and not describe_serving(before):
         return serving
     if isinstance(event, events.TaskExited):
         failed = f"{event.task} failed ({describe_code(event.code, event.killed)})"
@@ -99,6 +99,14 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         if event.code and after.phase is not Phase.STOPPING:
             return f"{failed}; the training goes on"
     return None
+
+
+def _may_serve(before: Cluster, after: Cluster, event: events.Event) -> bool:
+    """Whether this event may have left only tasks that serve. This is asked at each event, so it looks at one task, and not at all."""
+    if isinstance(event, events.TaskExited):
+        return True
+    task = after.tasks.get(event.task) if isinstance(event, events.TaskEvent) else None
+    return task is not None and task.serves and not before.tasks[task.name].serves
 
 
 def _after(pause: float) -> str:
