@@ -66,7 +66,7 @@ class Ended:
 
     def report(self) -> list[str]:
         """The lines about the end of the run."""
-        return _find_report()(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
+        return _find_report()(self.verdict, self.run, self.cluster).splitlines()
 
 
 def run(
@@ -157,13 +157,6 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster) -> None:
         rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
     except OSError as error:
         say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
-
-
-def _shown(path: Path) -> Path:
-    """The path relative to the working directory, if it lies there."""
-    with contextlib.suppress(ValueError, OSError):
-        return path.relative_to(os.getcwd())
-    return path
 
 
 # --- the program -------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_an_engine_that_refuses_ends_the_run_in_its_words(yard: Path) -> None:
     (yard / "refusal").write_text("the yard takes no runs of three crates on a Sunday")
     assert orch(yard, "up", check=125).stderr.endswith("Error: the yard takes no runs of three crates on a Sunday\n")
     assert asked(yard) == ["asked for", "given back"]
-    assert "broke down" in orch(yard, "ps", "script").stdout
+    assert "exit code 125: the yard takes no runs of three crates on a Sunday" in orch(yard, "ps", "script").stdout
 
 
 def test_hosts_that_do_not_suffice_are_given_back(yard: Path) -> None:

@@ -210,9 +210,15 @@ def test_a_detached_run_whose_tasks_cannot_be_started_has_not_started(orch: Orch
 
 def test_the_exit_code_of_wait_is_that_of_the_run(orch: Orch, script: Script) -> None:
     script("import sys\nsys.exit(7)\n", "seven.py")
-    detach(orch, "seven.py")
+    run = detach(orch, "seven.py")
     done = orch("wait", check=7)
-    assert "failed" in done.err
+    assert done.err.startswith(f"orch: {run} failed after ")
+    cause, report = "exit code 7: worker-0 failed (exit code 7)\n", done.err.splitlines()
+    assert {"orch:   first failure: worker-0 on local: exit code 7", "orch:   exit code 7"} <= set(report)
+    assert f"orch:   log: .orch/runs/{run}/attempt-1/worker-0/stderr.log" in report
+    assert orch("logs", "-f", check=0).err == done.err
+    assert re.fullmatch(rf"{run}: failed after .* s, {re.escape(cause)}", orch("wait", "-q", check=7).err)
+    assert f"s, {cause.strip()}; orch wait {run} shows the report\nTASK " in orch("ps", check=0).out
     result = json.loads(orch("wait", "--json", check=7).out)
     assert set(result) == RESULT_KEYS
     assert (result["exit_code"], result["cause"]["task"], result["cause"]["code"]) == (7, "worker-0", 7)

@@ -17,7 +17,7 @@ from worker.machine.clock import now
 from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 from worker.values.fast_dataclass import dataclass
 
-from ...errors import Problem, SpecError, UsageError
+from ...errors import OrchError, Problem, SpecError, UsageError
 from ...model.slots import behind_the_chief
 from ...model.spec.durations import seconds_of
 from ...model.strategies import named
@@ -54,7 +54,7 @@ class LogOptions:
 @click.command("logs")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=completion.runs_and_tasks)
 @home_option
-@click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over.")
+@click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over, then how it ended.")
 @click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
@@ -100,6 +100,8 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
     output.write(view.finish())
     if view.folded_note:
         click.echo(f"orch: {view.folded_note}", err=True)
+    if given.follow and not as_json:
+        _show_end(run)
     return 0
 
 
@@ -109,6 +111,17 @@ def _await_plan(run: RunDir) -> None:
         click.echo(f"orch: {run.run_id} has {no_tasks_yet(run)}; waiting for them", err=True)
         while run.lock.is_alive() and run.read_plan() is None:
             time.sleep(POLL_S)
+
+
+def _show_end(run: RunDir) -> None:
+    """Prints how a run that is over has ended."""
+    from ...record.text.report import report_again  # not for the logs of a run that goes on
+
+    try:
+        lines = report_again(run)
+    except OrchError as error:
+        lines = [str(error)]
+    click.echo("\n".join(f"orch: {line}" for line in lines), err=True)
 
 
 def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:

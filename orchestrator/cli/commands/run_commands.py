@@ -12,14 +12,16 @@ from typing import Any
 import click
 
 from ...backends import Cleanup, RunFacts, load
-from ...errors import DEADLINE, OrchError
-from ...model.run.cluster import Cluster, Phase
+from ...errors import BROKEN, DEADLINE
+from ...model.run import restarts
+from ...model.run.cluster import Cluster, Outcome, Phase
+from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import find_run, list_runs, no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
-from ...record.text.event_messages import describe_outcome
+from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds, iso_times
 from ...record.text.run_list import summarise
 from ...record.text.run_table import table
@@ -33,6 +35,7 @@ POLL_S = 0.1
 """The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
+QUIET = "Print one line in place of the report."
 TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124."
 
 
@@ -67,7 +70,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
         _print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "timeline": measured})
         return 0
-    click.echo(_line(found, cluster))
+    has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
+    click.echo(_line(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
     if timeline:
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
@@ -79,9 +83,10 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
 @click.command("wait")
 @run_argument
 @click.option("--timeout", type=Span(), metavar="TIME", help=TIMEOUT)
+@click.option("-q", "--quiet", is_flag=True, help=QUIET)
 @click.option("--json", "as_json", is_flag=True, help="Print the file result.json of the run.")
-def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
-    """Wait until RUN (default: the latest run) ends, and exit with its exit code.
+def wait_command(run: RunDir, timeout: float | None, quiet: bool, as_json: bool) -> int:
+    """Wait until RUN (default: the latest run) ends, print the report of its end, and exit with its exit code.
 
     \b
     Examples:
@@ -91,14 +96,15 @@ def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
     if not _wait(run, timeout):
         click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
+    from ...record.text.report import report_again  # not for a help text
+
+    lines = report_again(run)
     verdict = run.read_verdict()
-    if verdict is None:
-        raise OrchError(f"the controller of {run.run_id} died before it could say how the run ended; logs: {run.path}")
     if as_json:
         _print_json(run.read_result())
     else:
-        click.echo(_line(run), err=True)
-    return verdict.exit_code
+        click.echo(_line(run) if quiet else "\n".join(f"orch: {line}" for line in lines), err=True)
+    return verdict.exit_code if verdict else BROKEN
 
 
 @click.command("restart")
@@ -189,12 +195,21 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
             return f"{run.run_id}: running; {again}has {no_tasks_yet(run)}"
         phase = "" if cluster.phase is Phase.RUNNING else f" ({cluster.phase.value})"
-        return f"{run.run_id}: running{phase} since {describe_moment(cluster.started_at)}"
+        return f"{run.run_id}: running{phase} since {describe_moment(cluster.started_at)}{_describe_attempt(cluster)}"
     if verdict := run.read_verdict():
         took = describe_seconds(verdict.ended_at - verdict.started_at)
+        again = f" in attempt {verdict.attempt}" if verdict.past else ""
+        why = f": {clean(' '.join(headline(verdict.cause).split()))}" if verdict.cause else ""
         warning = f"; warning: {verdict.warning}" if verdict.warning else ""
-        return f"{run.run_id}: {describe_outcome(verdict.outcome)} after {took}, exit code {verdict.exit_code}{warning}"
+        return f"{run.run_id}: {describe_outcome(verdict.outcome)} after {took}{again}, exit code {verdict.exit_code}{why}{warning}"
     return f"{run.run_id}: lost (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
+
+
+def _describe_attempt(cluster: Cluster) -> str:
+    """``, attempt 3 (restart 1 of 1)``; empty in the first attempt. A restart that the user has requested does not count."""
+    spent = sum(not attempt.free for attempt in restarts.relevant(cluster.past))
+    count = f" (restart {spent} of {cluster.policy.restart.max})" if spent else ""
+    return f", attempt {cluster.attempt}{count}" if cluster.past else ""
 
 
 def _print_json(data: Any) -> None:

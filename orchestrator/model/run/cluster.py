@@ -87,7 +87,7 @@ class TaskStatus:
     report: Mapping[str, Any] = field(default_factory=dict)
     reported_at: float | None = None
     not_finite: Mapping[str, str] = field(default_factory=dict)
-    """The values of the report that are NaN or infinite, each with the words ``nan at epoch 1``."""
+    """The values of the report that are NaN or infinite, each with the words ``nan by epoch 2``."""
     input: InputCounts | None = None
     serves: bool = False
     """The program stands in `Server.join` of TensorFlow, which never returns."""

@@ -17,14 +17,14 @@ REMEDY = f"a smaller learning rate, clipped gradients, or the data has such valu
 
 
 def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, str]:
-    """The values of a task's report that are not finite, each with the first report that showed this: ``{"loss": "nan at epoch 1"}``.
+    """The values of a task's report that are not finite, each with the first report that showed this: ``{"loss": "nan by epoch 2"}``.
 
     `before`: the same of the report before. A value that is finite again is left out. Reports reach the controller every few seconds, so
-    the value may have become NaN some steps earlier.
+    the value may have become NaN some steps earlier, or even in the epoch before.
     """
     when = " and ".join(f"{name} {report[name]}" for name in _WHEN if name in report)
     found = {name: value for name, value in report.items() if isinstance(value, str) and value in _WORDS}
-    return {name: before.get(name, f"{value} at {when}" if when else value) for name, value in found.items()}
+    return {name: before.get(name, f"{value} by {when}" if when else value) for name, value in found.items()}
 
 
 def judge(cluster: Cluster) -> tuple[str, ...]:

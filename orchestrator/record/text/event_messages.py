@@ -20,7 +20,7 @@ from .format import describe_seconds
 
 def describe_outcome(outcome: Outcome) -> str:
     """How a run ended, in words for people. JSON has the values of `Outcome`."""
-    return "broke down" if outcome is Outcome.BROKEN else outcome.value.replace("_", " ")
+    return "failed" if outcome is Outcome.BROKEN else outcome.value.replace("_", " ")
 
 
 def say(text: str, head: str = "orch") -> None:

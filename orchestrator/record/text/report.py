@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from ..output.follower import Follower
 from ..output.noise import Noise
 from ..storage.run_directory import RunDir
 from ..storage.run_files import size_of
+from ..storage.run_progress import read_cluster
 from . import stack_report
 from .event_messages import describe_outcome, headline
 from .format import describe_seconds
@@ -39,8 +42,8 @@ UNFORMED = (
 
 
 def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | None = None) -> str:
-    """The text of the report. `shown_dir`: the run's directory as the user has written it."""
-    directory = shown_dir or run.path
+    """The text of the report. `shown_dir`: the run's directory, if the report shall show another path than `_shown`."""
+    directory = shown_dir or _shown(run.path)
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
     again = f", in attempt {verdict.attempt}" if verdict.past else ""
     lines = [f"{run.run_id} {describe_outcome(verdict.outcome)} after {took}{again}"]
@@ -68,6 +71,24 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     return clean("\n".join(lines))
 
 
+def report_again(run: RunDir) -> list[str]:
+    """The lines of the report of a run that is over, from its record. Raises `OrchError` if the run has no verdict."""
+    verdict = run.read_verdict()
+    if verdict is None:
+        raise OrchError(f"the controller of {run.run_id} died before it could say how the run ended; logs: {run.path}")
+    cluster = Cluster()
+    with contextlib.suppress(OrchError):  # the verdict says most, even if the events cannot be read
+        cluster = read_cluster(run)
+    return report(verdict, run, cluster).splitlines()
+
+
+def _shown(path: Path) -> Path:
+    """The path relative to the working directory, if it lies there."""
+    with contextlib.suppress(ValueError, OSError):
+        return path.relative_to(os.getcwd())
+    return path
+
+
 def _describe_past(verdict: Verdict) -> list[str]:
     """A line for each earlier failure, the newest last."""
     lines = []
@@ -81,7 +102,7 @@ def _describe_past(verdict: Verdict) -> list[str]:
 
 def _describe_stacks(run: RunDir, cluster: Cluster, tasks: Iterable[str]) -> list[str]:
     """The lines of code at which these tasks were when their stacks were last collected."""
-    paths = {name: run.stacks_path(name, cluster.tasks[name].attempt) for name in tasks}
+    paths = {name: run.stacks_path(name, cluster.tasks[name].attempt) for name in tasks if name in cluster.tasks}
     answers = {name: stack_report.parse(stack_report.read_from(path)) for name, path in paths.items()}
     found = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
     return ["  where the tasks were:", *_indent(found)] if found else []

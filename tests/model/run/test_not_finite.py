@@ -33,7 +33,7 @@ def test_a_value_that_is_no_number_is_a_remark_with_its_first_report() -> None:
         reported(history, task, epoch=2, step=4, loss="nan")
     reported(history, "worker-2", norm="-inf")
     assert remarks_of(history) == [
-        f"worker-0..1: loss is nan at epoch 1 and step 4: {REMEDY}",
+        f"worker-0..1: loss is nan by epoch 1 and step 4: {REMEDY}",
         f"worker-2: norm is -inf: {REMEDY}",
     ]
 
@@ -53,7 +53,7 @@ def test_such_a_report_ends_the_run_if_the_user_wants_that_and_nothing_restarts(
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code, verdict.remarks) == (Outcome.FAILED, 1, ())
     assert verdict.cause is not None
-    assert (verdict.cause.task, verdict.cause.what) == ("worker-1", "reported that loss is nan at step 8 (--fail-on-nan)")
+    assert (verdict.cause.task, verdict.cause.what) == ("worker-1", "reported that loss is nan by step 8 (--fail-on-nan)")
 
 
 def test_the_last_report_counts_also_if_it_comes_after_the_end_of_its_task() -> None:

@@ -144,7 +144,7 @@ def test_a_long_traceback_does_not_hide_the_message(run: RunDir) -> None:
 
 def test_an_end_that_no_task_has_caused_is_told_with_its_reason(run: RunDir) -> None:
     text = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, Cluster(), Path("shown"))
-    assert text.splitlines() == ["train-1 broke down after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]
+    assert text.splitlines() == ["train-1 failed after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]
 
 
 def test_a_code_that_means_something_else_here_is_explained(run: RunDir) -> None:
