@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -60,7 +62,7 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         if as_json:
             _print_json([asdict(one) for one in runs])
         else:
-            click.echo(run_list.table(runs) if runs else f"there is no run in {home}")
+            click.echo(run_list.table(runs, _width()) if runs else f"there is no run in {home}")
         return 0
     found = find_run(home, run)
     cluster = read_cluster(found)
@@ -76,7 +78,7 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
     elif cluster.tasks:
-        click.echo(table(cluster, time.time()))
+        click.echo(table(cluster, time.time(), _width()))
     return 0
 
 
@@ -203,6 +205,11 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
         warning = f"; warning: {verdict.warning}" if verdict.warning else ""
         return f"{run.run_id}: {describe_outcome(verdict.outcome)} after {took}{again}, exit code {verdict.exit_code}{why}{warning}"
     return f"{run.run_id}: lost (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
+
+
+def _width() -> int | None:
+    """The columns of the terminal; None if stdout is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _describe_attempt(cluster: Cluster) -> str:

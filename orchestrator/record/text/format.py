@@ -48,6 +48,11 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
     return ["  ".join([*columns, row[last]]).rstrip() for columns, row in zip(filled, rows, strict=True)]
 
 
+def cut(lines: Sequence[str], width: int | None) -> list[str]:
+    """The lines with at most `width` characters each; None: as they are."""
+    return [line if width is None or len(line) <= width else f"{line[: max(0, width - 1)]}…" for line in lines]
+
+
 def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
     """The text in lines of at most `width` characters, unless a word is longer, and without terminal commands.
 

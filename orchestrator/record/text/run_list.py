@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
+from ...model.run.cluster import Outcome
 from ..lines import clean
 from ..storage.run_progress import read_cluster
-from .format import aligned, describe_moment, describe_seconds
+from .event_messages import describe_outcome
+from .format import aligned, cut, describe_moment, describe_seconds
 from .run_table import describe_report
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ..storage.run_directory import RunDir
 
 LONGEST_ARGUMENTS = 50
+_STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
+"""The words of the table for outcomes; JSON has the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +84,22 @@ def state(run: RunDir) -> str:
     return verdict.outcome.value if verdict else "lost"
 
 
-def table(runs: Sequence[RunSummary]) -> str:
-    """A line for each run."""
-    return "\n".join(aligned([("RUN", "STARTED", "TOOK", "STATE", "TASKS", "ARGUMENTS", "LAST REPORT"), *map(_row, runs)], right=(2,)))
+def table(runs: Sequence[RunSummary], width: int | None = None) -> str:
+    """A line for each run, cut to `width`. A run that has failed without a report shows its first cause in place of the report."""
+    head = ("RUN", "STARTED", "TOOK", "STATE", "TASKS", "ARGUMENTS", "LAST REPORT")
+    return "\n".join(cut(aligned([head, *map(_row, runs)], right=(2,)), width))
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:
     began = describe_moment(run.started_at) if run.started_at else ""
     took = describe_seconds(run.took_s) if run.took_s is not None else ""
     code = (run.result or {}).get("exit_code")
-    state = f"{run.state} ({code})" if code else run.state or "?"
+    state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     arguments = clean(shlex.join(run.arguments or []))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
     last = next((describe_report(report) for report in (run.reports or {}).values() if report), "")
+    cause = (run.result or {}).get("cause") or {}
+    last = last or f"{cause.get('task', '')} {cause.get('what', '')}"
     return run.run, began, took, state, tasks, arguments, clean(run.problem or " ".join(last.split()))

@@ -10,14 +10,17 @@ from ...model.input import input_counts
 from ...model.run import lifecycle
 from ...model.run.cluster import Cluster, TaskState, TaskStatus
 from ..lines import clean
-from .format import aligned, describe_seconds
+from .format import aligned, cut, describe_seconds
 
 
-def table(cluster: Cluster, now: float) -> str:
-    """A line for each task. UP: the time since the task started, or, once it has ended, the time that it took. After the end: TOOK."""
+def table(cluster: Cluster, now: float, width: int | None = None) -> str:
+    """A line for each task, cut to `width`, and the remarks.
+
+    UP: the time since the task started, or, once it has ended, the time that it took. After the end: TOOK.
+    """
     since = "TOOK" if all(task.has_ended for task in cluster.tasks.values()) else "UP"
     rows = [("TASK", "HOST", "STATE", "PID", since, "NOTE"), *(_row(task, now) for task in cluster.tasks.values())]
-    return "\n".join([*aligned(rows), *lifecycle.remarks(cluster)])
+    return "\n".join([*cut(aligned(rows), width), *lifecycle.remarks(cluster)])
 
 
 def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:

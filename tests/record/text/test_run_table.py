@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.run import events
+from orchestrator.record.text import run_list
 from orchestrator.record.text.format import aligned
+from orchestrator.record.text.run_list import RunSummary
 from orchestrator.record.text.run_table import table
 from tests.record.states import BAD, TAMED, cluster, exited
 
@@ -30,6 +32,21 @@ def test_a_task_that_orch_stopped_is_not_called_killed() -> None:
     assert lines[1].endswith("10.0 s  exit code 7")
     assert lines[2].endswith("stopped by orch (SIGTERM)")
     assert lines[3].endswith("10.0 s")
+
+
+def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:
+    state = cluster(events.TaskWaiting("worker-1", 1, "no port is open yet", 103.0))
+    full, narrow = table(state, now=161.0).splitlines(), table(state, now=161.0, width=55).splitlines()
+    assert narrow == [line if len(line) <= 55 else f"{line[:54]}…" for line in full] != full
+    late = RunSummary("one", "/runs/one", "timed_out", result={"exit_code": 124, "cause": {"task": "", "what": "the run was not over"}})
+    away = RunSummary("two", "/runs/two", "broken", result={"exit_code": 125, "cause": {"task": "", "what": "host b cannot be reached"}})
+    lines = run_list.table([late, away]).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["RUN", "one", "two"]
+    assert " timed out (124) " in lines[1]
+    assert lines[1].endswith("  the run was not over")
+    assert " failed (125) " in lines[2]
+    assert lines[2].endswith("  host b cannot be reached")
+    assert {len(line) for line in run_list.table([late, away], width=60).splitlines()} == {60}
 
 
 def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:
