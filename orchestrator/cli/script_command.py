@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -124,22 +125,19 @@ class ScriptCommand(click.Command):
             rule = "the script's own arguments go after --: "
             if own or not (line := self._line(ctx, args, own)):
                 raise click.UsageError(f"{error.message.rstrip('.')}; {rule.rstrip(': ')}", ctx) from None
-            if args[0] in INTERPRETERS:
+            if self._interpreter(ctx, args) is not None:
                 rule = "orch starts the script with Python by itself: "
             raise click.UsageError(f"{error.message.rstrip('.')}; {rule}{line}", ctx) from None
 
     def _line(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> str:
         """The command line that the user may have meant, with all words after ``--`` that orch does not know; empty if none can be made."""
         ours, theirs = list(args), list[str]()
-        for word in args[:1]:
-            if word in INTERPRETERS:
-                ours.remove(word)
-        settings: dict[str, Any] = {"ignore_unknown_options": True, "token_normalize_func": ctx.token_normalize_func}
-        with click.Context(self, **settings) as tried:
-            try:
-                known, theirs, _ = self.make_parser(tried).parse_args(list(ours))
-            except click.UsageError:
-                return ""
+        if (place := self._interpreter(ctx, args)) is not None:
+            del ours[place]
+        try:
+            known, theirs = self._parse_known(ctx, ours)
+        except click.UsageError:
+            return ""
         if (known.get("script") or "-").startswith("-"):
             return ""
         for word in reversed(theirs):
@@ -148,6 +146,22 @@ class ScriptCommand(click.Command):
             del ours[len(ours) - 1 - ours[::-1].index(word)]
         theirs += own
         return shlex.join([*ctx.command_path.split(), *ours, *(["--", *theirs] if theirs else [])])
+
+    def _parse_known(self, ctx: click.Context, args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """The values of the options that orch knows, and the other words."""
+        settings: dict[str, Any] = {"ignore_unknown_options": True, "token_normalize_func": ctx.token_normalize_func}
+        with click.Context(self, **settings) as tried:
+            known, others, _ = self.make_parser(tried).parse_args(list(args))
+        return known, others
+
+    def _interpreter(self, ctx: click.Context, args: Sequence[str]) -> int | None:
+        """The place of ``python`` in the words, where a user has written it in front of the script. An option may have this value, too."""
+        for place, word in enumerate(args):
+            if word in INTERPRETERS:
+                with contextlib.suppress(click.UsageError):  # an option before the word lacks its value
+                    if self._parse_known(ctx, args[: place + 1])[0].get("script") == word:
+                        return place
+        return None
 
 
 HELP_ALL = "Show all options and exit."

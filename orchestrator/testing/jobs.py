@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterable
 from copy import copy
+from pathlib import Path
 from typing import Any, NoReturn
 
 from worker.protocol.messages import Failure
@@ -16,6 +18,8 @@ from .outcomes import Outcome
 from .pool import PooledRun
 from .tasks import Task
 
+WORKER = f"{Path(__file__).parents[2] / 'worker'}{os.sep}"
+"""The beginning of the names of the files of orch that run in a task."""
 LAST_WORDS = 1 << 16
 """How many characters at the end of a task's output may say why TensorFlow has aborted the process."""
 
@@ -116,7 +120,16 @@ class Job:
         limit_s = self._timeout_s if timeout is None else timeout
         self._locate_tasks()
         what = f"{self.name} was not over after {limit_s:g} s"
-        text = "\n\n".join(f"--- {name}\n{stack.rstrip()}" for name, stack in self.stacks.items())
+        text = "\n\n".join(f"--- {name}\n{_without_ours(stack)}" for name, stack in self.stacks.items())
         self.cause = TimedOut("", what, {name: copy(outcome) for name, outcome in self.tasks.items()}, self.stacks, text)
         self._end_tasks()
         raise self.cause
+
+
+def _without_ours(stack: str) -> str:
+    """A stack without the frames of orch that have called the function of the test: the last lines, as the outermost call comes last."""
+    lines = stack.rstrip().splitlines()
+    kept = list(lines)
+    while kept and kept[-1].startswith(f'  File "{WORKER}'):
+        kept.pop()
+    return "\n".join(kept if kept and kept[-1].startswith("  File ") else lines)

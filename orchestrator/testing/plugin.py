@@ -122,6 +122,9 @@ class _NoCluster:
     def __call__(self, **more: Any) -> Cluster:
         return _make(self._item, {**self._options, **more})
 
+    def __repr__(self) -> str:
+        return "<orch_cluster: a function, as no marker says workers=>"
+
     def __getattr__(self, name: str) -> Any:
         how = "write @pytest.mark.orch(workers=2) above the test, or with orch_cluster(workers=2) as c: in it"
         raise AttributeError(f"orch_cluster has no {name!r} here, because no marker of this test says workers=: {how}")

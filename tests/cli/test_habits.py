@@ -52,6 +52,9 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         (["hello.py", "--epochs", "5", "--", "--lr", "1"], "goes after --: orch up hello.py -- --epochs 5 --lr 1"),
         (["python", "hello.py"], "orch starts the script with Python by itself: orch up hello.py"),
         (["python3", "hello.py", "a b"], "orch starts the script with Python by itself: orch up hello.py -- 'a b'"),
+        (["-n", "2", "python", "hello.py", "1"], "orch starts the script with Python by itself: orch up -n 2 hello.py -- 1"),
+        (["-n", "2", "python", "hello.py", "--epochs", "5"], "goes after --: orch up -n 2 hello.py -- --epochs 5"),
+        (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
     ],
 )
 def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: Orch, words: list[str], line: str) -> None:

@@ -59,12 +59,11 @@ def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
 
 
 def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
-    """Prints the commands of `orch up`, and the plan."""
-    planned = _imagine(spec)  # a spec that has no plan prints nothing
+    """Prints the plan, whose table of tasks comes first, and the commands of `orch up`."""
+    _print(_imagine(spec), as_json=as_json)  # a spec that has no plan prints nothing
     if not as_json:
         for name, text in imagine(spec).texts().items():
-            click.echo(f"# {name}\n{text}")
-    _print(planned, as_json=as_json)
+            click.echo(f"\n# {name}\n{text}", nl=not text.endswith("\n"))
 
 
 def _imagine(spec: ClusterSpec) -> Plan:

@@ -21,6 +21,7 @@ def gpu(index: int, memory_mb: int = 1000) -> Gpu:
 
 PART = Gpu(0, "MIG-a", "Part", 100, "MIG-a")
 OTHER_PART = Gpu(0, "MIG-b", "Part", 100, "MIG-b")
+CPU_WAY = "leave out --gpus (or gpus: in orch.yaml), and the task runs on the CPU"
 WAYS = "name others with --gpus, or let all of them share (--share-gpus)"
 
 
@@ -114,7 +115,7 @@ def test_gpus_are_given_out(document: dict[str, Any], gpus: list[tuple[Gpu, ...]
         (workers(2, overrides(_1={"gpus": [2]}), gpus=1), [TWO], "worker-1 asks for GPU 2; host a has GPUs 0, 1"),
         (workers(2, gpus=[5], share_gpus=True), [TWO], "worker-0..1 ask for GPU 5; host a has GPUs 0, 1"),
         (workers(1, gpus=["GPU-ffff"]), [TWO], "worker-0 asks for GPU-ffff; host a has GPUs 0, 1"),
-        (workers(1, gpus=1), [()], "worker-0 asks for 1 GPU; host a has no GPU"),
+        (workers(1, gpus=1), [()], f"worker-0 asks for 1 GPU; host a has no GPU: {CPU_WAY}"),
         (workers(1, gpus=3), [TWO], "worker-0 asks for 3 GPUs; host a has GPUs 0, 1"),
         (workers(1, gpus=3, share_gpus=True), [TWO], "worker-0 asks for 3 GPUs; host a has GPUs 0, 1"),
         (

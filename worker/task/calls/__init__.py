@@ -123,7 +123,7 @@ def _pack(value: Any) -> bytes:
     except Exception as error:
         raise TypeError(
             f"the function's value cannot be sent to the test: {type(value)}: {error}; return numbers, texts or arrays"
-        ) from error
+        ) from None
     return file.getvalue()
 
 
