@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_what_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, name:
     said = f"Error: {run.path / name} is {kind}, not a file that orch has written; remove it\n"
     for command in ("ps", "placement", *(("wait", "down", "logs") if name != "events.jsonl" else ())):
         done = orch.in_process(command, "one")
-        if (command, name) != ("wait", "plan.json"):
+        if (command, name) not in (("wait", "plan.json"), ("ps", "plan.json")):  # these read no plan
             assert (done.code, done.err) == (125, said), command
     assert f"{run.path / name} is {kind}" in orch.in_process("ps", "--all", check=0).out or name != "lock"
     assert [one["run"] for one in json.loads(orch.in_process("ps", "--all", "--json", check=0).out)] == ["one"]
@@ -41,7 +42,7 @@ def test_what_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, name:
 @pytest.mark.parametrize("result", [{"exit_code": 0}, {"outcome": "won"}, {"outcome": "succeeded", "ended_at": "noon"}, []])
 def test_a_result_that_orch_has_not_written_is_none(orch: Orch, run: RunDir, result: object) -> None:
     run.write("result.json", json.dumps(result))
-    assert orch.in_process("ps", "--all", check=0).out.splitlines()[1].split()[:2] == ["one", "lost"]
+    assert re.match(r"one .* lost ", orch.in_process("ps", "--all", check=0).out.splitlines()[1])
     assert orch.in_process("ps", "--all", "--json", check=0).out.count('"state": "lost"') == 1
     assert "died before it could say how the run ended" in orch.in_process("wait", "one", check=125).err
 
