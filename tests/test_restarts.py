@@ -379,12 +379,16 @@ def test_logs_follow_from_one_attempt_into_the_next(orch: Orch, tmp_path: Path) 
     running = orch.start("up", "script.py", "-n", "1", "--max-restarts", "2", *QUICK, "--quiet")
     wait_until_ready(tmp_path, "worker-0")
     following = orch.start("logs", "-f", "--json")
+    reading = orch.start("logs", "-f")
     following.wait_for('"try 1"')
+    reading.wait_for("worker-0 | try 1")
     (tmp_path / "go1").touch()
     following.wait_for('"try 2"')
+    reading.wait_for("orch: attempt 2: worker-0 failed (exit code 1) (restart 1 of 2)\n")
     (tmp_path / "go2").touch()
     lines = [json.loads(line)["line"] for line in following.wait(check=0).out.splitlines()]
     assert lines == ["try 1", "try 2", "try 3"]
+    assert "orch: attempt 3: worker-0 failed (exit code 1) (restart 2 of 2)\n" in reading.wait(check=0).err
     running.wait(check=0)
 
 

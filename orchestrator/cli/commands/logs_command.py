@@ -25,8 +25,10 @@ from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
+from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import check_attempt, find_run, list_runs, no_tasks_yet, plan_of
 from ...record.text.console import Sink
+from ...record.text.event_messages import describe_attempt
 from .. import completion
 from ..options import color_options, home_option, only_tasks
 
@@ -179,6 +181,7 @@ class _Output:
         self._streams = (given.stream,) if given.stream else STREAMS
         newest = run.last_attempts()
         self._attempts: dict[str, int] = {}
+        self._said: set[str] = set()
         self._followers: dict[str, list[tuple[str, Follower]]] = {}
         for task in tasks:
             self._open(task, given.attempt or self._first_attempt(task, newest.get(task, 1), since), given.tail)
@@ -210,8 +213,19 @@ class _Output:
             while newest.get(task, 0) > self._attempts[task]:
                 self.write(self._view.finish(task))
                 self._open(task, self._attempts[task] + 1)
+                self._say_attempt(task)
                 is_new |= self._show_attempt(task)
         return is_new
+
+    def _say_attempt(self, task: str) -> None:
+        """Says once why there is a new attempt. The JSON objects have the number of the attempt."""
+        is_others = not self._run.task_dir(task, self._attempts[task]).exists()  # another task was restarted alone
+        if self._view.as_json or is_others:
+            return
+        line = describe_attempt(read_cluster(self._run), self._attempts[task], task)
+        if line and line not in self._said:
+            self._said.add(line)
+            self.write([("stderr", f"orch: {line}\n")])
 
     def _show_attempt(self, task: str) -> bool:
         is_new = False

@@ -128,13 +128,28 @@ def _describe_restart(before: Cluster, after: Cluster) -> str:
     last = after.past[-1]
     took = describe_seconds(max(0.0, last.ended_at - last.started_at))
     pause = _after((after.resume_at or 0.0) - last.ended_at)
-    spent = sum(not attempt.free for attempt in restarts.relevant(after.past))
-    count = "does not count against --max-restarts" if last.free else f"restart {spent} of {after.policy.restart.max}"
+    count = _count_restarts(after, len(after.past))
     first = _find_other_cause(before, after)
     why = f", first cause: {headline(first)}" if first else ""
     if before.ending is None and last.cause is not None:  # all tasks are gone at once: no line has said why
         why = f": {headline(last.cause)}"
     return f"attempt {last.attempt} ended after {took}{why}; starting again{pause} ({count})"
+
+
+def describe_attempt(cluster: Cluster, attempt: int, task: str) -> str:
+    """``attempt 2: worker-1 failed (exit code 3) (restart 1 of 3)``: why `task` has this attempt; empty if it is not known."""
+    for number, last in reversed([*enumerate(cluster.past, 1)]):
+        if last.attempt < attempt and last.task in ("", task):
+            why = f": {headline(last.cause)}" if last.cause is not None else ""
+            return clean(f"attempt {attempt}{why} ({_count_restarts(cluster, number)})")
+    return ""
+
+
+def _count_restarts(cluster: Cluster, number: int) -> str:
+    """``restart 1 of 3``: what the restart after the first `number` attempts takes from the budget."""
+    past = cluster.past[:number]
+    spent = sum(not attempt.free for attempt in restarts.relevant(past, past[-1].task))
+    return "does not count against --max-restarts" if past[-1].free else f"restart {spent} of {cluster.policy.restart.max}"
 
 
 def _describe_ending(after: Cluster) -> str | None:
