@@ -6,6 +6,7 @@ Nothing of orch is installed there: `worker/` is sent over the connection (see r
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +54,7 @@ class Ssh(NamedHosts):
         return Request(run, tuple(_host(run.spec, _settings(run.spec), named) for named in _settings(run.spec).hosts), reaching=REACHING)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        return local.explain(failure) if host.is_here else explain(host.name, failure)
+        return local.explain(failure) if host.is_here else explain(host.name, failure, _by_hand(host.transport.argv))
 
     def cancel(self, run: RunFacts) -> Cleanup:
         """Kill the tasks on this machine only: on the other hosts, an agent without a controller ends its tasks by itself."""
@@ -88,6 +89,15 @@ def _command(settings: SshSettings, named: HostSpec, python: str) -> tuple[str, 
     return (*(settings.ssh or ("ssh",)), *OPTIONS, *login, "--", named.name, remote_worker.shell_command(python, setup))
 
 
+def _by_hand(argv: Sequence[str]) -> str:
+    """The command by which a user logs in to the host of a `_command`, with the user's own options."""
+    words = list(argv[:-1])
+    own = next(at for at in range(len(words)) if tuple(words[at : at + len(OPTIONS)]) == OPTIONS)
+    del words[own : own + len(OPTIONS)]
+    words.remove("--")
+    return shlex.join(words)
+
+
 def _is_here(host: HostSpec) -> bool:
     """Whether the host is this machine and needs no ssh. With a user or a port in the spec, ssh is used."""
     return not (host.user or host.port) and (host.name in _HERE or host.name == socket.gethostname())
@@ -107,16 +117,14 @@ _PASSING = re.compile(
     r"kex_exchange_identification|Connection (?:closed|reset) by|Connection reset|banner exchange|Exceeded MaxStartups|MaxSessions|"
     r"Temporary failure in name resolution|mux_client_request_session|Session open refused"
 )
+_FORGET = re.compile(r"ssh-keygen .*-R \S+")
 _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is not the one you know: if that is right, ssh-keygen -R {host} and log in once by hand",
+        "its host key is not the one you know: if that is right, {forget}, then log in once by hand: {ssh}",
     ),
-    (
-        "Host key verification failed",
-        "its host key is not known yet: log in once by hand (ssh {host}), or ssh-keyscan {host} >> ~/.ssh/known_hosts",
-    ),
+    ("Host key verification failed", "its host key is not known yet: log in once by hand, and compare the key that is shown: {ssh}"),
     ("Permission denied", "it refused your keys: ssh-copy-id {host}, load the key into your agent (ssh-add), or name it in ~/.ssh/config"),
     ("Too many authentication failures", "name the right key in ~/.ssh/config (IdentityFile, IdentitiesOnly yes)"),
     ("Could not resolve hostname", "check the name, or give it a HostName in ~/.ssh/config"),
@@ -128,14 +136,14 @@ _REMEDIES = (
 )
 
 
-def explain(host: str, failure: StartFailure) -> Diagnosis:
-    """Why ssh, or the program that it started on the host, ended before an agent ran."""
+def explain(host: str, failure: StartFailure, by_hand: str) -> Diagnosis:
+    """Why ssh, or the program that it started on the host, ended before an agent ran. `by_hand`: the command that logs a user in there."""
     if failure.error is not None:
         return Diagnosis(failure.text, "install the OpenSSH client, or set backend.ssh")
-    return _explain_ssh(host, failure.said) if failure.code == 255 else remote_worker.explain(host, failure, by="ssh")
+    return _explain_ssh(host, failure.said, by_hand) if failure.code == 255 else remote_worker.explain(host, failure, by="ssh")
 
 
-def _explain_ssh(host: str, said: str) -> Diagnosis:
+def _explain_ssh(host: str, said: str, by_hand: str) -> Diagnosis:
     lines = said.splitlines()
     text = next((line.strip() for line in reversed(lines) if line.strip()), "ssh gave up and did not say why")
     # Over a jump host, the error of the jump host comes first, and then the end of the connection that was to go through it.
@@ -143,7 +151,9 @@ def _explain_ssh(host: str, said: str) -> Diagnosis:
     for sign, remedy in _REMEDIES:
         complaint = next((line.strip("@ \r") for line in lines if sign in line), "")
         if complaint:
-            return Diagnosis(complaint, remedy.format(host=host))
+            forget = _FORGET.search(said)  # ssh itself knows the file and the port
+            told = remedy.format(host=host, ssh=by_hand, forget=forget[0] if forget else f"ssh-keygen -R {host}")
+            return Diagnosis(complaint.rstrip("."), told)
     if _PASSING.search(said):
         return Diagnosis(f"{text}; its sshd may take no more connections now", "raise MaxStartups there, or try again", passing=True)
-    return Diagnosis(text, f"try it by hand: ssh -o BatchMode=yes {host} true")
+    return Diagnosis(text, f"try it by hand: {by_hand} true")

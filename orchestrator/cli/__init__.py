@@ -76,8 +76,8 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"]:
-            if len(args) == 2 and args[1] not in COMMANDS and (text := _explanation(args[1])):
-                click.echo(text)
+            if len(args) == 2 and args[1] not in COMMANDS and args[1] not in HABITS:
+                click.echo(_explanation(args[1], ctx))
                 ctx.exit()
             args = [*args[1:], "--help"]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
@@ -112,11 +112,19 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _explanation(name: str) -> str | None:
-    """What the documentation says about a failure that a report has named."""
+def _explanation(name: str, ctx: click.Context) -> str:
+    """What the documentation says about a failure that a report has named; or the names of all such topics."""
+    from ..model.spec.findings import nearest
     from .explanations import explanations
 
-    return explanations().get(name)
+    topics = explanations()
+    if name == "topics":
+        return "\n".join(["orch help TOPIC prints what docs/why.md says about one of these:", "", *topics])
+    if name not in topics:
+        near = nearest(name, [*COMMANDS, *topics], cutoff=0.75)
+        hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"
+        raise click.UsageError(f"there is no command or topic {name!r}; {hint}", ctx)
+    return topics[name]
 
 
 @click.group(cls=Commands, context_settings=SETTINGS)
@@ -129,6 +137,7 @@ def orch() -> None:
       orch up train.py --workers 2      start a cluster of two workers
       orch ps                           show its tasks
       orch up --help                    show the options and examples of a command
+      orch help topics                  list the failures that orch help TOPIC explains
     """
 
 
@@ -146,6 +155,10 @@ def main(args: list[str] | None = None) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))  # which `orchestrator.__main__` holds back
         code = orch.main(args, prog_name="orch", standalone_mode=False, obj=early)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+            from .script_command import describe_no_option
+
+            error = click.UsageError(describe_no_option(error.ctx, error.option_name), error.ctx)
         _name_variable(error)
         error.show()
         code = error.exit_code

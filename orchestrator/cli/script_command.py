@@ -59,6 +59,12 @@ OTHERWISE = {
     "--hosts-file": "orch calls this --hostfile",
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
+OTHERWISE_OF = {
+    ("logs", "-t"): "did you mean --timestamps?",
+    **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "watch -n 2 orch ps shows the tasks every two seconds"),
+    **dict.fromkeys((("down", "-a"), ("down", "--all")), "orch down ends one run; orch ps --all lists the runs"),
+}
+"""The same for an option of one command, by the names of both."""
 INTERPRETERS = ("python", "python3")
 
 
@@ -112,12 +118,8 @@ class ScriptCommand(click.Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
-            option = error.option_name.replace("_", "-")
-            known = [name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)]
-            right = nearest(option, (name for name in known if name.startswith("--")), cutoff=0.75)
-            hint = f"{OTHERWISE[option]}" if option in OTHERWISE else f"did you mean {right}?" if right else ""
-            message = f"there is no option {option}" + (f": {hint}" if hint else "")
-            line = "" if option in OTHERWISE else self._line(ctx, args, own)
+            message = describe_no_option(ctx, error.option_name)
+            line = "" if error.option_name.replace("_", "-") in OTHERWISE else self._line(ctx, args, own)
             raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:
@@ -162,6 +164,15 @@ class ScriptCommand(click.Command):
                     if self._parse_known(ctx, args[: place + 1])[0].get("script") == word:
                         return place
         return None
+
+
+def describe_no_option(ctx: click.Context, name: str) -> str:
+    """The message about an option that the command does not have, with the option that may have been meant."""
+    option = name.replace("_", "-")
+    known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
+    right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
+    hint = OTHERWISE_OF.get((ctx.command.name or "", option)) or (OTHERWISE.get(option) if isinstance(ctx.command, ScriptCommand) else None)
+    return f"there is no option {option}: {hint or (f'did you mean {right}?' if right else f'{ctx.command_path} --help lists the options')}"
 
 
 HELP_ALL = "Show all options and exit."

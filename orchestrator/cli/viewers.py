@@ -17,6 +17,7 @@ from ..record.storage import event_log
 from ..record.storage.run_directory import RunDir
 from ..record.text import timeline
 from ..record.text.console import Console, Sink
+from ..record.text.format import iso_times
 from ..signals import release_signals
 
 
@@ -47,7 +48,7 @@ class JsonLines(Console):
         super().__init__(run, Sink(), LogView(()), quiet=True)
 
     def on_event(self, before: Cluster, after: Cluster, event: Event) -> None:
-        self.write("stdout", event_log.to_line(event).decode("ascii"))
+        self._write_line(json.loads(event_log.to_line(event)))
 
     def end(self, ended: Ended) -> None:
         """The verdict, as in `result.json`, is the last line. A spec that was refused has none: the error, on stderr, says all."""
@@ -56,7 +57,7 @@ class JsonLines(Console):
         _finish(self, ended)
 
     def _write_line(self, data: dict[str, Any]) -> None:
-        self.write("stdout", json.dumps(data, separators=(",", ":")) + "\n")
+        self.write("stdout", json.dumps(iso_times(data), separators=(",", ":")) + "\n")
 
 
 def _finish(console: Console, ended: Ended) -> None:

@@ -27,8 +27,19 @@ def spec_of(**backend: object) -> ClusterSpec:
     ("code", "said", "expected", "passing"),
     [
         (255, "me@hostB: Permission denied (publickey).\r\n", "it refused your keys: ssh-copy-id hostB", False),
-        (255, "Host key verification failed.", "ssh-keyscan hostB >> ~/.ssh/known_hosts", False),
+        (
+            255,
+            "Host key verification failed.",
+            "verification failed; its host key is not known yet: log in once by hand, and compare the key that is shown: ssh -F c hostB",
+            False,
+        ),
         (255, "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nx\nHost key verification failed.", "ssh-keygen -R hostB", False),
+        (
+            255,
+            "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\n  ssh-keygen -f 'k' -R '[b]:2'\r\nx",
+            "right, ssh-keygen -f 'k' -R '[b]:2', then",
+            False,
+        ),
         (255, "ssh: Could not resolve hostname hostB: Name or service not known", "HostName in ~/.ssh/config", False),
         (255, "ssh: connect to host hostB port 22: Connection refused", "no sshd listens there", False),
         (255, "ssh: connect to host hostB port 22: Connection timed out", "the firewall", False),
@@ -52,7 +63,7 @@ def spec_of(**backend: object) -> ClusterSpec:
             "MaxStartups",
             True,
         ),
-        (255, "something new", "something new; try it by hand: ssh -o BatchMode=yes hostB true", False),
+        (255, "something new", "something new; try it by hand: ssh -F c hostB true", False),
         (255, "", "ssh gave up and did not say why", False),
         (127, "bash: line 1: exec: python3: not found", "there is no such Python: bash: line 1", False),
         (126, "fish: Unknown command", "set python: for hostB", False),
@@ -63,7 +74,7 @@ def spec_of(**backend: object) -> ClusterSpec:
     ],
 )
 def test_why_there_is_no_agent(code: int, said: str, expected: str, passing: bool) -> None:
-    found = ssh.explain("hostB", StartFailure("ssh", code, said))
+    found = ssh.explain("hostB", StartFailure("ssh", code, said), "ssh -F c hostB")
     assert expected in found.text
     assert found.passing is passing
 
@@ -153,6 +164,14 @@ def test_this_machine_needs_no_ssh_unless_it_is_told_how_to_log_in() -> None:
     local, remote = imagine(spec_of(hosts=hosts)).hosts
     assert (local.is_here, local.lost_after_s) == (True, None)
     assert (remote.is_here, remote.lost_after_s) == (False, 20.0)
+
+
+def test_the_command_by_hand_has_the_users_own_options() -> None:
+    backend = ssh.make()
+    hosts = {"a": {"port": 2222, "user": "me"}}
+    (host,) = imagine(spec_of(hosts=hosts, ssh=["ssh", "-F", "my cfg"])).hosts
+    told = backend.explain(host, StartFailure("ssh", 255, "Host key verification failed."))
+    assert told.remedy.endswith(": ssh -F 'my cfg' -l me -p 2222 a")
 
 
 def test_an_ssh_that_is_not_there(orch: Orch, script: Callable[..., Path]) -> None:

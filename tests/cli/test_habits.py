@@ -40,6 +40,12 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", check=0).out == orch.in_process("--help", check=0).out
     assert orch.in_process("help", "ps", check=0).out == orch.in_process("ps", "--help", check=0).out
     assert orch.in_process("help", "warm", "start", check=0).out == orch.in_process("warm", "start", "-h", check=0).out
+    assert orch.in_process("help", "status", check=0).out == orch.in_process("ps", "--help", check=0).out
+    topics = orch.in_process("help", "topics", check=0).out.splitlines()[2:]
+    assert "out-of-memory" in topics
+    complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
+    complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
+    complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'; orch help topics lists the topics")
     assert orch.in_process("version", check=0).out == orch.in_process("--version", check=0).out
 
 
@@ -71,6 +77,20 @@ def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: 
 )
 def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: str) -> None:
     assert "did you mean" not in complaint(orch.in_process("up", *words, "hello.py"), 2, "there is no option", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "-t"], "-t: did you mean --timestamps?"),
+        (["ps", "-w"], "-w: watch -n 2 orch ps"),
+        (["ps", "-q"], "-q: orch ps --help lists the options"),
+        (["down", "--all"], "--all: orch down ends one run; orch ps --all lists the runs"),
+        (["wait", "--time_out", "3"], "--time-out: did you mean --timeout?"),
+    ],
+)
+def test_an_option_that_a_command_does_not_have_is_explained(orch: Orch, words: list[str], said: str) -> None:
+    complaint(orch.in_process(*words), 2, f"there is no option {said}")
 
 
 def test_orch_yaml_and_the_runs_are_found_in_a_directory_above(orch: Orch, tmp_path: Path) -> None:
@@ -133,3 +153,5 @@ def test_times_have_units(orch: Orch) -> None:
         ("warm", "start", "--idle-timeout", "0s"),
     ):
         complaint(orch.in_process(*words), 2, words[-2])
+    complaint(orch.in_process("plan", "hello.py", "--timeout", "soon"), 2, "must be a time, not 'soon'")
+    complaint(orch.in_process("plan", "hello.py", "--log-limit", "5"), 2, "Error: --log-limit: must be at least 64K, not 5\n")

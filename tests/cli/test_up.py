@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -393,6 +394,9 @@ def test_json_is_an_object_a_line_and_the_verdict_is_last(orch: Orch, script: Sc
         assert [line["event"] for line in lines[:2]] == ["run_begun", "allocated"]
         verdict = lines[-1]
         assert (verdict["event"], verdict["exit_code"]) == ("verdict", code)
+        times = [line[key] for line in lines for key in line if key == "at" or key.endswith("_at")]
+        assert len(times) >= len(lines)
+        assert all(at is None or datetime.fromisoformat(at).tzinfo for at in times)
         assert set(verdict) >= {"run", "outcome", "attempt", "started_at", "ended_at", "cause"}
         assert (verdict["cause"] or {}).get("code") == (code or None)
         assert "noise" not in done.out

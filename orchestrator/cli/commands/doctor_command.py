@@ -64,7 +64,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     if as_json:
         click.echo(json.dumps(doctor_report.to_json(hosts, findings, wanted, code)))
         return code
-    click.echo("\n".join(doctor_report.to_text(hosts, findings, color=wants_color(color))), color=True)
+    click.echo("\n".join(doctor_report.to_text(hosts, findings, wanted, color=wants_color(color))), color=True)
     return code
 
 

@@ -86,7 +86,7 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
 @run_argument
 @click.option("--timeout", type=Span(), metavar="TIME", help=TIMEOUT)
 @click.option("-q", "--quiet", is_flag=True, help=QUIET)
-@click.option("--json", "as_json", is_flag=True, help="Print the file result.json of the run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result of the run as JSON.")
 def wait_command(run: RunDir, timeout: float | None, quiet: bool, as_json: bool) -> int:
     """Wait until RUN (default: the latest run) ends, print the report of its end, and exit with its exit code.
 

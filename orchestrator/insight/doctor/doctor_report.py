@@ -36,11 +36,11 @@ def to_json(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wa
     }
 
 
-def to_text(hosts: Sequence[HostReport], findings: Sequence[Finding], *, color: bool) -> Iterator[str]:
+def to_text(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wanted, *, color: bool) -> Iterator[str]:
     """Lines of at most 80 columns, unless a path is longer."""
     for facts in hosts:
         yield facts.name
-        for label, text in _facts(facts):
+        for label, text in _facts(facts, wanted):
             yield from wrap(text, WIDTH, f"  {label:<12}", " " * 14)
         yield ""
     is_plain = len(hosts) == 1 and hosts[0].is_here
@@ -69,7 +69,7 @@ def _verdict(findings: Sequence[Finding]) -> str:
     return f"{said}: a run can start" if said else "no problem was found"
 
 
-def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
+def _facts(facts: HostReport, wanted: Wanted) -> Iterator[tuple[str, str]]:
     machine = facts.machine
     if facts.unreached:
         yield "unreached", facts.unreached
@@ -88,6 +88,8 @@ def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
     if machine is not None:
         yield "gpus", _gpus(machine, facts.tensorflow)
         disks = [disk for disk in (machine.run_dir, machine.shm) if disk is not None and disk.free_bytes is not None]
+        if wanted.private_network and not machine.private_network_problem:
+            yield "network", "a private network can be made (--network private)"
         yield "disk", ", ".join(f"{disk.path} {bytes_of(disk.free_bytes or 0)} free" for disk in disks)
 
 

@@ -21,7 +21,8 @@ class Findings:
     def add(self, path: str, problem: Problem) -> None:
         """Add a mistake at `path`. The message continues the path: ``must be at least 1, not 0``. An empty path is the whole document."""
         self.spoiled.add(path.partition(".")[0])
-        message = f"{path}: {problem.message}" if path else problem.message
+        is_named = problem.place == f"--{path.rpartition('.')[2].replace('_', '-')}"  # --log-limit is log_limit
+        message = problem.message if is_named or not path else f"{path}: {problem.message}"
         self.found.append(Problem(problem.place, message, problem.hint))
 
     @property

@@ -16,7 +16,7 @@ from worker.settings.declare import Setting
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
-from .durations import bytes_of, seconds_of
+from .durations import bytes_of, seconds_of, size_text
 from .findings import Findings, listed, nearest, quoted, shown
 from .tree import Node, refusal, scalar
 
@@ -97,7 +97,7 @@ WORKDIR = Text("(?s)[^~].*", "must be a path that is written in full: only a she
 class Number(Kind):
     """A finite number from `minimum` to `maximum`. A `minimum` of None: every number above 0."""
 
-    WHOLE = False
+    WHOLE, WHAT = False, "number"
 
     minimum: float | None
     maximum: float
@@ -109,16 +109,20 @@ class Number(Kind):
         kinds = int if self.WHOLE else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
             hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else self.hint
-            raise refusal(node.place, f"must be a {'whole ' * self.WHOLE}number, not {shown(node)}", hint)
+            raise refusal(node.place, f"must be a {self.WHAT}, not {shown(node)}", hint)
         if value <= 0 if self.minimum is None else value < self.minimum:
-            least = "more than 0" if self.minimum is None else f"at least {self.minimum:g}"
+            least = "more than 0" if self.minimum is None else f"at least {self._written(self.minimum)}"
             raise refusal(node.place, f"must be {least}, not {shown(node)}")
         if value > self.maximum:
-            raise refusal(node.place, f"must be at most {self.maximum:,}, not {shown(node)}")
+            raise refusal(node.place, f"must be at most {self._written(self.maximum)}, not {shown(node)}")
         return value if self.WHOLE else float(value)
 
     def _value(self, node: Node) -> Any:
         return node.value
+
+    def _written(self, limit: float) -> str:
+        """A limit as a user would write it."""
+        return f"{int(limit) if limit == int(limit) else limit:,}"
 
     def json_schema(self) -> JsonSchema:
         least = {"exclusiveMinimum": 0} if self.minimum is None else {"minimum": self.minimum}
@@ -129,13 +133,14 @@ class Integer(Number):
     """A whole number."""
 
     __slots__ = ()
-    WHOLE = True
+    WHOLE, WHAT = True, "whole number"
 
 
 class Duration(Number):
     """A span of time: a number of seconds, or a text with units."""
 
     __slots__ = ()
+    WHAT = "time"
 
     def _value(self, node: Node) -> Any:
         found = seconds_of(node.value) if isinstance(node.value, str) else None
@@ -149,10 +154,14 @@ class Bytes(Integer):
     """A size: a number of bytes, or a text with a unit."""
 
     __slots__ = ()
+    WHAT = "size"
 
     def _value(self, node: Node) -> Any:
         found = bytes_of(node.value) if isinstance(node.value, str) else None
         return node.value if found is None else found
+
+    def _written(self, limit: float) -> str:
+        return size_text(int(limit))
 
     def json_schema(self) -> JsonSchema:
         return {"anyOf": [Number.json_schema(self), {"type": "string"}]}

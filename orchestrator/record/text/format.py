@@ -36,8 +36,11 @@ def is_time(key: str, value: object) -> bool:
     return (key == "at" or key.endswith("_at")) and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+def _iso(at: float) -> str | float:
+    try:
+        return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # a task may report any number under such a name
+        return at
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -220,16 +220,16 @@ def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said
     away = [replace(machine(open_files=(256, 256)), name=name, is_here=False) for name in ("a", "b")]
     lost = HostReport("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
     hosts = [*away, lost]
-    lines = list(doctor_report.to_text(hosts, judge(hosts, MIRRORED), color=False))
+    lines = list(doctor_report.to_text(hosts, judge(hosts, MIRRORED), MIRRORED, color=False))
     assert [line for line in lines if line.startswith(("error", "warning"))] == [
         "error    this host cannot be reached (c)",
         "warning  a process may have 256 files open (a, b)",
     ]
     assert lines[lines.index("c") + 1 :][:2] == ["  unreached   No route to host", ""]
-    alone = list(doctor_report.to_text([lost], judge([lost], MIRRORED), color=False))
+    alone = list(doctor_report.to_text([lost], judge([lost], MIRRORED), MIRRORED, color=False))
     assert "error    this host cannot be reached (c)" in alone
     assert "error    this host cannot be reached" in list(
-        doctor_report.to_text([replace(lost, is_here=True)], judge([lost], MIRRORED), color=False)
+        doctor_report.to_text([replace(lost, is_here=True)], judge([lost], MIRRORED), MIRRORED, color=False)
     )
 
 
@@ -252,12 +252,15 @@ def test_the_memory_of_a_host_is_held_against_its_own_tasks() -> None:
 def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
     bad = replace(machine(run_dir=Disk("/mnt", writable=False), nvidia=GPUS), tensorflow=CUDA)
     findings = judge([bad], MWMS)
-    lines = list(doctor_report.to_text([bad], findings, color=False))
+    lines = list(doctor_report.to_text([bad], findings, MIRRORED, color=False))
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in "".join(lines)
     assert lines[-1] == "1 error, 1 warning, 1 note: a run would fail here"
-    assert any("\x1b[31merror\x1b[0m" in line for line in doctor_report.to_text([bad], findings, color=True))
-    assert list(doctor_report.to_text([SOUND], [], color=False))[-1] == "no problem was found"
+    assert any("\x1b[31merror\x1b[0m" in line for line in doctor_report.to_text([bad], findings, MIRRORED, color=True))
+    assert list(doctor_report.to_text([SOUND], [], MIRRORED, color=False))[-1] == "no problem was found"
+    for private in (True, False):
+        shown = "\n".join(doctor_report.to_text([SOUND], [], replace(MIRRORED, private_network=private), color=False))
+        assert ("a private network can be made" in shown) is private
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("script: a\ntimeouts: {run_s: 0}", [":2: timeouts.run_s: must be more than 0, not 0"]),
         (
             "script: a\ntimeouts: {run_s: .inf}",
-            [":2: timeouts.run_s: must be a number, not '.inf' (write seconds, or a time with units: 90, 90s, 10m or 2h30m)"],
+            [":2: timeouts.run_s: must be a time, not '.inf' (write seconds, or a time with units: 90, 90s, 10m or 2h30m)"],
         ),
         (
             "script: a\ntimeouts: {grace_s: -1, start: 3}",
