@@ -142,7 +142,7 @@ def test_mistakes_are_all_named_by_their_keywords() -> None:
 @pytest.mark.parametrize(
     ("program", "keywords", "said"),
     [
-        ("a.py", {"chief": "yes"}, "launch(chief=…): tasks.chief.count: must be a whole number, not 'yes'"),
+        ("a.py", {"chief": "yes"}, "launch(chief=…): must be a whole number, not 'yes'"),
         (5, {}, "launch: must be a text, not a value of type int"),
         (None, {"script": 5}, "launch(script=…): must be a text, not a value of type int"),
         (None, {"command": ["a"]}, "launch(command=…): must be a text, not a value of type list"),

@@ -93,7 +93,7 @@ MARKED = """
 
 WRONG = {
     "orch(wrokers=2)": "@pytest.mark.orch(wrokers=…): unknown keyword 'wrokers' (did you mean 'workers'?)",
-    "orch(workers=[1, 0])": "@pytest.mark.orch(workers=…): tasks.worker.count: must be at least 1, not 0",
+    "orch(workers=[1, 0])": "@pytest.mark.orch(workers=…): must be at least 1, not 0",
     "orch(workers=1, devices={'cpu': 2})": "unknown key 'cpu' (did you mean 'cpus'?)",
     "orch(workers=1, timeout='5')": "@pytest.mark.orch(timeout=…): must be a number of seconds, not '5'",
     "orch(strategy='parameter_server', workers=1)": "strategy parameter_server needs at least 1 ps task",

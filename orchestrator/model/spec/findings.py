@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ...errors import Problem
@@ -21,8 +22,7 @@ class Findings:
     def add(self, path: str, problem: Problem) -> None:
         """Add a mistake at `path`. The message continues the path: ``must be at least 1, not 0``. An empty path is the whole document."""
         self.spoiled.add(path.partition(".")[0])
-        is_named = problem.place == f"--{path.rpartition('.')[2].replace('_', '-')}"  # --log-limit is log_limit
-        message = problem.message if is_named or not path else f"{path}: {problem.message}"
+        message = f"{path}: {problem.message}" if path and not _is_named(path, problem.place) else problem.message
         self.found.append(Problem(problem.place, message, problem.hint))
 
     @property
@@ -35,6 +35,15 @@ class Findings:
     def full(self) -> bool:
         """Whether more problems are only counted."""
         return len(self.found) >= MAX_FINDINGS
+
+
+def _is_named(path: str, place: str) -> bool:
+    """Whether the place says which setting is meant: ``--log-limit`` is ``log_limit``, ``--workers`` is ``tasks.worker.count``."""
+    if place == f"--{path.rpartition('.')[2].replace('_', '-')}":
+        return True
+    number = re.fullmatch(r"tasks\.(\w+)\.count", path)
+    is_word = re.match(r"--|ORCH_|launch\(", place) is not None
+    return number is not None and is_word and number[1] in place.casefold().replace("-", "_")
 
 
 # --- messages -----------------------------------------------------------------------------------

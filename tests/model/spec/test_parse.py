@@ -468,7 +468,7 @@ def test_flags_are_laid_over_the_file_and_named_in_errors() -> None:
     with pytest.raises(SpecError) as caught:
         parse(document, workdir="/")
     assert [str(problem) for problem in caught.value.problems] == [
-        "--workers: tasks.worker.count: must be at least 1, not 0",
+        "--workers: must be at least 1, not 0",
         "ORCH_SET: unknown key 'strategey' (did you mean 'strategy'?)",
     ]
 
