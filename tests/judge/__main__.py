@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from . import cases, findings
-from .case import CASES, FORMS, Case, find, units
+from .case import CASES, FORMS, find, units
+from .tasks import Unit
+from .verdicts import ABSENT, AS_ONE
 from .worlds import OLDEST, WORLDS, Answers, judge_world
 
 PACKAGES = findings.ROOT / ".cache"
@@ -33,6 +37,9 @@ All = dict[str, dict[tuple[str, str], Answers]]
 def main() -> int:
     wishes = _parsed()
     began, answers = time.monotonic(), All()
+    for path in wishes.known:
+        for world, entries in json.loads(Path(path).read_text()).items():
+            answers.setdefault(world, {}).update({(case, form): of_tasks for case, form, of_tasks in entries})
     chosen = [case for case in CASES.values() if case.area in wishes.areas and wishes.only in case.name] if wishes.draws is None else []
     is_whole = wishes.draws is None and [wishes.only, wishes.worlds, wishes.forms, wishes.areas] == [
         "",
@@ -44,13 +51,16 @@ def main() -> int:
     drawn = [find(f"draw {number}") for number in range(wishes.seed, wishes.seed + count)]
     packages = {OLDEST: install(OLDEST)} if any(WORLDS[name].keras for name in wishes.worlds) else {}
     if chosen:
-        _judge(chosen, wishes.worlds, wishes.forms, packages, answers)
+        for name in wishes.worlds:
+            _judge(name, units(chosen, wishes.forms), packages, answers)
     # The draws come last, some at a time: a limit of time cuts them.
     for first in range(0, len(drawn), AT_ONCE):
         if time.monotonic() - began > wishes.minutes * 60:
             print(f"judge: {first} of {len(drawn)} draws in {wishes.minutes:g} minutes", flush=True)
             break
-        _judge(drawn[first : first + AT_ONCE], [name for name in DRAWN_IN if name in wishes.worlds], ["even"], packages, answers)
+        for name in DRAWN_IN:
+            if name in wishes.worlds:
+                _judge(name, units(drawn[first : first + AT_ONCE], ["even"]), packages, answers)
     return _told(answers, wishes, is_whole, time.monotonic() - began)
 
 
@@ -64,6 +74,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--draws", type=int, help="judge so many drawn trainings, and no case")
     parser.add_argument("--seed", type=int, default=1, help="the number of the first draw")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no more draws after so many minutes")
+    parser.add_argument("--known", default=[], help="files of answers that need not be given again", **listed)
     parser.add_argument("--answers", type=Path, help="write here what every task has answered, as JSON")
     parser.add_argument("--write", action="store_true", help="write what was judged into the table of docs/keras.md, though it is not all")
     return parser.parse_args()
@@ -72,20 +83,36 @@ def _parsed() -> argparse.Namespace:
 def install(release: str) -> Path:
     """The directory with this release of Keras, beside the installed one; its dependencies are installed."""
     target = PACKAGES / f"keras-{release}"
-    if not (target / "keras").is_dir():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
-        subprocess.run([*pip, str(target), f"keras=={release}"], check=True)
+    if not target.is_dir():
+        PACKAGES.mkdir(exist_ok=True)
+        # Two processes may install the same release: the first whole one stays.
+        with tempfile.TemporaryDirectory(dir=PACKAGES) as made, contextlib.suppress(OSError):
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
+            subprocess.run([*pip, f"{made}/new", f"keras=={release}"], check=True)
+            os.rename(f"{made}/new", target)
     return target
 
 
-def _judge(chosen: list[Case], worlds: list[str], forms: list[str], packages: Mapping[str, Path], answers: All) -> None:
-    todo = units(chosen, forms)
-    for name in worlds:
-        began = time.monotonic()
+def _judge(name: str, todo: list[Unit], packages: Mapping[str, Path], answers: All) -> None:
+    """Judge these units in this world. Most worlds begin with the hardest form of each case, which has whole batches too: the others follow
+    only if the hardest one is not as in one process.
+    """
+    world, of_world, began = WORLDS[name], answers.setdefault(name, {}), time.monotonic()
+
+    def run(some: list[Unit]) -> None:
         with tempfile.TemporaryDirectory(prefix="orch-judge-") as directory:
-            found = judge_world(WORLDS[name], todo, Path(directory) / "world", packages, lambda text: print(f"  {text}", flush=True))
-        answers.setdefault(name, {}).update(found)
-        print(f"judge: {WORLDS[name].title}: {len(todo)} units in {time.monotonic() - began:.0f} s", flush=True)
+            of_world.update(judge_world(world, some, Path(directory) / "world", packages, lambda text: print(f"  {text}", flush=True)))
+
+    todo = [unit for unit in todo if unit not in of_world]
+    last = {} if world.has_every_form else dict(todo)
+    run([unit for unit in todo if last.get(unit[0], unit[1]) == unit[1]])
+    if last:
+        found = findings.verdicts({name: of_world, world.reference: answers.get(world.reference, {})})[name]
+        clear = {
+            case for case, form in last.items() if all(found[row][form].word in (AS_ONE, ABSENT) for row in find(case).rows or (case,))
+        }
+        run([unit for unit in todo if unit not in of_world and unit[0] not in clear])
+    print(f"judge: {world.title}: {len(of_world)} units in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _told(answers: All, wishes: argparse.Namespace, is_whole: bool, seconds: float) -> int:

@@ -138,7 +138,7 @@ def _shown(row: str) -> str:
 
 
 def _cell(case: Case, forms: Mapping[str, str]) -> str:
-    """The word of whole batches, and that of a smaller last batch if it is another one."""
+    """The word of whole batches, and that of a smaller last batch if it is another one. The hardest form alone stands for both."""
     if not forms:
         return "-"
     words = {form: _word(case, word) for form, word in forms.items()}

@@ -35,19 +35,6 @@ WORDS = draws.integers(0, 7, (48, 4)).astype("float32")
 Case = tuple[Callable[[], Any], dict[str, Any]]
 
 
-class OwnUpdate(keras.optimizers.Optimizer):
-    def __init__(self) -> None:
-        super().__init__(learning_rate=0.01, clipnorm=0.5)
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        self.assign_sub(variable, keras.ops.sign(gradient) * learning_rate + gradient * 0.01)
-
-
-class OwnApply(keras.optimizers.SGD):
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        super().apply([gradient * 0.5 for gradient in grads], trainable_variables)
-
-
 class Halves(keras.losses.Loss):
     """A loss that is one number."""
 
@@ -93,17 +80,7 @@ REFUSED: dict[str, Case] = {
 """What Keras refuses under a strategy with several replicas."""
 OVERFLOW: dict[str, Case] = {"overflow": (lambda: optimizers.SGD(1e-4), {"dtype": "mixed_float16"})}
 """The gradients of the second replica overflow in the first step, and no others."""
-EVERY: dict[str, Case] = {
-    name: (lambda name=name: getattr(optimizers, name)(0.01), {})
-    for name in ("Nadam", "Ftrl", "Lion", "Adafactor", "Lamb", "RMSprop", "Adadelta", "Adagrad", "Adamax", "Muon")
-    if hasattr(optimizers, name)
-} | {
-    "loss_scale_factor": (lambda: optimizers.Adam(0.01, loss_scale_factor=3.0), {}),
-    "averages": (lambda: optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5), {}),
-    "own_update": (OwnUpdate, {}),
-    "own_apply": (lambda: OwnApply(0.01, momentum=0.9), {}),
-}
-CASES = {**AS_KERAS, **BEFORE_THE_SUM, **ONE_NUMBER, **REFUSED, **OVERFLOW, **EVERY}
+CASES = {**AS_KERAS, **BEFORE_THE_SUM, **ONE_NUMBER, **REFUSED, **OVERFLOW}
 
 
 def made(case: str) -> tuple[Any, Any]:

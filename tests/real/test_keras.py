@@ -1,4 +1,4 @@
-"""Keras 3 under MultiWorkerMirroredStrategy with several workers: each case of `keras_api.py` beside the same in one process."""
+"""Keras under several workers: the cut of the judge in each of its worlds, other releases of Keras, and parameter servers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,16 @@ import pytest
 
 from orchestrator.testing import TaskFailed, cluster
 from tests.conftest import ROOT, Orch
+from tests.judge import cases, cut, findings
+from tests.judge.__main__ import install
+from tests.judge.tasks import Unit
+from tests.judge.verdicts import BAD
+from tests.judge.worlds import ALONE, OLDEST, WORLDS, Answers, World, judge_world
+
+assert cases  # importing them has filled the list of the judge
 
 DEADLINE_S = 900
-"""It guards against a hang: both together take 45 s on two free cores."""
+"""It guards against a hang."""
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -29,11 +35,9 @@ pytestmark = [
     pytest.mark.usefixtures("warm_tensorflow"),
 ]
 
-PROGRAM = ROOT / "tests" / "programs" / "keras_api.py"
 TABLE = ROOT / "docs" / "keras.md"
-WORKERS = "| of Keras's API, under MultiWorkerMirroredStrategy | Keras 3 | Keras 2 | case |\n"
 SERVERS = "| of Keras 2's API, under ParameterServerStrategy | | case |\n"
-"""The headers of its two tables."""
+"""The header of the table of the tests with parameter servers."""
 Cases = dict[str, dict[str, Any]]
 
 needs_keras_2 = pytest.mark.skipif(
@@ -42,86 +46,92 @@ needs_keras_2 = pytest.mark.skipif(
 )
 
 
-def cases() -> list[str]:
-    """The names of the cases, read and not run."""
-    text = PROGRAM.read_text()
-    names = ", ".join(re.findall(r"^@also\((.*)\)$", text, re.MULTILINE))
-    return [*re.findall(r"^@case\n(?:@.*\n)?def (\w+)", text, re.MULTILINE), *re.findall(r'"(\w+)"', names)]
+def installed(version: str) -> Path:
+    """Where this release of Keras is; its dependencies are installed."""
+    try:
+        return install(version)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"NOT TESTED: pip cannot install Keras {version}: {error}")
 
 
-def run_cases(shared: str, names: Iterable[str] = ()) -> Cases:
-    """In a task."""
-    from tests.programs import keras_api
+def judged(world: World, units: Sequence[Unit], directory: Path) -> dict[Unit, Answers]:
+    """What these units give in this world."""
+    packages = {world.keras: installed(world.keras)} if world.keras else {}
+    return judge_world(world, list(units), directory, packages, lambda text: print(text, flush=True))
 
-    return keras_api.run(shared, names)
+
+def in_one_process(units: Sequence[Unit], shared: Path) -> dict[Unit, Answers]:
+    """What they give in one process. The first of pytest's processes that wants the whole cut makes it for all of them."""
+    wanted = list(dict.fromkeys((*cut.TWO, *cut.TWO_OF_TWO)))
+    results = shared / "one.json"
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not results.exists():
+            found = judged(WORLDS["one"], wanted, shared / "one")
+            results.write_text(json.dumps([[*unit, answers] for unit, answers in found.items()]))
+    return {(name, form): answers for name, form, answers in json.loads(results.read_text()) if (name, form) in units}
 
 
 @pytest.fixture
-def alone(warm_tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    """What each case gives in one process without a strategy. The first of pytest's processes that wants it makes it for all of them."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of all of pytest's processes."""
     base = tmp_path_factory.getbasetemp()
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "keras"
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "judge"
     directory.mkdir(exist_ok=True)
-    results = directory / "alone.json"
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not results.exists():
-            with cluster(workers=1, strategy="none", timeout=DEADLINE_S) as c:
-                results.write_text(json.dumps(c.run(run_cases, str(directory))["worker-0"]))
-    found: Cases = json.loads(results.read_text())
-    return found
+    return directory
 
 
-def differences(alone: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> Iterator[str]:
-    """What of one case two workers do not give as one process does."""
-    if "error" in first:
-        yield first["error"]
-        return
-    if second != first:
-        yield f"the workers differ: {first} and {second}"
-    for key, value in alone.items():
-        if key in ("of_the_workers", "lines"):
-            continue
-        if first[key] != (value if key in ("predicted", "shape") else pytest.approx(value, rel=2e-3, abs=2e-4)):
-            yield f"{key}: {first[key]} in two workers, {value} in one process"
+def verdicts(world: World, answers: dict[Unit, Answers], reference: dict[Unit, Answers]) -> findings.Words:
+    """The words, and what is wrong of them is printed."""
+    found = findings.verdicts({world.name: answers, world.reference: reference}, {world.name: world})
+    print(*findings.wrong(found), sep="\n")
+    return findings.words(found)
 
 
-def check(alone: Cases, together: Mapping[str, Cases], wanted: Iterable[str]) -> None:
-    first, second = together.values()
-    assert set(first) == set(second) == set(wanted)
-    assert {name: found for name in wanted if (found := list(differences(alone[name], first[name], second[name])))} == {}
+def in_the_table(world: str, units: Sequence[Unit]) -> findings.Words:
+    """What `make judge` has found of the same units."""
+    table: findings.Words = findings.read()["rows"]
+    return {
+        row: {world: {form: table[row][world][form] for form in case.forms if (case.name, form) in units}}
+        for row, case in findings.row_names().items()
+        if any(name == case.name for name, _ in units)
+    }
 
 
-# One test, so that only one process of pytest-xdist runs all of the cases.
-def test_two_workers_give_what_one_process_gives(tmp_path: Path, alone: Cases) -> None:
-    assert set(alone) == set(cases())
-    with cluster(workers=2, timeout=DEADLINE_S) as c:
-        check(alone, c.run(run_cases, str(tmp_path)), cases())
-
-
-def run_on_two_replicas(shared: str, names: Iterable[str]) -> Cases:
-    """In a task. Without GPUs, TensorFlow makes one replica of a worker, however many CPU devices there are."""
-    from tensorflow.python.distribute import collective_all_reduce_strategy
-
-    collective_all_reduce_strategy.CollectiveAllReduceExtended._initialize_local_devices = lambda self, resolver, worker: (
-        tuple(f"{worker}/device:CPU:{index}" for index in range(2)),
-        "CPU",
-    )
-    return run_cases(shared, names)
-
-
-def test_workers_of_two_replicas_give_what_one_process_gives(tmp_path: Path, alone: Cases) -> None:
-    wanted = ("datasets", "a_last_batch_that_is_smaller", "predict", "batch_normalization", "early_stopping_and_plateaus")
-    with cluster(workers=2, cpus=2, timeout=DEADLINE_S) as c:
-        check(alone, c.run(run_on_two_replicas, str(tmp_path), wanted), wanted)
+# One test for each world, so that only one process of pytest-xdist runs all of its cases.
+@pytest.mark.parametrize(("name", "units"), [("two", cut.TWO), ("two-of-two", cut.TWO_OF_TWO)])
+def test_the_judge_finds_again_what_the_table_says(tmp_path: Path, shared: Path, name: str, units: tuple[Unit, ...]) -> None:
+    reference = in_one_process(units, shared)
+    answers = judged(WORLDS[name], units, tmp_path / "world")
+    assert verdicts(WORLDS[name], answers, reference) == in_the_table(name, units)
 
 
 @needs_keras_2
-def test_two_workers_give_with_keras_2_what_one_process_gives(tmp_path: Path, alone: Cases) -> None:
-    """That is what Keras 3 gives in one process, too."""
-    wanted = [name for name, said in rows(WORKERS).items() if said == "yes"]
-    with cluster(workers=2, keras="legacy", timeout=DEADLINE_S) as c:
-        check(alone, c.run(run_cases, str(tmp_path), wanted), wanted)
+def test_the_judge_finds_again_what_the_table_says_of_keras_2(tmp_path: Path) -> None:
+    world = WORLDS["two-keras-2"]
+    reference = judged(WORLDS["one-keras-2"], cut.KERAS_2, tmp_path / "one")
+    answers = judged(world, cut.KERAS_2, tmp_path / "world")
+    assert verdicts(world, answers, reference) == in_the_table(world.name, cut.KERAS_2)
+
+
+@pytest.mark.parametrize("version", [OLDEST, "3.11.3", "3.12.4"])
+def test_two_workers_give_with_an_older_keras_what_one_process_gives(tmp_path: Path, version: str) -> None:
+    """One release for each form of what is replaced; the installed one is the newest."""
+    one, two = World("one", "one process", ALONE, keras=version), World("two", "2 workers", {"workers": 2}, "one", keras=version)
+    reference = judged(one, cut.OLDER, tmp_path / "one")
+    found = verdicts(two, judged(two, cut.OLDER, tmp_path / "world"), reference)
+    assert found == {row: {"two": of_world["two-oldest"]} for row, of_world in in_the_table("two-oldest", cut.OLDER).items()}
+
+
+def test_the_page_has_every_row_and_no_bad_word() -> None:
+    kept = findings.read()
+    assert list(kept["rows"]) == list(findings.row_names())
+    bad = {(row, world) for row, worlds in kept["rows"].items() for world, forms in worlds.items() if {*forms.values()} & {*BAD}}
+    assert bad == set()
+    hardest = {row: case.forms[-1] for row, case in findings.row_names().items()}
+    missing = [(row, world) for world in findings.COLUMNS for row, form in hardest.items() if form not in kept["rows"][row].get(world, {})]
+    assert missing == []
+    assert findings.table_of_page() == findings.render(kept)
 
 
 TWO_EPOCHS = {"steps": 40, "epochs": 2}
@@ -174,39 +184,6 @@ def version_of_keras() -> str:
     return str(keras.__version__)
 
 
-STEPS = ("clipnorm", "function_of_one_number", "accumulation", "overflow")
-OLDER = ("datasets", "functional_models_with_dicts", "steps_per_execution", "backup_and_restore")
-
-
-def take_steps(names: Iterable[str]) -> dict[str, Any]:
-    """In a task."""
-    from tests.programs import keras_optimizers
-
-    return keras_optimizers.run(names)
-
-
-def install(version: str, directory: Path) -> None:
-    """Install a release of Keras. Its dependencies are installed."""
-    target = ("--target", str(directory), f"keras=={version}")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", *target]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=DEADLINE_S)
-    if done.returncode:
-        pytest.skip(f"NOT TESTED: pip cannot install Keras {version}: {done.stderr.strip()}")
-
-
-@pytest.mark.parametrize("version", ["3.10.0", "3.11.3", "3.12.4"])
-def test_two_workers_give_with_an_older_keras_what_one_process_gives(tmp_path: Path, alone: Cases, version: str) -> None:
-    """One release for each form of what is replaced; the installed one is the newest."""
-    install(version, tmp_path / "packages")
-    with cluster(**with_packages(tmp_path / "packages")) as c:
-        assert {*c.run(version_of_keras).values()} == {version}
-        check(alone, c.run(run_cases, str(tmp_path), OLDER), OLDER)
-        first, second = c.run(take_steps, STEPS).values()
-    with cluster(**{**with_packages(tmp_path / "packages"), "workers": 1, "strategy": "none"}) as c:
-        expected = c.run(take_steps, STEPS)["worker-0"]
-    assert first == second == {name: pytest.approx(expected[name], rel=2e-4, abs=2e-5) for name in STEPS}
-
-
 def train_by_a_loop() -> dict[str, Any]:
     """In a task: the weight after one step of gradient descent from 1, with one gradient of 1 for each worker; the number of the steps."""
     import keras
@@ -220,13 +197,24 @@ def train_by_a_loop() -> dict[str, Any]:
     return {"weight": float(weight.value.numpy()), "steps": int(optimizer.iterations.value)}
 
 
-def test_a_keras_that_trains_wrongly_says_so_at_its_import(tmp_path: Path) -> None:
+def test_a_keras_that_trains_wrongly_says_so_at_its_import() -> None:
     """It does not add up the gradients. What orch can change in it, orch changes: the number of a variable is a number."""
-    install("3.4.1", tmp_path / "packages")
-    with cluster(**with_packages(tmp_path / "packages")) as c:
+    with cluster(**with_packages(installed("3.4.1"))) as c:
         assert [*c.run(train_by_a_loop).values()] == [{"weight": 0.75, "steps": 1}] * 2, "it trains rightly: then the line is wrong"
         assert c.logs("worker-0").count("orch: Keras 3.4.1 TRAINS WRONGLY on several workers") == 1
         assert not [name for name in c.tasks if "stays as keras has it" in c.logs(name)]
+
+
+def fit_a_dataset() -> None:
+    """In a task."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((np.zeros((8, 4)), np.zeros((8, 1)))).batch(4), verbose=0)
 
 
 def test_a_keras_that_orch_does_not_know_is_left_as_it_is(tmp_path: Path) -> None:
@@ -237,8 +225,8 @@ def test_a_keras_that_orch_does_not_know_is_left_as_it_is(tmp_path: Path) -> Non
     trainer.write_text(before.replace("    def _reduce(v):\n", "    def _reduce(v):  # otherwise\n"))
     assert trainer.read_text() != before
     with cluster(**with_packages(tmp_path / "packages")) as c:
-        found = c.run(run_cases, str(tmp_path), ["datasets"])
-        assert ["error" in each["datasets"] for each in found.values()] == [True, True]
+        with pytest.raises(TaskFailed, match=r"worker-\d"):
+            c.run(fit_a_dataset)
         for name in c.tasks:
             said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.15", c.logs(name))
             assert len(said) == 1
@@ -248,10 +236,6 @@ def rows(header: str) -> dict[str, str]:
     """The rows of the table in the docs that has this header: what the last column but one says, by the case in the last."""
     text = TABLE.read_text().partition(header)[2].partition("\n\n")[0]
     return {name: said for said, name in re.findall(r"\| ([^|]*) \| `(\w+)` \|$", text, re.MULTILINE)}
-
-
-def test_every_case_has_its_row_in_the_docs() -> None:
-    assert set(rows(WORKERS)) == set(cases())
 
 
 @pytest.mark.parametrize(("mode", "reports"), [("v3", True), ("legacy", True), ("v3", False)])

@@ -32,7 +32,7 @@ def _own(place: Place, base: Any, metrics: tuple[str, ...] = ("mae",), **methods
         return self.last(self.hidden(x))
 
     model = type("Own", (base,), {"__init__": __init__, "call": call, **methods})()
-    model.compile(place.keras.optimizers.SGD(0.05), "mse", metrics=list(metrics))
+    model.compile(place.keras.optimizers.SGD(0.05), "mse", metrics=list(metrics) or None)
     model(place.tf.zeros((1, 8)))
     return model
 

@@ -90,6 +90,49 @@ def excluded(place: Place) -> Result:
     return place.fit(place.kept(build), place.dataset(x, place.target(x)))
 
 
+@case("optimizers", "an optimizer of one's own: update_step", forms=("even", "uneven"))
+def own_update(place: Place) -> Result:
+    tf = place.tf
+
+    class Own(place.keras.optimizers.Optimizer):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__(learning_rate=0.01, clipnorm=0.5)
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.assign_sub(variable, tf.sign(gradient) * learning_rate + gradient * 0.01)
+
+    return _own(place, Own)
+
+
+@case("optimizers", "an optimizer of one's own: apply", forms=("even", "uneven"))
+def own_apply(place: Place) -> Result:
+    class Own(place.keras.optimizers.SGD):  # type: ignore[name-defined]
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            super().apply([gradient * 0.5 for gradient in grads], trainable_variables)
+
+    return _own(place, lambda: Own(0.05, momentum=0.9))
+
+
+def _own(place: Place, make: Any) -> Result:
+    dense = place.keras.layers.Dense
+    x = place.draws(8)
+    model = place.kept(lambda: place.sequential(dense(4, "tanh"), dense(1), optimizer=make()))
+    return place.fit(model, place.dataset(x, place.target(x)))
+
+
+@case("optimizers", "gradients of single rows (Embedding), and a constraint")
+def sparse_gradients(place: Place) -> Result:
+    layers = place.keras.layers
+
+    def build() -> Any:
+        optimizer = place.keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5)
+        made = (layers.Embedding(7, 3), layers.Flatten(), layers.Dense(1, kernel_constraint="non_neg"))
+        return place.sequential(*made, shape=(4,), optimizer=optimizer)
+
+    x = place.draws(4)
+    return place.fit(place.kept(build), place.dataset(abs(x * 3).astype("int32") % 7, place.target(x)))
+
+
 def _with_policy(place: Place, policy: str, x: Any, **options: Any) -> Result:
     mixed = place.keras.mixed_precision
     mixed.set_global_policy(policy)
