@@ -26,6 +26,9 @@ TITLES = {
     "draws": "trainings drawn at random",
 }
 
+UNEVEN = re.compile("parts of (unequal|different) size")
+"""What a line has that tells of uneven parts."""
+
 Verdicts = dict[str, dict[str, dict[str, Verdict]]]
 """By world, row and form of data."""
 Words = dict[str, dict[str, dict[str, str]]]
@@ -39,20 +42,21 @@ def verdicts(answers: Mapping[str, Mapping[tuple[str, str], Answers]], worlds: M
         reference = answers.get(world.reference, {})
         for unit, of_tasks in answers.get(name, {}).items():
             if unit in reference:
-                case, all_said = find(unit[0]), _with_lines_of_all_forms(unit[0], of_tasks, answers[name])
+                case, all_said = find(unit[0]), _with_lines_of_all_forms(*unit, of_tasks, answers[name])
                 for row in case.rows or (case.name,):
                     found.setdefault(name, {}).setdefault(row, {})[unit[1]] = judge(case, row, all_said, reference[unit])
     return found
 
 
-def _with_lines_of_all_forms(case: str, of_tasks: Answers, of_world: Mapping[tuple[str, str], Answers]) -> Answers:
+def _with_lines_of_all_forms(case: str, form: str, of_tasks: Answers, of_world: Mapping[tuple[str, str], Answers]) -> Answers:
     """The answers to one unit, with what orch has said in any form of the case: a model that was traced for one form is not traced again
-    for the next one, and what is said when a model is traced is said once.
+    for the next one, and what is said when a model is traced is said once. What is said of uneven parts says nothing of whole batches.
     """
     lines: dict[str, list[str]] = {}
-    for unit, others in of_world.items():
-        for task, answer in others.items() if unit[0] == case else ():
-            lines.setdefault(task, []).extend(answer.get("lines", ()))
+    for (name, other), others in of_world.items():
+        for task, answer in others.items() if name == case else ():
+            of_form = answer.get("lines", ())
+            lines.setdefault(task, []).extend(line for line in of_form if form != "even" or other == form or not UNEVEN.search(line))
     return {task: {**answer, "lines": list(dict.fromkeys(lines.get(task, ())))} for task, answer in of_tasks.items()}
 
 

@@ -157,7 +157,7 @@ for (kind, what), text in LAYERS.items():
 
 
 SEVERAL = (
-    *("Add()", "Subtract()", "Multiply()", "Average()", "Maximum()", "Minimum()", "Concatenate()", "Dot(axes=1)"),
+    *("Add()", "Subtract()", "Multiply()", "Average()", "Maximum()", "Minimum()", "Concatenate()", "Dot(axes=1, normalize=True)"),
     *("Attention()", "AdditiveAttention()", "MultiHeadAttention(2, 2)", "GroupQueryAttention(2, 2, 1)"),
 )
 

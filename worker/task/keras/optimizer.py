@@ -37,6 +37,8 @@ class _Here(threading.local):
     """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
     is_added: bool = False
     """The gradients that are being applied are already the sums of all replicas."""
+    scaled: int = 0
+    """How many losses Keras has divided by the number of replicas."""
 
 
 _here = _Here()
@@ -75,6 +77,7 @@ def mend(trainer: Any, *, is_exact: bool) -> None:
     replace(TFOptimizer, "_all_reduce_sum_gradients", lambda real, self, pairs: list(pairs) if _here.is_added else real(self, pairs))
     replace(TFOptimizer, "_overwrite_model_variables_with_average_value", _overwrite)
     base_optimizer.ops = _Operations(base_optimizer.ops)
+    replace(loss, "scale_loss_for_distribution", _scale)
     replace(loss, "apply_mask", _apply_mask)
     replace(loss, "reduce_values", functools.partial(_reduce_values, loss.scale_loss_for_distribution))
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
@@ -267,6 +270,15 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 
 
 # --- losses -------------------------------------------------------------------------------------
+
+
+def scaled_losses() -> int:
+    return _here.scaled
+
+
+def _scale(real: Any, value: Any) -> Any:
+    _here.scaled += 1
+    return real(value)
 
 
 def _reduce_values(scale: Any, real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,7 +70,10 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[
             optimizer.part(has_rows),
             _part(Part(rows, _weight(model, step, rows, total), tuple(getattr(model._compile_loss, "metrics", ())))),
         ):
+            scaled = optimizer.scaled_losses()
             outputs = step(or_zeros(data, has_rows))
+        if step != model.test_step and optimizer.scaled_losses() == scaled:
+            _tell_of_sum(model, step)
         tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
     return outputs, rows
 
@@ -185,7 +189,7 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
     parts = tf.distribute.get_strategy().num_replicas_in_sync
     if _is_mean(model):
         return tf.cast(rows * parts, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
-    if getattr(step, "__name__", "") == "train_step":
+    if step != model.test_step:
         tf.cond(rows * parts == total, lambda: tf.constant(0), lambda: tf.numpy_function(_tell_of_parts, [], tf.int32, stateful=True))
     return None
 
@@ -212,6 +216,21 @@ def _tell_of_parts() -> Any:
     return np.int32(0)
 
 
+def _tell_of_sum(model: Any, step: Any) -> None:
+    """Say that a `train_step` of the program does not divide its loss, as far as its source shows."""
+    try:
+        source = inspect.getsource(step)
+    except (OSError, TypeError):
+        source = ""
+    if "num_replicas" not in source and "compute_average_loss" not in source:
+        replicas = model.distribute_strategy.num_replicas_in_sync
+        print_once(
+            f"{type(model).__name__}.train_step computes a loss by neither compute_loss nor a loss of Keras: the gradients of the "
+            f"{replicas} replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
+            "strategy.num_replicas_in_sync"
+        )
+
+
 def _scaled(real: Any, self: Any, loss: Any) -> Any:
     """Keras's own `train_step` scales the loss by this before it takes the gradient, after it has counted the loss."""
     loss, part = real(self, loss), current()
@@ -223,13 +242,27 @@ def _scaled(real: Any, self: Any, loss: Any) -> Any:
 
 
 def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
-    """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), so each part has its share."""
+    """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
+    function returns one number for a batch: each part has its share.
+    """
     part = current()
-    if sample_weight is None and part is not None and part.weight is not None and any(each is self for each in part.trackers):
+    if sample_weight is None and part is not None and part.weight is not None and _is_mean_over_batches(self, values, part):
         import tensorflow as tf
 
         sample_weight = tf.cast(part.weight, self.dtype)
     return real(self, values, sample_weight=sample_weight)
+
+
+def _is_mean_over_batches(metric: Any, values: Any, part: Part) -> bool:
+    from keras.src.metrics.reduction_metrics import MeanMetricWrapper
+
+    if isinstance(metric, MeanMetricWrapper) and tuple(getattr(values, "shape", (None,))) == ():
+        print_once(
+            f"the metric {metric.name!r} has a function that returns one number: it counts as the mean over the rows of a part, and "
+            "differs from that of one process if the function is no mean; return a number for each row instead"
+        )
+        return True
+    return any(each is metric for each in part.trackers)
 
 
 def _moments(real: Any, x: Any, axes: Any, keepdims: Any) -> Any:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..import_hooks import print_once
+
 
 def share(model: Any) -> None:
     """Set the state of all layers to the mean over all workers, or to the chief's where a mean makes no sense. All workers make this call.
 
     The chief's: of variables that are no floating-point numbers, and of those with the aggregation "only_first_replica".
     """
+    import numpy as np
     import tensorflow as tf
 
     means, firsts = [], []
@@ -29,7 +32,9 @@ def share(model: Any) -> None:
     strategy = model.distribute_strategy
     workers = strategy.extended._num_workers
     factor = tf.cast(strategy.extended._is_chief, tf.int64)
+    before = [(variable, variable.numpy()) for variable in means if id(variable) in _of_own_layers(model)]
     _reduce(strategy, means, lambda parts: tf.add_n([tf.cast(part, tf.float64) for part in parts]) / (len(parts) * workers))
+    _tell_of_means([variable for variable, value in before if not np.allclose(variable.numpy(), value, rtol=1e-4)])
     for kind in (tf.float64, tf.int64):
         of_kind = [each for each in firsts if each.value.dtype.is_floating == kind.is_floating]
         _reduce(strategy, of_kind, lambda parts, kind=kind: tf.cast(parts[0], kind) * tf.cast(factor, kind))
@@ -38,6 +43,21 @@ def share(model: Any) -> None:
 def of_layers(model: Any) -> list[Any]:
     """The variables of a model's layers that only the layers themselves change."""
     return list({id(variable): variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables}.values())
+
+
+def _of_own_layers(model: Any) -> set[int]:
+    """Of `of_layers`: those of which no other line tells."""
+    layers = [layer for layer in model._flatten_layers() if type(layer).__name__ != "BatchNormalization"]
+    return {id(variable) for layer in layers for variable in layer._non_trainable_variables}
+
+
+def _tell_of_means(variables: list[Any]) -> None:
+    if variables:
+        others = f" (and {len(variables) - 1} others)" if len(variables) > 1 else ""
+        print_once(
+            f"the variable {variables[0].path!r}{others}, which its layer assigns itself, has another value in each worker: the end of an "
+            "epoch sets all workers to the mean of their values, which differs from the value of one process if it is no mean over rows"
+        )
 
 
 def _reduce(strategy: Any, variables: list[Any], share_of: Any) -> None:

@@ -23,6 +23,7 @@ def mend(trainer: Any) -> None:
     """Replace the functions of Keras's trainer. A replacement calls the original where it is not wanted."""
     replace(trainer.TensorFlowTrainer, "_make_function", _make_function)
     replace(trainer.TensorFlowTrainer, "make_predict_function", _make_predict_function)
+    replace(trainer.TensorFlowTrainer, "predict_on_batch", _predict_on_batch)
 
 
 def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -109,6 +110,16 @@ def _make_predict_function(real: Any, self: Any, force: bool = False) -> Any:
 
     self.predict_function = function
     return function
+
+
+def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
+    """Each row once: every replica predicts all rows of the batch, and Keras's own returns the rows of all replicas."""
+    found, strategy = real(self, x), self.distribute_strategy
+    if not is_wanted(strategy):
+        return found
+    from keras.src import tree
+
+    return tree.map_structure(lambda rows: rows[: len(rows) // strategy.num_replicas_in_sync], found)
 
 
 @contextlib.contextmanager
