@@ -103,11 +103,14 @@ def _judge(name: str, todo: list[Unit], packages: Mapping[str, Path], answers: A
         with tempfile.TemporaryDirectory(prefix="orch-judge-") as directory:
             of_world.update(judge_world(world, some, Path(directory) / "world", packages, lambda text: print(f"  {text}", flush=True)))
 
+    reference = answers.get(world.reference, {})
+    for unit in [unit for unit in todo if any("result" not in answer for answer in reference.get(unit, {}).values())]:
+        of_world[unit] = {}  # where one process fails, the others need not be asked
     todo = [unit for unit in todo if unit not in of_world]
     last = {} if world.has_every_form else dict(todo)
     run([unit for unit in todo if last.get(unit[0], unit[1]) == unit[1]])
     if last:
-        found = findings.verdicts({name: of_world, world.reference: answers.get(world.reference, {})})[name]
+        found = findings.verdicts({name: of_world, world.reference: reference})[name]
         clear = {
             case for case, form in last.items() if all(found[row][form].word in (AS_ONE, ABSENT) for row in find(case).rows or (case,))
         }

@@ -62,12 +62,15 @@ class Place:
     # --- models ----------------------------------------------------------------------------------
 
     def kept(self, build: Callable[[], Any]) -> Any:
-        """The model that `build` makes in the scope, with its first variables. One trace serves the forms of data of a case."""
+        """The model that `build` makes in the scope, with its first variables. One trace serves the forms of data of a case, whose order
+        changes nothing.
+        """
+        self.keras.utils.set_random_seed(1)
         if "model" in self._kept:
             for variable, value in self._kept["first"]:
                 variable.assign(value)
+            self._kept["model"]._initial_epoch = None  # BackupAndRestore leaves the epoch here
             return self._kept["model"]
-        self.keras.utils.set_random_seed(1)
         with self.strategy.scope():
             model = build()
         give_weights(model)

@@ -56,7 +56,7 @@ def run_units(units: list[Unit], directory: str, replicas: int) -> None:
             print(json.dumps({"begins": number}), file=file, flush=True)
             found = _run_one(Place(strategy, Path(directory), kept, form), name)
             print(json.dumps({"ends": number, **found}), file=file, flush=True)
-            if "error" in found:
+            if "error" in found and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise UnitFailed(f"{name}, {form}: {found['error']}")
             _wait_for_all(Path(directory), task, number)
 
