@@ -106,8 +106,8 @@ def _judge(name: str, todo: list[Unit], packages: Mapping[str, Path], answers: A
     reference = answers.get(world.reference, {})
     for unit in [unit for unit in todo if any("result" not in answer for answer in reference.get(unit, {}).values())]:
         of_world[unit] = {}  # where one process fails, the others need not be asked
-    todo = [unit for unit in todo if unit not in of_world]
     last = {} if world.has_every_form else dict(todo)
+    todo = [unit for unit in todo if unit not in of_world]
     run([unit for unit in todo if last.get(unit[0], unit[1]) == unit[1]])
     if last:
         found = findings.verdicts({name: of_world, world.reference: reference})[name]
