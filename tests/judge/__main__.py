@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from . import cases, findings
 from .case import CASES, FORMS, find, units
 from .tasks import Unit
 from .verdicts import ABSENT, AS_ONE
-from .worlds import OLDEST, WORLDS, Answers, judge_world
+from .worlds import OLDEST, WORLDS, Answers, World, judge_world
 
 PACKAGES = findings.ROOT / ".cache"
 """Where the oldest release of Keras is installed."""
@@ -99,9 +100,19 @@ def _judge(name: str, todo: list[Unit], packages: Mapping[str, Path], answers: A
     """
     world, of_world, began = WORLDS[name], answers.setdefault(name, {}), time.monotonic()
 
-    def run(some: list[Unit]) -> None:
+    def answers_in(world: World, some: list[Unit]) -> dict[Unit, Answers]:
         with tempfile.TemporaryDirectory(prefix="orch-judge-") as directory:
-            of_world.update(judge_world(world, some, Path(directory) / "world", packages, lambda text: print(f"  {text}", flush=True)))
+            return judge_world(world, some, Path(directory) / "world", packages, lambda text: print(f"  {text}", flush=True))
+
+    def run(some: list[Unit]) -> None:
+        found = answers_in(world, some)
+        failed = [unit for unit, of_tasks in found.items() if any("result" not in answer for answer in of_tasks.values())]
+        if failed and world.by_hand:
+            by_hand = replace(world, title=f"{world.title} by hand", settings={**world.settings, **world.by_hand})
+            for unit, of_tasks in answers_in(by_hand, failed).items():
+                if any("result" not in answer for answer in of_tasks.values()):
+                    found[unit] = {task: {**answer, "fails_by_hand": True} for task, answer in found[unit].items()}
+        of_world.update(found)
 
     reference = answers.get(world.reference, {})
     for unit in [unit for unit in todo if any("result" not in answer for answer in reference.get(unit, {}).values())]:

@@ -17,9 +17,10 @@ RELATIVE, ABSOLUTE = 1e-3, 2e-5
 divide by the root of a small number, make up to some 1e-4 of this. Every mistake that was found makes 1e-2 and more of some number."""
 
 AS_ONE, SAYS_SO, REFUSED, ABSENT = "as one process", "differs, and says so", "refused", "-"
+BY_HAND = "fails, as by hand"
 DIFFERS, WORKERS_DIFFER, CRASHES, HANGS = "differs", "workers differ", "crashes", "hangs"
-GOOD, BAD = (AS_ONE, SAYS_SO, REFUSED, ABSENT), (DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
-ORDER = (ABSENT, AS_ONE, REFUSED, SAYS_SO, DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
+GOOD, BAD = (AS_ONE, SAYS_SO, REFUSED, BY_HAND, ABSENT), (DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
+ORDER = (ABSENT, AS_ONE, REFUSED, BY_HAND, SAYS_SO, DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
 """From the best to the worst."""
 UNCLEAR = ("AttributeError", "TypeError", "KeyError", "IndexError", "AssertionError", "NameError", "UnboundLocalError")
 """Exceptions that are no refusal: a program was not ready for what it got."""
@@ -39,6 +40,8 @@ def judge(case: Case, row: str, answers: Answers, reference: Answers) -> Verdict
     if "result" not in truth:
         return Verdict(ABSENT, f"one process: {truth.get('error') or truth.get('ended')}"[:300])
     lines = tuple(dict.fromkeys(line for answer in answers.values() for line in answer.get("lines", ())))
+    if any(answer.get("fails_by_hand") for answer in answers.values()):
+        return Verdict(BY_HAND, next((answer["error"] for answer in answers.values() if "error" in answer), ""), lines)
     if any("result" not in answer for answer in answers.values()):
         return _failed(answers, lines)
     results = [answer["result"] for answer in answers.values()]
