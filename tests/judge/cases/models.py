@@ -42,7 +42,7 @@ def outputs(place: Place) -> Result:
     def build() -> Any:
         keras = place.keras
         inputs = keras.Input((8,))
-        model = keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(1)(inputs)])
+        model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ab"])
         model.compile("sgd", ["mse", "mae"], loss_weights=[1.0, 0.5])
         return model
 

@@ -52,18 +52,20 @@ def warn_of_uneven_parts(epochs: Any, replicas: int) -> None:
     from tensorflow.python.data.experimental.ops import distribute
 
     dataset: Any = getattr(epochs._distributed_dataset, "_original_dataset", None)
+    rows: int | None
     if hasattr(epochs.data_adapter, "_partial_batch_size"):  # arrays
-        size, last = int(epochs.data_adapter.batch_size), int(epochs.data_adapter.partial_batch_size or 0)
+        size, rows = int(epochs.data_adapter.batch_size), int(epochs.data_adapter.partial_batch_size or 0)
     elif dataset is not None:
         size = int(distribute.compute_batch_size(dataset))
-        last = (_elements(dataset) or 0) % size if size > 0 else 0
+        rows = 0 if _static_size(dataset) else _elements(dataset)
     else:
         return
-    if size > 0 and (size % replicas or last % replicas):
-        print_once(
-            f"batches of {size}{f', the last one of {last},' if last else ''} give {replicas} replicas parts of different size. In a "
-            "training, Keras gives all parts of a batch the same weight, so losses and weights differ from those of one process"
-        )
+    why = "In a training, Keras gives all parts of a batch the same weight, so losses and weights differ from those of one process"
+    if size <= 0 or rows is None:
+        print_once(f"batches whose rows {replicas} replicas cannot share evenly, such as a last one, give parts of different size. {why}")
+    elif size % replicas or rows % size % replicas:
+        last = f", the last one of {rows % size}," if rows % size else ""
+        print_once(f"batches of {size}{last} give {replicas} replicas parts of different size. {why}")
 
 
 def _policy(dataset: Any) -> str:

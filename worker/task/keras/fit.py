@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 from ...tensorflow_facts.keras_3 import INSTALL
-from ..import_hooks import replace
+from ..import_hooks import print_once, replace
 from . import data
 
 TRAINER = "keras.src.backend.tensorflow.trainer"
@@ -113,7 +113,34 @@ def name_parts(trainer: Any) -> None:
         if replicas > 1 and is_known():
             data.warn_of_uneven_parts(self, replicas)
 
+    def predict_on_batch(real: Any, self: Any, x: Any) -> Any:
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1 and is_known():
+            print_once(f"predict_on_batch: Keras gives the batch to each of the {replicas} replicas, and returns each row {replicas} times")
+        return real(self, x)
+
+    def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        others = _no_means(self)
+        if others and self.distribute_strategy.num_replicas_in_sync > 1 and is_known():
+            print_once(
+                f"the metric {others[0]!r} is no mean over rows: what Keras shows of single batches is the mean of the replicas' own "
+                "values, and not the value of one process; at the end of an epoch it is the value of one process"
+            )
+        return real(self, *args, **kwargs)
+
     replace(trainer.TFEpochIterator, "__init__", begin_to_iterate)
+    replace(trainer.TensorFlowTrainer, "predict_on_batch", predict_on_batch)
+    replace(trainer.TensorFlowTrainer, "fit", fit)
+
+
+def _no_means(model: Any) -> list[str]:
+    """The names of a model's metrics whose value for two parts is not the mean of the values of the parts."""
+    from keras import metrics, tree
+    from keras.src.metrics.reduction_metrics import MeanMetricWrapper
+
+    given = tree.flatten(getattr(model._compile_metrics, "_user_metrics", None))
+    made = [metric for metric in given if isinstance(metric, metrics.Metric)]
+    return [metric.name for metric in made if not isinstance(metric, MeanMetricWrapper) and type(metric) is not metrics.Mean]
 
 
 def _build(real: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:

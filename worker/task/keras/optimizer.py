@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -44,6 +45,8 @@ class _Here(threading.local):
 _here = _Here()
 _in_loops = 0
 """How many of Keras's own loops (`fit`, `evaluate`, ...) run in this process, one inside the other."""
+_model: Any = None
+"""The model of the innermost of these loops."""
 _is_exact = False
 """The setting `keras.exact`."""
 
@@ -84,13 +87,15 @@ def mend(trainer: Any, *, is_exact: bool) -> None:
         replace(trainer.TensorFlowTrainer, name, _in_loop)
 
 
-def _in_loop(real: Any, *args: Any, **kwargs: Any) -> Any:
-    global _in_loops
+def _in_loop(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    global _in_loops, _model
+    before, _model = _model, model
     _in_loops += 1
     try:
-        return real(*args, **kwargs)
+        return real(model, *args, **kwargs)
     finally:
         _in_loops -= 1
+        _model = before
 
 
 def _replicas() -> int:
@@ -163,6 +168,8 @@ def _name_differences(optimizer: Any) -> None:
     replicas = _replicas()
     if not (replicas and fit.is_known()):
         return
+    if _in_loops and not _here.scaled and _model is not None:
+        tell_of_sum(_model, replicas)
     options = [name for name in ("clipnorm", "global_clipnorm", "clipvalue") if (getattr(optimizer, name, None) or 0) > 0]
     if options:
         print_once(
@@ -274,6 +281,20 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 
 def scaled_losses() -> int:
     return _here.scaled
+
+
+def tell_of_sum(model: Any, replicas: int) -> None:
+    """Say that a `train_step` of the program does not divide its loss, as far as its source shows."""
+    try:
+        source = inspect.getsource(type(model).train_step)
+    except (OSError, TypeError):
+        source = ""
+    if "num_replicas" not in source and "compute_average_loss" not in source:
+        print_once(
+            f"{type(model).__name__}.train_step computes a loss by neither compute_loss nor a loss of Keras: the gradients of the "
+            f"{replicas} replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
+            "strategy.num_replicas_in_sync"
+        )
 
 
 def _scale(real: Any, value: Any) -> Any:

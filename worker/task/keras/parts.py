@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,7 +72,7 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[
             scaled = optimizer.scaled_losses()
             outputs = step(or_zeros(data, has_rows))
         if step != model.test_step and optimizer.scaled_losses() == scaled:
-            _tell_of_sum(model, step)
+            optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
         tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
     return outputs, rows
 
@@ -214,21 +213,6 @@ def _tell_of_parts() -> Any:
         "those of one process: orch knows no better weight for a train_step or compute_loss of the program, or for a loss that is a sum"
     )
     return np.int32(0)
-
-
-def _tell_of_sum(model: Any, step: Any) -> None:
-    """Say that a `train_step` of the program does not divide its loss, as far as its source shows."""
-    try:
-        source = inspect.getsource(step)
-    except (OSError, TypeError):
-        source = ""
-    if "num_replicas" not in source and "compute_average_loss" not in source:
-        replicas = model.distribute_strategy.num_replicas_in_sync
-        print_once(
-            f"{type(model).__name__}.train_step computes a loss by neither compute_loss nor a loss of Keras: the gradients of the "
-            f"{replicas} replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
-            "strategy.num_replicas_in_sync"
-        )
 
 
 def _scaled(real: Any, self: Any, loss: Any) -> Any:
