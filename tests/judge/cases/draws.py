@@ -158,14 +158,20 @@ def _fed(place: Place, drawn: Draw, parts: tuple[Any, ...]) -> dict[str, Any]:
         return {"x": parts[0], "y": list(y) if isinstance(y, tuple) else y, "batch_size": batch, "shuffle": "shuffled" in form, **weights}
     if drawn.family == "two outputs":
         parts = (parts[0], (parts[1], parts[1]), *(((part, part)) for part in parts[2:]))
+
+    def with_length(data: Any) -> Any:
+        """Keras counts a step without data at the end of data of unknown length, in one process; with several workers orch does not."""
+        return data.apply(tf.data.experimental.assert_cardinality(-(-len(parts[0]) // batch))) if place.is_alone else data
+
     if form in ("generator", "PyDataset", "from_generator"):
-        return sliced(place, form, parts, batch)
+        fed = sliced(place, form, parts, batch)
+        return {**fed, "x": with_length(fed["x"])} if form == "from_generator" else fed
     data = tf.data.Dataset.from_tensor_slices(parts)
     if "shuffled" in form:
         data = data.shuffle(len(parts[0]), seed=3)
     data = data.batch(batch)
     if form == "unknown length":
-        data = data.filter(lambda *parts: True)
+        data = with_length(data.filter(lambda *parts: True))
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[drawn.policy]
     data = data.with_options(options)

@@ -18,10 +18,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ...tensorflow_facts import keras_3
 from ..import_hooks import print_once, replace
 from . import fit
 
@@ -89,6 +91,7 @@ def mend(trainer: Any, *, is_exact: bool) -> None:
 
 def _in_loop(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     global _in_loops, _model
+    _name_penalties(model)
     before, _model = _model, model
     _in_loops += 1
     try:
@@ -96,6 +99,20 @@ def _in_loop(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         _in_loops -= 1
         _model = before
+
+
+def _name_penalties(model: Any) -> None:
+    """Say that Keras before 3.14 adds up the penalties of `activity_regularizer` over the rows of a part, and does not take their mean
+    (keras/src/layers/layer.py, `Layer.__call__`).
+    """
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    is_sum = keras_3.release(sys.modules["keras"].__version__) < (3, 14)
+    layers = model._flatten_layers() if replicas > 1 and is_sum and fit.is_known() else ()
+    if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
+        print_once(
+            f"activity_regularizer: Keras before 3.14 adds up its penalty over the rows of a batch, so with parts of a batch in {replicas} "
+            f"replicas the penalty is 1/{replicas} of that in one process; Keras 3.14 and 3.15 take the mean"
+        )
 
 
 def _replicas() -> int:
