@@ -37,7 +37,8 @@ CASES: dict[str, Case] = {}
 
 
 def add(case: Case) -> None:
-    assert case.name not in CASES, case.name
+    known = {row for other in CASES.values() for row in (other.name, *other.rows)}
+    assert known.isdisjoint((case.name, *case.rows)), case.name
     CASES[case.name] = case
 
 

@@ -129,7 +129,8 @@ def test_the_page_has_every_row_and_no_bad_word() -> None:
     bad = {(row, world) for row, worlds in kept["rows"].items() for world, forms in worlds.items() if {*forms.values()} & {*BAD}}
     assert bad == set()
     hardest = {row: case.forms[-1] for row, case in findings.row_names().items()}
-    missing = [(row, world) for world in findings.COLUMNS for row, form in hardest.items() if form not in kept["rows"][row].get(world, {})]
+    whole = [world for world in findings.COLUMNS if world != "two-of-two"]  # which has the cut alone
+    missing = [(row, world) for world in whole for row, form in hardest.items() if form not in kept["rows"][row].get(world, {})]
     assert missing == []
     assert findings.table_of_page() == findings.render(kept)
 

@@ -22,19 +22,22 @@ KINDS: dict[str, tuple[int, str | None]] = {
 }
 """The form of the labels: the number of outputs, and the activation of the last layer."""
 LOSSES = {
+    # A loss that is a sum makes all parts of a batch count the same, so such a loss has a model of its own.
     "numbers": """
 MeanSquaredError()
 MeanAbsoluteError()
-MeanAbsolutePercentageError()
 Huber()
 LogCosh()
 CosineSimilarity()
-MeanSquaredError(reduction='sum')
 MeanSquaredError(reduction='mean')
 MeanSquaredError(reduction='mean_with_sample_weight')
 """,
+    "sums of numbers": """
+MeanSquaredError(reduction='sum')
+""",
     "positive": """
 MeanSquaredLogarithmicError()
+MeanAbsolutePercentageError()
 Poisson()
 KLDivergence()
 """,
@@ -61,6 +64,8 @@ CategoricalHinge()
 SparseCategoricalCrossentropy()
 CategoricalGeneralizedCrossEntropy()
 SparseCategoricalCrossentropy(ignore_class=1)
+""",
+    "sums of labels": """
 SparseCategoricalCrossentropy(reduction='sum')
 """,
     "places": """
@@ -110,7 +115,8 @@ OWN: dict[str, Callable[[Place], Any]] = {
 
 def _add(kind: str, codes: list[str], suffix: str = "") -> None:
     rows = tuple(f"{code}{suffix}" for code in codes)
-    add(Case(f"losses of {kind}{suffix}", "losses", functools.partial(_train, kind=kind, codes=codes, suffix=suffix), rows=rows))
+    train = functools.partial(_train, kind=kind.removeprefix("sums of "), codes=codes, suffix=suffix)
+    add(Case(f"losses: {kind}" if kind.startswith("sums") else f"losses of {kind}{suffix}", "losses", train, rows=rows))
 
 
 for kind, text in LOSSES.items():

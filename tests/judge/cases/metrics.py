@@ -100,7 +100,7 @@ def _train(place: Place, kind: str, codes: list[str], weighs: bool) -> Result:
     if weighs:
         parts.append(aligned(np.linspace(0, 2, place.rows).astype("float32")))
     found = place.fit(place.kept(build), place.dataset(*parts), validation_data=place.dataset(*(part[:49] for part in parts)))
-    of_rows = {f"{code}{' in weighted_metrics' if weighs else ''}": name for name, code in names.items()}
+    of_rows = {f"{code} in {'weighted_metrics' if weighs else 'metrics'}": name for name, code in names.items()}
     return {
         row: {key: found[key] for key in (name, f"val_{name}")} if name in found else {"is_missing": True} for row, name in of_rows.items()
     }
@@ -112,7 +112,7 @@ for kind, text in METRICS.items():
         if weighs:
             codes = [code for code in codes if code != "Accuracy()"]
         suffix = " in weighted_metrics" if weighs else ""
-        rows = tuple(f"{code}{suffix}" for code in codes)
+        rows = tuple(f"{code} in {'weighted_metrics' if weighs else 'metrics'}" for code in codes)
         add(
             Case(
                 f"metrics of {kind}{suffix}",
