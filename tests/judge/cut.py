@@ -84,7 +84,7 @@ TWO_OF_TWO: tuple[Unit, ...] = _of(
     "predict: arrays, a dataset, a dataset of unknown length",
 )
 KERAS_2: tuple[Unit, ...] = _of(
-    "tiny",
+    "even",
     "a dataset",
     "arrays, validation_split and class_weight",
     "dicts, with sample_weight and validation_data",
