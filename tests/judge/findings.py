@@ -100,7 +100,8 @@ def write(rows: Words, versions: Mapping[str, str], *, is_whole: bool) -> None:
             of_world = kept.setdefault(row, {}).setdefault(world, {})
             of_world.update(forms)
     kept = {row: kept[row] for row in row_names() if row in kept}
-    FILE.write_text(json.dumps({"versions": versions, "counts": count(kept), "rows": kept}, indent=1) + "\n")
+    lines = ",\n".join(f"{json.dumps(row)}: {json.dumps(worlds)}" for row, worlds in kept.items())
+    FILE.write_text(f'{{"versions": {json.dumps(versions)},\n"counts": {json.dumps(count(kept))},\n"rows": {{\n{lines}\n}}}}\n')
     page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}{render(read())}{END}{rest.partition(END)[2]}")
