@@ -85,7 +85,7 @@ TWO_OF_TWO: tuple[Unit, ...] = _of(
 )
 KERAS_2: tuple[Unit, ...] = _of(
     "even",
-    "a dataset",
+    "a subclass of Model",
     "arrays, validation_split and class_weight",
     "dicts, with sample_weight and validation_data",
     "predict: arrays, a dataset, a dataset of unknown length",
