@@ -33,7 +33,7 @@ NOT_RUN = {
     r"make |pip install|pip uninstall|python -m pip ": "it installs, or is a target of make that the CI runs or that takes minutes",
     r"python (-m (pytest|benchmarks)|examples/)|cd examples/testing|pytest": "a test or an example, which other tests run",
     r"tensorboard ": "it serves until it is ended",
-    r"rm -r ": "it removes the files of a user",
+    r"rm -r |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
     r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",
     r"orch (stacks|restart)": "it needs a run that goes on: tests/cli/test_stacks.py, tests/test_restarts.py",

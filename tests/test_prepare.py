@@ -138,4 +138,4 @@ def test_a_user_without_a_cache_is_told_why_nothing_is_noted(tmp_path: Path, mon
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     order = TaskOrder("prepare-0", 1, Program("command", "true"), str(tmp_path), "logs", once_for=())
     assert preparation_stamps.find(order) == ""
-    assert "cannot record that the command of prepare has succeeded (there is no directory" in preparation_stamps.keep(order)
+    assert "cannot record that prepare succeeded (there is no directory" in preparation_stamps.keep(order)

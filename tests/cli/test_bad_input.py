@@ -56,7 +56,7 @@ def nothing_was_kept(directory: Path) -> None:
         (["-n", "two"], ["--workers", "whole number", "'two'"]),
         (["-n", "99999999999999999999"], ["--workers", "at most"]),
         (["--ps", "-1"], ["--ps", "at least 0", "-1"]),
-        (["--timeout", "nan"], ["--timeout", "number"]),
+        (["--timeout", "nan"], ["--timeout", "a time"]),
         (["--timeout", "0"], ["--timeout", "more than 0"]),
         (["--grace", "-1"], ["--grace", "at least 0"]),
         (["--set", "tasks.master=1"], ["--set", "'master'", "use 'chief'"]),

@@ -225,7 +225,7 @@ def test_the_cpu_only_if_it_is_asked_for_and_there_is_no_tpu_and_split_leaves_te
     (tmp_path / "s.py").write_text("""
 import tensorflow as tf
 import worker
-from worker import tpu_host
+from worker.machine import tpu_host
 count_chips, tpu_host.count_chips = tpu_host.count_chips, lambda: 1
 try:
     worker.strategy()

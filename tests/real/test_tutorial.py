@@ -69,7 +69,7 @@ def test_the_tutorial_can_be_typed(warm_tensorflow: None, tmp_path: Path) -> Non
             line = text.replace("--epochs 60", "--epochs 12")  # time enough for a test, and not for a reader
             if line.startswith(KILL):
                 wait_until(lambda: saved(tmp_path / ".orch/latest/checkpoints"), "checkpoint of the first epoch")
-                tasks = {task["name"]: task for task in json.loads(typed("orch ps --json"))["tasks"]}
+                tasks = {task["task"]: task for task in json.loads(typed("orch ps --json"))["tasks"]}
                 line = line.replace("PID", str(tasks["worker-1"]["pid"]), 1)
             said[text] = typed(line)
     assert seen == NOT_TYPED.keys()

@@ -38,8 +38,8 @@ class EventReader:
     """Reads the events of a run as they are recorded."""
 
     def __init__(self, run: Path) -> None:
-        """`run`: the run's directory."""
-        self._path, self.offset = run / "events.jsonl", 0
+        """`run`: the run's directory, which may move."""
+        self.run, self.offset = run, 0
         """`offset`: where the events begin that are still to be read, in bytes."""
 
     def new(self, *, milestones: bool = False) -> Iterator[Event]:
@@ -51,7 +51,7 @@ class EventReader:
                     yield from_json(cls, fields)
 
     def _new_lines(self) -> Iterator[bytes]:
-        with contextlib.suppress(FileNotFoundError), open_file(self._path) as file:
+        with contextlib.suppress(FileNotFoundError), open_file(self.run / "events.jsonl") as file:
             file.seek(self.offset)
             for line in file:
                 if line.endswith(b"\n"):  # otherwise the line is still being written

@@ -68,6 +68,7 @@ class Progress:
 
     def read(self) -> Cluster:
         """The state after all events that are recorded now."""
+        self._events.run = self._run.path
         for event in self._events.new():
             (self._cluster, _), self.at = lifecycle.step(self._cluster, event), event.at
         return self._cluster
