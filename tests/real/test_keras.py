@@ -104,6 +104,8 @@ def test_the_judge_finds_again_what_the_table_says(tmp_path: Path, shared: Path,
     reference = in_one_process(units, shared)
     answers = judged(WORLDS[name], units, tmp_path / "world")
     assert verdicts(WORLDS[name], answers, reference) == in_the_table(name, units)
+    warned = {case for (case, _), of_tasks in answers.items() for answer in of_tasks.values() if "computes a loss" in str(answer["lines"])}
+    assert warned <= {"a train_step and a test_step, without call(): a GAN"}, "a line about the program's own train_step, and it has none"
 
 
 @needs_keras_2

@@ -40,8 +40,8 @@ class _Here(threading.local):
     """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
     is_added: bool = False
     """The gradients that are being applied are already the sums of all replicas."""
-    scaled: int = 0
-    """How many losses Keras has divided by the number of replicas."""
+    losses: int = 0
+    """How many losses Keras has reduced; one that is no sum counts twice."""
 
 
 _here = _Here()
@@ -185,7 +185,7 @@ def _name_differences(optimizer: Any) -> None:
     replicas = _replicas()
     if not (replicas and fit.is_known()):
         return
-    if _in_loops and not _here.scaled and _model is not None:
+    if _in_loops and not _here.losses and _model is not None:
         tell_of_sum(_model, replicas)
     options = [name for name in ("clipnorm", "global_clipnorm", "clipvalue") if (getattr(optimizer, name, None) or 0) > 0]
     if options:
@@ -296,14 +296,20 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 # --- losses -------------------------------------------------------------------------------------
 
 
-def scaled_losses() -> int:
-    return _here.scaled
+def counted_losses() -> int:
+    """How many losses Keras has reduced in this thread."""
+    return _here.losses
 
 
 def tell_of_sum(model: Any, replicas: int) -> None:
-    """Say that a `train_step` of the program does not divide its loss, as far as its source shows."""
+    """Say that a `train_step` of the program, which has reduced no loss by Keras, divides none either, as far as its source shows."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    own = type(model).train_step
+    if own is TensorFlowTrainer.train_step:
+        return
     try:
-        source = inspect.getsource(type(model).train_step)
+        source = inspect.getsource(own)
     except (OSError, TypeError):
         source = ""
     if "num_replicas" not in source and "compute_average_loss" not in source:
@@ -315,12 +321,13 @@ def tell_of_sum(model: Any, replicas: int) -> None:
 
 
 def _scale(real: Any, value: Any) -> Any:
-    _here.scaled += 1
+    _here.losses += 1
     return real(value)
 
 
 def _reduce_values(scale: Any, real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     """Divide a loss that is one number by the number of replicas, as Keras divides the mean of several numbers."""
+    _here.losses += 1
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
     if reduction == "mean_with_sample_weight" and weights is not None and _in_loops and _replicas() and fit.is_known():

@@ -69,9 +69,9 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[
             optimizer.part(has_rows),
             _part(Part(rows, _weight(model, step, rows, total), tuple(getattr(model._compile_loss, "metrics", ())))),
         ):
-            scaled = optimizer.scaled_losses()
+            losses = optimizer.counted_losses()
             outputs = step(or_zeros(data, has_rows))
-        if step != model.test_step and optimizer.scaled_losses() == scaled:
+        if step == model.train_step and optimizer.counted_losses() == losses:
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
         tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
     return outputs, rows
@@ -188,7 +188,7 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
     parts = tf.distribute.get_strategy().num_replicas_in_sync
     if _is_mean(model):
         return tf.cast(rows * parts, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
-    if step != model.test_step:
+    if step == model.train_step:
         tf.cond(rows * parts == total, lambda: tf.constant(0), lambda: tf.numpy_function(_tell_of_parts, [], tf.int32, stateful=True))
     return None
 

@@ -32,7 +32,8 @@ def share(model: Any) -> None:
     strategy = model.distribute_strategy
     workers = strategy.extended._num_workers
     factor = tf.cast(strategy.extended._is_chief, tf.int64)
-    before = [(variable, variable.numpy()) for variable in means if id(variable) in _of_own_layers(model)]
+    own = _of_own_layers(model)
+    before = [(variable, variable.numpy()) for variable in means if id(variable) in own]
     _reduce(strategy, means, lambda parts: tf.add_n([tf.cast(part, tf.float64) for part in parts]) / (len(parts) * workers))
     _tell_of_means([variable for variable, value in before if not np.allclose(variable.numpy(), value, rtol=1e-4)])
     for kind in (tf.float64, tf.int64):
