@@ -23,6 +23,7 @@ __all__ = ["Node", "empty", "from_data", "has", "overlay", "parse_assignment", "
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
+_TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep"
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -70,6 +71,8 @@ def _tree(text: str, source: str, *, lines: bool = True) -> Node | None:
         return _Reader(yaml.parse(text, Loader=loader), source, lines=lines).document()
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark
+        if "nesting depth" in str(error.problem):  # libyaml's own limit, since 0.2.6, may come before ours: it reads ahead
+            raise refusal(f"{source}:{mark.line + 1}" if lines else source, _TOO_DEEP) from None
         where = f"column {mark.column + 1}" + (f", {error.context}" if error.context else "")
         raise refusal(f"{source}:{mark.line + 1}", f"cannot be read as YAML: {error.problem} ({where})") from None
     except yaml.YAMLError as error:
@@ -100,7 +103,7 @@ class _Reader:
         """The node that begins with this event. `at`: its place, if that is not the place of the event."""
         place = at or self._place(event)
         if depth > MAX_DEPTH:
-            raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
+            raise refusal(place, _TOO_DEEP)
         kind = type(event).__name__
         if event.anchor is not None:
             raise refusal(place, f"the anchor or alias {event.anchor!r:.80} is not allowed", "write the value in each place")
