@@ -95,6 +95,12 @@ def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
     assert f"orch: NOT TESTED: {cell}: no Python" in capsys.readouterr().err
 
 
+def test_the_real_tests_of_a_cell_exist() -> None:
+    for test in (*checks.TESTS, *checks.CORNER_TESTS):
+        path, _, name = test.partition("::")
+        assert f"def {name or 'test_'}" in (environments.ROOT / path).read_text(), test
+
+
 def test_each_cell_has_a_name_of_its_own_and_the_corners_are_cells() -> None:
     assert len({cell.name for cell in CELLS}) == len(CELLS)
     assert set(CORNERS) < set(CELLS)

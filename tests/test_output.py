@@ -236,6 +236,15 @@ def test_a_task_that_cuts_its_own_log_is_told_so(orch: Orch, tmp_path: Path, run
     assert run.log("worker-0") == b"kept\n"
 
 
+def test_a_task_that_makes_its_own_log_a_terabyte_long_holds_up_nobody(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
+    """The file has a hole, which reads as NULs."""
+    write_script(tmp_path, "os.write(1, b'first\\n'); os.ftruncate(1, 1 << 40); os.lseek(1, 0, os.SEEK_END); os.write(1, b'last\\n')")
+    done = orch("up", "script.py", "-n", "1", check=0)
+    for shown in (done, orch("logs", check=0)):
+        assert shown.out.splitlines() == ["worker-0 | first", "worker-0 | last"]
+    assert (run.path / "attempt-1/worker-0/stdout.log").stat().st_size == (1 << 40) + 5
+
+
 # --- readers that are slow, stuck or gone ------------------------------------------------------
 
 MUCH = "line = b'x' * 99 + b'\\n'\nfor _ in range(40):\n    os.write(1, line * 1000)\ntell('written')\n"

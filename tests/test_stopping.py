@@ -47,6 +47,23 @@ def test_the_first_signal_lets_the_tasks_tidy_up(orch: Orch, tmp_path: Path, run
     assert done.err.splitlines()[-1] == f"orch:   exit code {code}"
 
 
+@pytest.mark.parametrize("line", ["", "nonsense"])
+def test_ctrl_c_is_heard_while_another_process_writes_into_the_pipe_without_end(
+    orch: Orch, tmp_path: Path, run: LiveRun, line: str
+) -> None:
+    write_script(tmp_path, "ready(); sleep()")
+    running = orch.start("up", "script.py", "-n", "2")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    with subprocess.Popen(["sh", "-c", 'exec yes "$1" > "$2"', "sh", line, str(run.path / "control")], stderr=subprocess.DEVNULL) as writer:
+        try:
+            wait_until(lambda: psutil.Process(writer.pid).io_counters().write_chars > 500_000, "writing")
+            running.signal(signal.SIGINT)
+            running.wait(check=130)
+        finally:
+            writer.kill()
+    assert (run.path / "events.jsonl").stat().st_size < 50_000, "each line that is no request would be recorded"
+
+
 def test_under_nohup_a_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -257,7 +274,7 @@ link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('h
 def encode(message, data=b'', real=link.encode):
     whole = real(message, data)
     text = whole[16:len(whole) - len(data)].replace(b'"code":7', b'"code":%s')
-    return channel.HEADER.pack(b'orch', agent.messages.PROTOCOL, whole[5], 0, len(text), len(data)) + text + data
+    return channel.HEADER.pack(b'orch', agent.messages.PROTOCOL, whole[5], 0, len(text), len(data)) + text + data + channel.END
 link.encode = encode
 """
 
@@ -274,6 +291,32 @@ def test_an_agent_that_tells_of_an_impossible_exit_code_fails_the_run(orch: Orch
     assert line.startswith("orch: lost host local: a broken TaskExited: TaskExited.code: expected a value from "), done
     assert len(line) < 400
     assert "Traceback" not in done.err
+
+
+BOASTING = """
+def send(self, message, data=b'', send=link.Link.send):
+    if isinstance(message, agent.messages.Output):
+        message, data = agent.messages.Output(message.task, %s, message.stream, %s), b'x'
+    send(self, message, data)
+link.Link.send = send
+"""
+
+
+@pytest.mark.parametrize(("attempt", "offset"), [(1, 2**40), (77, 0)])
+def test_an_agent_that_sends_output_which_cannot_be_fails_the_run(
+    orch: Orch, tmp_path: Path, run: LiveRun, attempt: int, offset: int
+) -> None:
+    """The run directory would get a file of a terabyte, which nobody can look through, or a directory of an attempt that never was."""
+    boasting = tmp_path / "python"
+    boasting.write_text(f"#!/bin/sh\nexec {shlex.join(patched_agent(_LINK + BOASTING % (attempt, offset)))}\n")
+    boasting.chmod(0o700)
+    write_script(tmp_path, "print('hello', flush=True); sleep()")
+    done = orch("up", "script.py", "--python", str(boasting), "--grace", "1", check=125)
+    said = r"^orch: lost host local: (it sends stdout of 'worker-0' from byte|a frame for task 'worker-0' in attempt 77)"
+    assert re.search(said, done.err, re.MULTILINE)
+    orch("logs", check=0)
+    assert sum(path.stat().st_size for path in run.path.rglob("*.log")) < 100_000
+    assert not (run.path / "attempt-77").exists()
 
 
 INTERRUPTED_IMPORT = """

@@ -7,37 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+if TYPE_CHECKING:  # only a shell that completes needs this import
+    from click.shell_completion import CompletionItem
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def files(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The shell's own completion of files."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(begun, type="file")]
 
 
 def directories(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The shell's own completion of directories."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(begun, type="dir")]
 
 
 def one_of(words: tuple[str, ...]) -> Complete:
     """The words that begin as the text does."""
-    return lambda ctx, parameter, begun: [CompletionItem(word) for word in words if word.startswith(begun)]
+    return lambda ctx, parameter, begun: [word for word in words if word.startswith(begun)]
 
 
-def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The runs, the newest first, each with its state."""
     from ..record.storage.run_store import list_runs
 
-    found = [run for run in reversed(list_runs(_home(ctx))) if run.run_id.startswith(begun)]
-    return [CompletionItem(run.run_id) for run in found]
+    return [run.run_id for run in reversed(list_runs(_home(ctx))) if run.run_id.startswith(begun)]
 
 
-def tasks(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def tasks(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The tasks of the run that the command line names, or of the latest run."""
     from ..errors import OrchError
     from ..record.storage.run_store import find_run, plan_of
@@ -47,10 +53,10 @@ def tasks(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[Co
         names = [str(task.id) for task in plan_of(find_run(_home(ctx), words[0] if words else None)).tasks]
     except (OrchError, OSError):
         return []
-    return [CompletionItem(name) for name in names if name.startswith(begun)]
+    return [name for name in names if name.startswith(begun)]
 
 
-def runs_and_tasks(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def runs_and_tasks(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """For ``orch logs``: tasks, and before the first word also runs."""
     return [*tasks(ctx, parameter, begun), *([] if ctx.params.get("names") else runs(ctx, parameter, begun))]
 

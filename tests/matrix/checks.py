@@ -20,7 +20,14 @@ from .environments import ROOT, user_of
 PATIENCE_S, TESTS_S = 600.0, 3600.0
 """For one command of orch, and for pytest: a hang is ended, and slowness is no matter."""
 WARNING = "TRAINS WRONGLY on several workers"
-TESTS = tuple(f"tests/real/test_{name}.py" for name in ("keras", "placement", "causes"))
+TESTS = (
+    "tests/real/test_placement.py",
+    "tests/real/test_causes.py",
+    "tests/real/installed_keras.py",
+    "tests/real/test_keras.py::test_fit_reports_to_whoever_asks",
+    "tests/real/test_keras.py::test_a_keras_that_orch_does_not_know_is_left_as_it_is",
+)
+"""The real tests of placement, causes and Keras that ask what another release may change: together some two minutes."""
 CORNER_TESTS = ("tests/real/test_placement.py", "tests/test_added_setting.py")
 """Those that have found something in another version, and take little time."""
 _STEP = """

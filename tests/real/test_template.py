@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -174,3 +177,25 @@ def test_a_fork_of_the_warm_process_has_as_many_math_threads_as_it_wants(up: Any
     forked, threads, asked = found["worker-0"]
     assert (forked, asked) == (True, wanted)
     assert threads == 1 or wanted > 1
+
+
+CHANGES = """
+import json, os, sys
+import tensorflow
+from worker.task import bootstrap, keras
+keras.prepare_forks()
+before = {*sys.modules}
+compiled = []
+sys.addaudithook(lambda event, arguments: compiled.append(arguments) if event == "compile" else None)
+os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}})
+for change in bootstrap._import_changes({"tf_config": os.environ["TF_CONFIG"], "settings": {}}):
+    change(os.environ["TMPDIR"])
+print(sorted(name for name in {*sys.modules} - before if ".keras" in name or ".input" in name), len(compiled))
+"""
+
+
+def test_a_fork_changes_keras_without_an_import_of_its_own(tmp_path: Path) -> None:
+    """Each of these imports would be done once for each task, and each compilation too."""
+    env = {**os.environ, "TMPDIR": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run([sys.executable, "-c", CHANGES], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[] 0\n"

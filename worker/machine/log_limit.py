@@ -7,7 +7,6 @@ This takes fallocate(2) with FALLOC_FL_PUNCH_HOLE: Linux, on most file systems.
 
 from __future__ import annotations
 
-import ctypes
 import os
 
 _PUNCH = 0x1 | 0x2
@@ -50,6 +49,8 @@ def _after_line(fd: int, offset: int) -> int:
 
 
 def _punch(fd: int, first: int, length: int) -> None:
+    import ctypes  # most runs have no limit
+
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if fallocate is None:
         raise OSError("this system makes no holes in files")

@@ -56,42 +56,52 @@ def replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
     import functools  # TensorFlow and Keras have imported functools by now
 
     real = getattr(owner, name)
-    stand_in = functools.wraps(real)(_stand_in(real, name)(ours, real, failure.strip_below))
+    stand_in = functools.wraps(real)(_stand_in(real, name, ours))
     setattr(stand_in, REPLACES, True)
     setattr(owner, name, stand_in)
 
 
 _STAND_IN = """
 def make(ours, real, strip_below):
-    def {name}(*args, **kwargs):
+    def stand_in(*args, **kwargs):
         try:
             return ours(real, *args, **kwargs)
         except BaseException as error:
             raise strip_below(error)
-    return {name}
+    return stand_in
 """
+_makes: list[Any] = []
+"""The function ``make`` of `_STAND_IN`, once it is compiled."""
 
 
-def _stand_in(real: Any, name: str) -> Any:
-    """The function ``make`` of `_STAND_IN`, compiled with the file and the first line of the replaced function as the place of every line.
+def compile_stand_in() -> Any:
+    """The function ``make`` of `_STAND_IN`, compiled with one line as the place of all others. Only the first call takes time."""
+    if not _makes:
+        import ast  # TensorFlow has imported ast by now
+
+        tree = ast.parse(_STAND_IN)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg)):
+                node.lineno = node.end_lineno = 1
+                node.col_offset = node.end_col_offset = 0
+        namespace: dict[str, Any] = {}
+        exec(compile(tree, "", "exec"), namespace)
+        _makes.append(namespace["make"])
+    return _makes[0]
+
+
+def _stand_in(real: Any, name: str, ours: Any) -> Any:
+    """The function ``stand_in`` of `_STAND_IN`, which has the name of the replaced function, its file, and in every line its first line.
 
     The filters of TensorFlow and Keras then leave the frame out as one of their own (`traceback_utils` of both).
     """
-    import ast  # TensorFlow has imported ast by now
-
+    made = compile_stand_in()(ours, real, failure.strip_below)
     while hasattr(real, "__wrapped__"):
         real = real.__wrapped__
     code = getattr(real, "__code__", _stand_in.__code__)
-    tree = ast.parse(_STAND_IN.format(name=name))
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg)):
-            node.lineno = node.end_lineno = code.co_firstlineno
-            node.col_offset = node.end_col_offset = 0
-    namespace: dict[str, Any] = {}
-    exec(compile(tree, code.co_filename, "exec"), namespace)
-    make = namespace["make"]
-    failure.stand_ins.update(constant for constant in make.__code__.co_consts if isinstance(constant, type(code)))
-    return make
+    made.__code__ = made.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=name)
+    failure.stand_ins.add(made.__code__)
+    return made
 
 
 def hide_own_frames() -> None:

@@ -7,7 +7,6 @@ hosts without a connection, and what to do.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import itertools
 from collections.abc import Mapping, Sequence
@@ -61,8 +60,15 @@ def partners(hosts: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
     for number in itertools.count():
         if len(steps) >= min(PARTNERS, count - 1):
             break
-        steps.add(1 + int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") % (count - 1))
+        steps.add(1 + _draw(f"{seed} {number}") % (count - 1))
     return {host: tuple(hosts[(place + step) % count] for step in sorted(steps)) for place, host in enumerate(hosts)}
+
+
+def _draw(seed: str) -> int:
+    """A number that looks random, and is the same for the same seed."""
+    import hashlib  # a slow import that only large clusters need
+
+    return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")
 
 
 def describe_partners(count: int) -> str:

@@ -116,6 +116,28 @@ def test_many_escapes_and_nuls_are_as_few_are() -> None:
     assert split(b"a" + b"\0" * 100_000 + b"b\r\0\n") == ["ab"]
 
 
+@pytest.mark.parametrize("byte", [b"\0", b"\x1b"])
+def test_a_megabyte_of_nuls_or_escapes_costs_little(byte: bytes) -> None:
+    """Two gigabytes of them took minutes after the end of a run. Counted, not timed: calls of functions, and memory."""
+    block = b"a" + byte * (1 << 20) + b"b\n"
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    tracemalloc.start()
+    sys.setprofile(count)
+    try:
+        split(block)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        sys.setprofile(None)
+        tracemalloc.stop()
+    assert calls < 200
+    assert most < 16 * len(block)
+
+
 @given(any_bytes, cuts, st.booleans(), st.sampled_from([1 << 20, 33, 8, 1]))
 @example(b"a" * 40 + b"\rb\n", [8, 33, 34], False, 33)
 @example(b"x" * 33 + b"\r" + b"y" * 70 + b"\r\n", [33, 34, 40], False, 33)

@@ -30,7 +30,9 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
 def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
-        from . import callbacks, optimizer, saving  # noqa: F401
+        from . import callbacks, fit, old_releases, optimizer, parts, saving, steps  # noqa: F401
+
+        import_hooks.compile_stand_in()
 
 
 def _report_keras_2() -> None:
