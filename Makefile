@@ -63,7 +63,7 @@ demo: $(RUNTIME_READY)
 test: $(READY) hosts
 	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) $(PYTEST_ARGS)
 
-# The tests of SSH make hosts of network namespaces, which takes root, sshd and ip. What is missing is installed if that can be done without
+# The tests of SSH and Slurm make hosts of network namespaces, which takes root, sshd and ip, and Slurm's daemons. What is missing is installed if that can be done without
 # starting a daemon (no systemd runs here); otherwise it is said, and those tests are skipped.
 hosts:
 	@if [ "$$(id -u)" != 0 ]; then \
@@ -76,6 +76,18 @@ hosts:
 				echo 'orch: NOT TESTED: hosts with ssh: apt-get could not install openssh-server, openssh-client and iproute2' >&2; \
 		else \
 			echo 'orch: NOT TESTED: hosts with ssh: install openssh-server, openssh-client and iproute2' >&2; \
+		fi; \
+	fi
+	@if [ "$$(id -u)" != 0 ]; then \
+		echo 'orch: NOT TESTED: Slurm: only root can make network namespaces' >&2; \
+	elif ! command -v sbatch >/dev/null || ! test -x /usr/sbin/slurmctld || ! test -x /usr/sbin/slurmd || ! test -x /usr/sbin/munged; then \
+		if command -v apt-get >/dev/null && ! test -d /run/systemd/system; then \
+			echo 'orch: installing slurmctld, slurmd, slurm-client and munge, for the tests of Slurm'; \
+			{ apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+				slurmctld slurmd slurm-client munge; } >/dev/null 2>&1 </dev/null || \
+				echo 'orch: NOT TESTED: Slurm: apt-get could not install slurmctld, slurmd, slurm-client and munge' >&2; \
+		else \
+			echo 'orch: NOT TESTED: Slurm: install slurmctld, slurmd, slurm-client and munge' >&2; \
 		fi; \
 	fi
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .backends import imagine
+from .backends.allocations import use_allocation
 from .errors import Problem, SpecError, UsageError
 from .handle import Run
 from .model.spec import PROGRAM_KINDS, ClusterSpec
@@ -72,7 +73,7 @@ def launch(
     """
     given = dict(locals())  # the keywords: the signature lists them for readers and editors
     named = {name: value for name, value in given.items() if name not in ("program", "home", "settings")}
-    spec = read_spec(program, {**settings, **named})
+    spec = read_spec(program, {**settings, **named}, os.environ)
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
 
 
@@ -93,8 +94,11 @@ def _check_script(spec: ClusterSpec) -> None:
     raise UsageError(f"there is no script {name!r} in {directory}" + (f"; did you mean {near!r}?" if near else ""))
 
 
-def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSpec:
-    """The spec that the arguments of `launch` describe. Raises `SpecError`, `UsageError`."""
+def read_spec(program: Program | None, keywords: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ClusterSpec:
+    """The spec that the arguments of `launch` describe. Raises `SpecError`, `UsageError`.
+
+    `env`: the variables that may tell of an allocation of an engine, whose hosts are then used; None: no allocation is looked for.
+    """
     document, base, script = _read(program)
     for path, value in _overlays(keywords):
         if value.value != {} or not documents.has(document, path):  # an empty mapping has no key to change
@@ -110,7 +114,7 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSp
         raise UsageError(f"launch is given {' and '.join(named)}; only one program can run")
     if not (isinstance(document.value, dict) and any(kind in document.value for kind in PROGRAM_KINDS)):
         raise UsageError("there is nothing to run; name a script, as in launch('train.py', workers=2), or a spec")
-    return parse(document, workdir=base)
+    return parse(use_allocation(document, env)[0] if env is not None else document, workdir=base)
 
 
 def _read(program: Program | None) -> tuple[Node, str, str | None]:

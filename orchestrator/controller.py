@@ -1,8 +1,8 @@
 """The controller of a run: a function, and a program whose input is a run directory.
 
 ``python -m orchestrator.controller RUN_DIR`` reads `spec.yaml` there, runs the run to its verdict, writes everything into the run
-directory, and exits with the run's code. `orch up -d`, a batch step and `orchestrator.launch` start this program; an attached `orch up`
-calls `run`.
+directory, and exits with the run's code. `orch up -d`, `orchestrator.launch` and the job of an engine start this program; an attached
+`orch up` calls `run`. Only in the job of an engine, the program goes on with a run that another controller has left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from worker.machine.clock import now
+from worker.machine.clock import now, patience
 from worker.values.fast_dataclass import dataclass
 
 from . import end_process
@@ -42,6 +42,8 @@ from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
 from .model.run.events import RunNoted, TemplateReady
 from .record.storage.run_directory import RunDir
+from .record.storage.run_lock import LOCK_S
+from .record.storage.run_progress import resume
 from .record.storage.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
@@ -50,6 +52,8 @@ from .signals import handle_signals, hold_signals
 from .starting import request_for
 from .supervision.supervisor import Supervisor
 
+SUBMITTING_S = patience(120.0)
+"""How long the job of an engine waits for the process that submits it: that process holds the run until it has recorded the job."""
 START_S = 1.0
 """The time after which the controller has little to do: then it imports what the end of the run needs."""
 
@@ -77,14 +81,15 @@ def run(
     handles_signals: bool = False,
     owner: int | None = None,
     started: StartedAgent | None = None,
+    former: Cluster | None = None,
 ) -> Ended:
     """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
     Can be called in any thread that runs no event loop. `handles_signals`: the signals that this process gets end the run; for a process
     that only runs this run. `owner`: the parent of this process, with which the run ends. `started`: the agent of the only host, if it was
-    started already.
+    started already. `former`: the state in which another controller left the run.
     """
-    supervisor = Supervisor(load(request.run.spec), request, rundir, viewer, started)
+    supervisor = Supervisor(load(request.run.spec), request, rundir, viewer, started, former)
     started_at = now()
     error: OrchError | None = None
     try:
@@ -119,7 +124,7 @@ def _keep_imports(rundir: RunDir, request: Request, cluster: Cluster, viewer: Me
 
 
 async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None) -> Verdict:
-    handle_requests(rundir, supervisor)
+    handle_requests(rundir, supervisor, is_resumed=supervisor.is_resumed)
     asyncio.get_running_loop().call_later(START_S, _find_report)
     if owner is not None:
         asyncio.get_running_loop().call_soon(end_with_parent, owner, supervisor.stop)
@@ -170,6 +175,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")
     parser.add_argument("run_dir", metavar="RUN_DIR")
     parser.add_argument("--held", type=int, nargs="+", metavar="FD", help="the descriptors by which whoever started this holds the run")
+    parser.add_argument("--submitted", action="store_true", help="this is the job of an engine, which may start it again")
     parser.add_argument("--owner", type=int, metavar="PID", help="the parent process: the run ends with it")
     given = parser.parse_args(words)
     try:
@@ -177,12 +183,16 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         if not os.path.isfile(rundir.path / "spec.yaml"):  # before a lock is made: this may be no run directory
             raise UsageError(f"{rundir.path} is no run directory: there is no file spec.yaml in it")
         if given.held is None:
-            rundir.lock.acquire()
+            rundir.lock.acquire(SUBMITTING_S if given.submitted else LOCK_S)
         else:
             rundir.lock.inherit(given.held)
+        former = None
         if (rundir.path / "events.jsonl").exists() or (rundir.path / "result.json").exists():
-            raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
-        ended = run(rundir, request_for(rundir, rundir.read_spec()), Messages(), handles_signals=True, owner=given.owner)
+            if not given.submitted:
+                raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
+            former = resume(rundir)
+        request = request_for(rundir, rundir.read_spec())
+        ended = run(rundir, request, Messages(), handles_signals=True, owner=given.owner, former=former)
         if ended.error is not None:
             raise ended.error
         for line in ended.report():

@@ -1,6 +1,7 @@
 """What others ask of the controller of a run: the commands `orch down`, `restart` and `stacks`, and the program that has launched the run.
 
-A request is a line of JSON in the named pipe of the run (record/storage/run_lock.py)::
+A request is a line of JSON in the named pipe of the run (record/storage/run_lock.py), or, from another machine than the controller's, in
+its file `requests` (record/storage/engine_files.py)::
 
     {"ask": "stop", "reason": "stopped by orch down", "now": false}
     {"ask": "restart"}
@@ -10,15 +11,17 @@ A request is a line of JSON in the named pipe of the run (record/storage/run_loc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .errors import TERMINATED, UsageError
+from .errors import INTERRUPTED, TERMINATED, OrchError, UsageError
 from .model.run import restarts
 from .model.run.cluster import Phase
+from .record.output.follower import Follower
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import read_cluster
 from .record.storage.run_store import no_tasks_yet
@@ -29,6 +32,8 @@ if TYPE_CHECKING:  # a program that only asks has no supervisor
 ORPHANED = "the program that launched it has ended"
 PARENT_S = 0.2
 """How often a controller checks whether the program that has launched it is still its parent, in seconds."""
+FILE_S = 1.0
+"""How often the file of requests is read, in seconds."""
 READ_BYTES = 4096
 """The bytes of requests that are read in one turn of the loop: whoever writes without end must not keep the run from its other work."""
 LONGEST = 4096
@@ -51,22 +56,36 @@ def ask_running(rundir: RunDir, what: str, **more: object) -> None:
 def ask_restart(rundir: RunDir) -> int:
     """Ask for a restart of all tasks. Returns the number of the attempt that ends. Raises `UsageError` if no other attempt can follow."""
     cluster = read_cluster(rundir)
-    if cluster.awaits_plan and rundir.lock.is_alive():
+    if cluster.awaits_plan and rundir.is_alive():
         raise UsageError(f"{rundir.run_id} has {no_tasks_yet(rundir)}")
     is_ending = cluster.is_over or (cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster))
-    if is_ending and rundir.lock.is_alive():  # also while only its output is still fetched
+    if is_ending and rundir.is_alive():  # also while only its output is still fetched
         raise UsageError(f"{rundir.run_id} is ending and cannot start again; orch up starts a new run")
     ask_running(rundir, "restart")
     return cluster.attempt
 
 
-def handle_requests(rundir: RunDir, supervisor: Supervisor) -> None:
-    """Act on the requests to the run that this process holds, in the loop that runs now, as long as this loop runs."""
+def handle_requests(rundir: RunDir, supervisor: Supervisor, *, is_resumed: bool = False) -> None:
+    """Act on the requests to the run that this process holds, in the loop that runs now, as long as this loop runs.
+
+    `is_resumed`: requests in the file are for the former controller.
+    """
     import asyncio  # here: a command that only asks need not wait for this import
 
     fd = rundir.lock.requests
     if fd is not None:
         asyncio.get_running_loop().add_reader(fd, Requests(fd, supervisor).read)
+    if rundir.is_submitted:
+        _read_file(Follower(rundir.path / "requests", tail=0 if is_resumed else None), Requests(-1, supervisor))
+
+
+def _read_file(file: Follower, requests: Requests) -> None:
+    """Act on the new lines of the file `requests`, now and then each second. A file server tells nobody when a file grows."""
+    import asyncio
+
+    asyncio.get_running_loop().call_later(FILE_S, _read_file, file, requests)
+    with contextlib.suppress(OSError, OrchError):
+        requests.take(file.read(READ_BYTES))
 
 
 class Requests:
@@ -80,10 +99,11 @@ class Requests:
 
     def read(self) -> None:
         """Act on the requests that wait: on some of them, if there are many."""
-        try:
-            data = os.read(self._fd, READ_BYTES)
-        except OSError:  # another process reads the pipe too (`cat control`), and was faster
-            return
+        with contextlib.suppress(OSError):  # another process may read the pipe too (`cat control`), and be faster
+            self.take(os.read(self._fd, READ_BYTES))
+
+    def take(self, data: bytes) -> None:
+        """Act on the lines that end in these bytes."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[: LONGEST + 1]
         for line in filter(None, lines):
@@ -96,9 +116,9 @@ class Requests:
         except (ValueError, RecursionError):
             request = None
         match request:
-            case {"ask": "stop", "reason": str(reason), "now": bool(now)}:
+            case {"ask": "stop", "reason": str(reason), "now": bool(now), **more}:
                 for _ in range(2 if now else 1):
-                    supervisor.stop(reason, TERMINATED)
+                    supervisor.stop(reason, INTERRUPTED if more.get("code") == INTERRUPTED else TERMINATED)
             case {"ask": "restart"}:
                 supervisor.restart()
             case {"ask": "stacks"}:

@@ -270,10 +270,9 @@ class Bed:
     def _sessions(self) -> list[str]:
         found = []
         for host in self.hosts.values():
-            own = host._sshd.pid if host._sshd is not None else 0
             for process in host.processes():
                 with suppress(psutil.Error):
-                    if process.pid != own:
+                    if process.pid not in DAEMONS:
                         found.append(f"{host.name}: {shlex.join(process.cmdline())}")
         return found
 

@@ -1,9 +1,9 @@
 """What every test gets: the real program, a clean environment, and a look at what it left behind.
 
 Fixtures: `orch` (the program, run to its end or in the background), `script` (a file in the test's
-directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py). Markers: `tensorflow`, `root`, `slow`,
-`soak`. After each test nothing may be left: no process, no listening port, no open file, nothing in the
-repository or in the temporary directory.
+directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py), `slurm` (nodes of a Slurm; see
+slurm_bed.py). Markers: `tensorflow`, `root`, `slow`, `soak`. After each test nothing may be left: no process, no listening port, no open
+file, nothing in the repository or in the temporary directory.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import pytest
 
 from orchestrator import cli
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
+from tests.slurm_bed import _slurm, slurm  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from tests.live import LiveRun
@@ -84,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 _SETTINGS = (
     *("ORCH_", "PYTHON", "TF_", "CUDA_", "XLA_", "KERAS_", "OMP_", "GIT_", "TZ"),
-    *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "LANGUAGE", "LC_ALL", "PYTEST_ADDOPTS"),
+    *("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "LANGUAGE", "LC_ALL", "PYTEST_ADDOPTS"),
 )
 """Variables that begin like this change what orch, a task or a program of the tests does or says."""
 
@@ -400,16 +401,17 @@ class Orch:
         input: str | bytes | None = None,
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
+        by: Sequence[str] = (),
     ) -> Running:
         """Start orch. `env` goes over this process's environment, None takes a variable away; `stdout`, `stderr`: somewhere else than a
-        file."""
+        file; `by`: a program that starts orch, such as ``salloc -N3``."""
         files = [self._console / f"{len(self._started)}.{name}" for name in ("in", "out", "err")]
         files[0].write_bytes(input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input or b"")
         changes = env or {}
         environment = {**os.environ, **changes}
         with files[0].open("rb") as stdin, files[1].open("wb") as out, files[2].open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator", *args],
+                [*by, sys.executable, "-m", "orchestrator", *args],
                 cwd=cwd or self.cwd,
                 env={name: value for name, value in environment.items() if value is not None},
                 stdin=stdin,

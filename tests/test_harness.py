@@ -29,7 +29,7 @@ def run_tests(tmp_path: Path) -> RunTests:
             path = tmp_path / "tests" / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"import os, pathlib, pytest, signal, socket, subprocess, sys, tempfile\n{text}")
-        for name in ("conftest.py", "bed.py"):
+        for name in ("conftest.py", "bed.py", "slurm_bed.py"):
             shutil.copy(HERE / name, tmp_path / "tests")
         config = ["-v", "-c", str(HERE.parent / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
         done = subprocess.run(

@@ -12,13 +12,17 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from worker.values.fast_dataclass import dataclass
 
 from ..errors import Problem, SpecError
 from ..model.cause.exit_status import describe_return
 from ..model.spec import ClusterSpec
+
+if TYPE_CHECKING:  # most runs have no engine
+    from ..model.run.submission import Submission, Word
+    from .engines import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Transport:
     argv: tuple[str, ...]
     brings_worker: bool = False
     """The program starts `remote_worker.argv` on a host without orch: worker/ is sent there first, and what comes until then is noise."""
+    forwards_lines: bool = False
+    """The program forwards stdout line by line, and takes time for each: the agent sends output without newlines."""
     limit_s: float = 60.0
     """How long the program may take to become an agent."""
     imports: Imports | None = None
@@ -70,6 +76,8 @@ class Host:
     """How many tasks the host takes; None: unknown. If no host of a cluster has slots, each gets equally many tasks."""
     lost_after_s: float | None = None
     """Seconds of silence after which the host is lost; None: a broken channel is always seen at once."""
+    until: float | None = None
+    """When the run has to end so that its tasks have ended before the allocation does, in seconds since the epoch; None: at no time."""
     interface: str = ""
     """The network interface whose address the other hosts use; empty: any."""
     is_here: bool = True
@@ -172,6 +180,30 @@ class Cleanup:
     """For the user: how the tasks on these hosts end, and how to check this."""
 
 
+class Engine(Protocol):
+    """A place that runs the controller of a run in a job of its own: a batch system, a cluster of pods.
+
+    `orch up` there makes the run's directory, and submits. The job runs `engines.controller_argv`. What others want to know of the run,
+    they read in its directory; `ask` says whether there is a controller. Engines of one place are equal, and can be hashed.
+    """
+
+    def submit(self, request: Request) -> Submission:
+        """Carry a request out (sbatch, kubectl apply). Takes seconds. Raises `OrchError`; then there is no job."""
+        ...
+
+    def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
+        """The state of many jobs, with one question. Raises `OrchError` if the engine cannot be asked now."""
+        ...
+
+    def withdraw(self, run: RunFacts, job: str) -> None:
+        """End a job, whether it waits or runs (scancel, kubectl delete). Raises `OrchError`."""
+        ...
+
+    def channel(self, run: RunFacts, job: str) -> Channel | None:
+        """The way to the controller of a job; None: this machine and the controller share the file system of the run's directory."""
+        ...
+
+
 class Backend(Protocol):
     """The methods of every backend."""
 
@@ -191,6 +223,13 @@ class Backend(Protocol):
         """
         ...
 
+    def engine(self, spec: ClusterSpec) -> Engine | None:
+        """What runs the controller in a job of its own; None: the controller is a process of this machine.
+
+        None also inside of such a job.
+        """
+        ...
+
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         """The cause and the remedy of a failed transport to this host."""
         ...
@@ -200,7 +239,14 @@ class Backend(Protocol):
         ...
 
 
-class NamedHosts:
+class HasNoEngine:
+    """A place whose controller is a process of the machine on which orch was started."""
+
+    def engine(self, spec: ClusterSpec) -> Engine | None:
+        return None
+
+
+class NamedHosts(HasNoEngine):
     """A place whose hosts are known from the spec: there is nothing to ask for, and nothing to give back."""
 
     @asynccontextmanager
@@ -208,7 +254,11 @@ class NamedHosts:
         yield request.hosts
 
 
-MODULES: dict[str, str] = {"local": "orchestrator.backends.local", "ssh": "orchestrator.backends.ssh"}
+MODULES: dict[str, str] = {
+    "local": "orchestrator.backends.local",
+    "ssh": "orchestrator.backends.ssh",
+    "slurm": "orchestrator.backends.slurm",
+}
 """The module of each backend, by the value of `backend.type`; the module has `make`."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from ..backends.allocations import use_allocation
 from ..errors import Problem, SpecError, UsageError
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from ..model.spec.document import Node, overlay, parse_assignment, scalar
@@ -50,6 +51,9 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
     document = _with_options(document, ctx, ParameterSource.COMMANDLINE)
     for text in given["variables"]:
         document = _with_variable(document, text)
+    document, place = use_allocation(document, os.environ)
+    if place:
+        click.echo(f"orch: {place}", err=True)
     document = complete = _with_program(document, ctx, base)
     for note in notes(ctx, document, os.environ):
         click.echo(f"orch: note: {note}", err=True)

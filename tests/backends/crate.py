@@ -23,6 +23,7 @@ from orchestrator.backends import (
     Backend,
     Cleanup,
     Diagnosis,
+    HasNoEngine,
     Host,
     Reaching,
     Request,
@@ -54,7 +55,7 @@ def _list(spec: ClusterSpec) -> Path:
     return Path(spec.workdir, spec.backend.crates)
 
 
-class Crate:
+class Crate(HasNoEngine):
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:

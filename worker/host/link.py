@@ -30,6 +30,8 @@ class Link:
         self._broken = False
         self.received_at = time.monotonic()
         """When any order came last."""
+        self.escapes = False
+        """See `Hello.escapes`."""
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(frames_fd, False)
         continue_on_input(orders_fd)
@@ -49,7 +51,7 @@ class Link:
         if self._broken:
             return
         was_empty = self.is_empty
-        self._outgoing += encode(message, data)
+        self._outgoing += encode(message, data, escaped=self.escapes and bool(data))
         if was_empty:
             self._write()
             if self._outgoing:

@@ -1,15 +1,17 @@
 """Orders and frames on a byte stream.
 
-One message is a header of sixteen bytes, then JSON, then raw data (only `Output` has any)::
+One message is a header of sixteen bytes, then JSON, then raw data (only `Output` has any), then a newline::
 
     offset  size  what
     0       4     the bytes "orch"
     4       1     version (messages.PROTOCOL)
     5       1     kind: the number of the message type in messages.ORDERS or messages.FRAMES
-    6       2     zero
+    6       2     1 if the data is escaped, else zero
     8       4     length of the JSON, big endian, at most MAX_JSON
     12      4     length of the data, big endian, at most MAX_DATA
 
+The newline is in neither length. Some transports forward whole lines only (srun), and would keep the end of a message without one. They
+take time for each line, so data may be escaped: a newline is then the bytes 1 3, and a byte 1 the bytes 1 2.
 The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Every message is checked: the stream may contain a login banner, or
 text that the shell of a host prints.
 """
@@ -26,6 +28,7 @@ from . import messages
 
 HEADER = struct.Struct(">4sBBHII")
 MAGIC = b"orch"
+END = b"\n"
 MAX_JSON = 64 * 1024 * 1024
 """Enough for a `StartTasks` with a hundred thousand tasks. It limits the memory that a host can make the controller use."""
 MAX_DATA = 4 * 1024 * 1024
@@ -38,12 +41,23 @@ class ChannelError(Exception):
 _KINDS = {cls: kind for table in (messages.ORDERS, messages.FRAMES) for kind, cls in table.items()}
 
 
-def encode(message: Any, data: bytes = b"") -> bytes:
-    """One message as bytes."""
+def _escape(data: bytes) -> bytes:
+    return data.replace(b"\1", b"\1\2").replace(b"\n", b"\1\3")
+
+
+def _unescape(data: bytes) -> bytes:
+    return data.replace(b"\1\3", b"\n").replace(b"\1\2", b"\1")
+
+
+def encode(message: Any, data: bytes = b"", *, escaped: bool = False) -> bytes:
+    """One message as bytes. `escaped`: its data without newlines."""
+    if len(data) > MAX_DATA:
+        raise ChannelError(f"{type(message).__name__} with {len(data)} bytes is too long for a channel")
+    data = _escape(data) if escaped else data
     text = json.dumps(to_json(message), separators=(",", ":")).encode("ascii")
-    if len(text) > MAX_JSON or len(data) > MAX_DATA:
+    if len(text) > MAX_JSON:
         raise ChannelError(f"{type(message).__name__} of {len(text)} + {len(data)} bytes is too long for a channel")
-    return b"".join((HEADER.pack(MAGIC, messages.PROTOCOL, _KINDS[type(message)], 0, len(text), len(data)), text, data))
+    return b"".join((HEADER.pack(MAGIC, messages.PROTOCOL, _KINDS[type(message)], escaped, len(text), len(data)), text, data, END))
 
 
 class Decoder:
@@ -59,19 +73,21 @@ class Decoder:
         """Each message that `chunk` completes, with its data. Raises `ChannelError`."""
         self._buffer += chunk
         while self._begins_message():
-            message_type, json_size, data_size = self._read_header()
+            message_type, is_escaped, json_size, data_size = self._read_header()
             end, self.json_size = HEADER.size + json_size + data_size, json_size
-            if len(self._buffer) < end:
+            if len(self._buffer) < end + len(END):
                 return
+            if self._buffer[end : end + len(END)] != END:
+                raise ChannelError(f"a {message_type.__name__} that does not end where its header says")
             with memoryview(self._buffer) as view:  # one copy only, because a message may be long
                 text = str(view[HEADER.size : end - data_size], "ascii", "replace")
                 data = bytes(view[end - data_size : end])
-            del self._buffer[:end]
+            del self._buffer[: end + len(END)]
             try:
                 message = from_json(message_type, json.loads(text))
             except (ValueError, RecursionError) as error:
                 raise ChannelError(f"a broken {message_type.__name__}: {error}") from None
-            yield message, data
+            yield message, _unescape(data) if is_escaped else data
 
     def _begins_message(self) -> bool:
         """Whether a whole header is there. A banner may be shorter than a header, and is refused without waiting for sixteen bytes."""
@@ -79,12 +95,12 @@ class Decoder:
             raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")
         return len(self._buffer) >= HEADER.size
 
-    def _read_header(self) -> tuple[type[Any], int, int]:
-        _, version, kind, _, json_size, data_size = HEADER.unpack_from(self._buffer)
+    def _read_header(self) -> tuple[type[Any], int, int, int]:
+        _, version, kind, escaped, json_size, data_size = HEADER.unpack_from(self._buffer)
         if version != messages.PROTOCOL:
             raise ChannelError(f"the other end speaks version {version} of orch's protocol, this end speaks {messages.PROTOCOL}")
         if kind not in self._table:
             raise ChannelError(f"a message of unknown kind {kind}")
-        if json_size > MAX_JSON or data_size > MAX_DATA:
+        if json_size > MAX_JSON or data_size > (2 * MAX_DATA if escaped else MAX_DATA):
             raise ChannelError(f"a message of {json_size} + {data_size} bytes is longer than any that orch sends")
-        return self._table[kind], json_size, data_size
+        return self._table[kind], escaped, json_size, data_size

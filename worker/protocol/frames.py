@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from ..values.codec import Between, Count, ExitCode, Moment, Port, Positive, Seconds, Size
+from ..values.codec import Between, Count, ExitCode, Moment, Port, Positive, Rate, Seconds, Size
 from ..values.fast_dataclass import dataclass
 
 # --- answers to orders ---------------------------------------------------------------------------
@@ -323,6 +323,84 @@ class Output:
     attempt: Positive
     stream: str
     offset: Size
+
+
+# --- what tasks and hosts use --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUse:
+    """What the processes of one attempt of a task used: rates are means since the sample before."""
+
+    task: str
+    attempt: Positive
+    state: str = ""
+    """The letter of the first process's state in /proc: ``R``, ``S``, ``T`` for stopped; see proc_pid_stat(5)."""
+    cpu: Rate = 0.0
+    """In percent of one core."""
+    memory: Size = 0
+    """The resident memory in bytes. Pages that several processes share, such as TensorFlow's code, count in each of them."""
+    own_memory: Size = 0
+    """The proportional memory (PSS) in bytes, which divides shared pages among their processes; 0: not measured this time."""
+    threads: Count = 0
+    faults: Rate = 0.0
+    """Page faults that read from a disk, per second: the task swaps, or maps files that are not in memory."""
+    read: Rate = 0.0
+    written: Rate = 0.0
+    """Bytes per second that its calls have read from files and pipes, or written to them, also from the page cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What a GPU did when the driver was asked last."""
+
+    index: Count
+    busy: Rate = 0.0
+    """The percentage of the last moment in which any kernel ran: a task that only waits for its peers in a kernel counts as busy."""
+    memory: Size = 0
+    """In bytes."""
+    power_w: Rate = 0.0
+    celsius: Rate = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """What a host, and the control group of its tasks, used. Zero where the kernel does not tell."""
+
+    cpu: Rate = 0.0
+    """In percent of one core: all processes of the host."""
+    cores: Count = 0
+    """How many cores the host has; tasks may be allowed fewer."""
+    memory: Size = 0
+    """The memory that is in use and cannot be freed at once, in bytes."""
+    memory_total: Size = 0
+    swap: Size = 0
+    """The swap space in use, in bytes."""
+    received: Rate = 0.0
+    sent: Rate = 0.0
+    """Bytes per second over all network interfaces but the loopback. The kernel does not count them for each process."""
+    group_memory: Size = 0
+    group_limit: Size = 0
+    """The memory of the control group, and its limit; 0: no limit."""
+    throttled: Rate = 0.0
+    """The percentage of the time in which a limit on CPU time kept the group waiting."""
+    stalled_cpu: Rate = 0.0
+    stalled_memory: Rate = 0.0
+    stalled_io: Rate = 0.0
+    """The percentage of the last ten seconds in which some process waited for a core, for memory or for a disk (/proc/pressure)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the tasks of a host and the host used since the sample before. A sample is kept in a file of its own, and is no event."""
+
+    at: Moment
+    seconds: Seconds
+    """How much time the rates are about."""
+    tasks: tuple[TaskUse, ...] = ()
+    use: HostUse = HostUse()
+    gpus: tuple[GpuUse, ...] = ()
+    host: str = ""
 
 
 # --- the connection ------------------------------------------------------------------------------

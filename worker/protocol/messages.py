@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .frames import *
 from .orders import *
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of the messages. Both ends must agree; `channel.Decoder` refuses another one."""
 
 Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks
@@ -23,7 +23,7 @@ TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | Ta
 """Events of a task."""
 Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
 """The answers of an agent to `Hello`, `Try`, `Code`, `TakeGpus` and `Examine`. It answers orders of one kind in their order."""
-Frame = HostEvent | TaskEvent | Output | Answer | Pong
+Frame = HostEvent | TaskEvent | Output | Answer | Pong | Sampled
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

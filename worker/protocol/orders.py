@@ -119,6 +119,8 @@ class Hello:
     """None: the tasks are not forked."""
     owner_grace_s: Seconds = 1.0
     """How long tasks may tidy up when the channel closes without a `Bye`."""
+    term_grace_s: Seconds = 1.0
+    """How long tasks may tidy up when the agent gets SIGTERM, as from an engine that ends its job."""
     lost_after_s: Seconds | None = None
     """Seconds of silence after which the controller counts as lost; None: a broken channel is always seen at once."""
     compare: WorkdirState | None = None
@@ -133,6 +135,8 @@ class Hello:
     """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False
     """Whether the agent and its tasks get a network of their own, which nothing outside reaches."""
+    escapes: bool = False
+    """Whether the agent sends output without newlines, for a transport that takes time for each line."""
 
 
 @dataclass(frozen=True, slots=True)

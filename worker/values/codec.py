@@ -48,6 +48,8 @@ Port = Annotated[int, Between(1, 65_535)]
 ExitCode = Annotated[int, Between(0, 255)]
 """As in a shell: 128 + n for signal n. The kernel would make 0 of 256."""
 Seconds = Annotated[float, Between(0, 1_000_000_000)]
+Rate = Annotated[float, Between(0, 1e18)]
+"""A share in percent, or a number per second."""
 Moment = Annotated[float, Between(0, 100_000_000_000)]
 """Seconds since the epoch, up to the year 5138."""
 OsText = Annotated[str, Without("\0")]

@@ -1,4 +1,4 @@
-"""Which variables of an environment orch shows: of a host's environment and of the spec's. Pure."""
+"""Which variables of an environment orch shows, of a host's and of the spec's; and texts without what looks like a secret. Pure."""
 
 from __future__ import annotations
 
@@ -22,3 +22,15 @@ def disclose(environment: Mapping[str, str]) -> dict[str, str]:
         elif (name.startswith(PREFIXES) or name in NAMES) and not _SECRET.search(name):
             found[name] = value[:MOST_CHARACTERS]
     return found
+
+
+_NAME = r"[\w-]*(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private|auth)[_-]?key)|TOKEN|KEY)[\w-]*"
+# `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`, `Bearer abc`.
+_NAMED = re.compile(
+    rf"""({_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))("[^"\n]*"?|'[^'\n]*'?|[^\s"',;&]+)|\bBearer\s+[^\s"',;]{{8,}}"""
+)
+
+
+def hide_secrets(text: str) -> str:
+    """The text with ``…`` in place of passwords and keys, as far as a name before them tells what they are, and of logins in addresses."""
+    return _LOGIN.sub("//…@", _NAMED.sub(lambda found: f"{found[1] or 'Bearer '}…", text))

@@ -35,10 +35,12 @@ class Expected:
 
     def check(self, frame: messages.Frame, data: bytes) -> None:
         """Raises `ChannelError` for a frame about anything else."""
+        if isinstance(frame, messages.Sampled):
+            for use in frame.tasks:
+                self._check_task(use.task, use.attempt)
         if not isinstance(frame, messages.TaskEvent | messages.Output):
             return
-        if (frame.task, frame.attempt) not in self._attempts:
-            raise ChannelError(f"a frame for task {frame.task!r} in attempt {frame.attempt}, which it was not ordered to start")
+        self._check_task(frame.task, frame.attempt)
         if not isinstance(frame, messages.Output):
             return
         if frame.stream not in (*STREAMS, STACKS):
@@ -48,6 +50,10 @@ class Expected:
             if frame.offset != self._sizes.get(key, 0):
                 raise ChannelError(f"it sends {frame.stream} of {frame.task!r} from byte {frame.offset} on, not from the next one")
             self._sizes[key] = frame.offset + len(data)
+
+    def _check_task(self, task: str, attempt: int) -> None:
+        if (task, attempt) not in self._attempts:
+            raise ChannelError(f"a frame for task {task!r} in attempt {attempt}, which it was not ordered to start")
 
 
 LARGE = 256 * 1024
@@ -103,7 +109,7 @@ class HostClock:
 
     def translate(self, frame: messages.Frame, host: str, here: float) -> messages.Frame:
         """The frame with the name of its host, and with its times by the controller's clock; it has arrived `here`."""
-        if not isinstance(frame, messages.HostReady | messages.HostEvent | messages.TaskEvent):
+        if not isinstance(frame, messages.HostReady | messages.HostEvent | messages.TaskEvent | messages.Sampled):
             return frame
         self.compare(frame.at, here)
         changed: dict[str, Any] = {"at": frame.at - self.ahead_s}

@@ -127,6 +127,8 @@ class Policy:
 
     is_command: bool = False
     """The program is no Python file: a shell, which exits with 143 if SIGTERM has ended what it ran, or any other."""
+    requeues: bool = False
+    """The engine starts the job of the controller again, if the run ends because its allocation does."""
 
     def role(self, task: TaskStatus) -> Role:
         """What the strategy expects of a task."""
@@ -242,6 +244,8 @@ class Cluster:
     """Another attempt may follow `ending`."""
     needs_hosts: bool = False
     """A host was lost: the next attempt gets its hosts anew, and has a plan of its own."""
+    until: float | None = None
+    """When the run has to end, because its allocation ends soon after; None: the hosts can be used for any time."""
     resume_at: float | None = None
     """When the next attempt begins."""
     active_at: float = 0.0

@@ -7,7 +7,7 @@ from typing import Literal
 from . import readiness
 from .cluster import Cluster, Phase, TaskState
 
-Kind = Literal["run", "prepare", "start", "hang", "resume", "alone"]
+Kind = Literal["run", "allocation", "prepare", "start", "hang", "resume", "alone"]
 """``resume`` starts the next attempt, ``alone`` restarts tasks; the others end the attempt."""
 REPORT_S = 5.0
 """A report may reach the controller so much later than it was made (`LogForwarder` of the agent)."""
@@ -23,8 +23,9 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
     limits, phase, tasks = cluster.policy.timeouts, cluster.phase, cluster.tasks.values()
     found: dict[Kind, float] = {}
     # In STOPPING the deadline counts once. It counts again in RESTARTING: a restart may follow even if the time has passed meanwhile.
-    if limits.run_s is not None and phase is not Phase.DONE and not (phase is Phase.STOPPING and cluster.is_due):
-        found["run"] = cluster.began_at + limits.run_s
+    if phase is not Phase.DONE and not (phase is Phase.STOPPING and cluster.is_due):
+        found |= {"run": cluster.began_at + limits.run_s} if limits.run_s is not None else {}
+        found |= {"allocation": cluster.until} if cluster.until is not None else {}
     if phase is Phase.PREPARING and limits.prepare_s is not None:
         found["prepare"] = cluster.attempt_at + limits.prepare_s
     if phase is Phase.RESTARTING:

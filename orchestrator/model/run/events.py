@@ -32,12 +32,23 @@ class RunBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class RunResumed:
+    """Another controller goes on with the run, after its engine has started the job again. No process of the former attempt is left."""
+
+    at: float
+    saved_at: float = 0.0
+    """See `CheckpointSeen`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Allocated:
     """The hosts of the next attempt are known; their agents are being started."""
 
     attempt: int
     hosts: tuple[str, ...]
     at: float
+    until: float | None = None
+    """See `Cluster.until`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,7 @@ class Tick:
 
 Event = (
     RunBegun
+    | RunResumed
     | Allocated
     | HostsAwaited
     | Planned

@@ -36,7 +36,8 @@ def policy_of(spec: ClusterSpec) -> Policy:
     """The policy of a run."""
     # A command can be any program. A user who sets start_s for a command says that the command opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
-    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, spec.program.kind == "command")
+    is_command = spec.program.kind == "command"
+    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, is_command, spec.backend.requeues)
 
 
 def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
@@ -48,13 +49,16 @@ def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
 
 def step(cluster: Cluster, event: Event) -> Step:
     """The cluster after `event`, and the actions to perform. Events of another attempt, and events after the end, change nothing."""
+    if isinstance(event, events.RunResumed):
+        return _on_resumed(cluster, event)
     if cluster.is_over or _is_stale(cluster, event):
         return cluster, ()
     match event:
         case events.RunBegun():
-            return replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at), ()
+            cluster = replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at)
+            return cluster, (events.MakePlan(cluster.attempt),)
         case events.Allocated():
-            return replace(cluster, phase=Phase.CONNECTING, waiting=""), ()
+            return replace(cluster, phase=Phase.CONNECTING, waiting="", until=event.until), ()
         case events.HostsAwaited():
             return replace(cluster, waiting=event.reason), ()
         case events.HostReady():
@@ -321,6 +325,22 @@ def _begin_attempt(cluster: Cluster, at: float) -> Step:
     return _start(replace(cluster, tasks=tasks), at)
 
 
+def _on_resumed(cluster: Cluster, event: events.RunResumed) -> Step:
+    """Begin the next attempt, whatever became of the former one. As after a preemption, this restart does not count, nor does a limit."""
+    lost = {name: replace(task, state=TaskState.LOST, ended_at=event.at) for name, task in cluster.tasks.items() if not task.has_ended}
+    tasks = {name: replace(lost.get(name, task), swept=True, restart_at=None) for name, task in cluster.tasks.items()}
+    has_begun = bool(tasks) and not cluster.awaits_plan
+    cluster = replace(cluster, tasks=tasks, verdict=None, until=None, stop_repeated=False, needs_hosts=True)
+    if not has_begun:
+        return replace(cluster, phase=Phase.ALLOCATING, waiting="", ending=None), (events.MakePlan(cluster.attempt),)
+    if cluster.phase is not Phase.RESTARTING:
+        cluster = replace(cluster, saved_at=max(cluster.saved_at, event.saved_at))
+        cause = cluster.ending and cluster.ending.cause
+        ended = restarts.past_attempt(cluster, event.at, cause or Cause("the job of its controller was started again", event.at))
+        cluster = replace(cluster, past=(*cluster.past, replace(ended, free=True)))
+    return _begin_attempt(cluster, event.at)
+
+
 def _begin_alone(cluster: Cluster, at: float) -> Step:
     """Restart the tasks whose pause is over, each on the port that its agent holds."""
     actions: tuple[Action, ...] = ()
@@ -345,6 +365,11 @@ def _on_tick(cluster: Cluster, at: float) -> Step:
         case "run":
             waits = "" if cluster.tasks else f"; {cluster.waiting or 'no task had been started'}"
             return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout){waits}", at), again=False)
+        case "allocation" if cluster.phase is Phase.STOPPING:
+            return replace(cluster, is_due=True), ()
+        case "allocation":
+            code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
+            return _run_out(cluster, at, Cause("the time of its allocation is nearly over", at), again=False, code=code)
         case "resume":
             return _begin_attempt(cluster, at)
         case "prepare":
@@ -364,8 +389,8 @@ def _on_tick(cluster: Cluster, at: float) -> Step:
     return cluster, ()
 
 
-def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> Step:
+def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True, code: int = DEADLINE) -> Step:
     running = running_tasks(cluster)
-    cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE, at, cause, again=again)
+    cluster, actions = _end(cluster, Outcome.TIMED_OUT, code, at, cause, again=again)
     actions = (events.CollectStacks(running), *actions) if running else actions
     return replace(cluster, is_due=not restarts.will_restart(cluster)), actions

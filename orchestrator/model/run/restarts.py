@@ -12,7 +12,7 @@ from itertools import takewhile
 from ..spec import Restart
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskStatus
 
-_PREEMPTED, _PREEMPTED_ON_GCE = 42, 143
+PREEMPTED, _PREEMPTED_ON_GCE = 42, 143
 """The exit codes of TensorFlow's `PreemptionCheckpointHandler` after it has saved: 143 on Google Compute Engine, 42 elsewhere
 (tensorflow/python/distribute/failure_handling/failure_handling.py and failure_handling_util.py). They request a restart. A task that
 SIGTERM has killed also has code 143, and requests nothing."""
@@ -22,7 +22,7 @@ JITTER = 0.25
 
 def is_preemption(policy: Policy, code: int | None) -> bool:
     """Whether a task that exits by itself with this code asks for a restart. A shell exits with 143 for other reasons, too."""
-    return code == _PREEMPTED or (code == _PREEMPTED_ON_GCE and not policy.is_command)
+    return code == PREEMPTED or (code == _PREEMPTED_ON_GCE and not policy.is_command)
 
 
 def is_requested_restart(cluster: Cluster) -> bool:

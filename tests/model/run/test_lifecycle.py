@@ -125,7 +125,7 @@ def test_a_run_knows_what_it_waits_for_until_it_has_a_plan() -> None:
 
 
 def test_a_plan_starts_every_task_once() -> None:
-    assert History().did == [ev.StartAttempt(1, ("worker-0", "worker-1", "worker-2"))]
+    assert History().did == [ev.MakePlan(1), ev.StartAttempt(1, ("worker-0", "worker-1", "worker-2"))]
 
 
 def test_a_cluster_has_formed_when_every_runtime_listens() -> None:

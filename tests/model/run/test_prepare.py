@@ -93,12 +93,12 @@ def test_each_host_that_has_tasks_is_prepared_once_in_their_directory_and_enviro
 
 def test_the_tasks_start_when_every_host_is_prepared_and_nothing_of_that_is_left() -> None:
     history = History(POLICY, PREPARED)
-    assert history.did == [ev.StartAttempt(1, ("prepare-0", "prepare-1"))]
+    assert history.did == [ev.MakePlan(1), ev.StartAttempt(1, ("prepare-0", "prepare-1"))]
     assert history.cluster.phase is Phase.PREPARING
     history.happen(ev.TaskExited("prepare-0", 1, 0, stopped=False, at=110.0))  # and has left something behind that still runs
     prepared(history, "prepare-1", at=120.0)
     assert "waiting for prepare-0" in readiness.describe_formation(history.cluster)
-    assert len(history.did) == 1
+    assert len(history.did) == 2
     assert history.happen(ev.TaskSwept("prepare-0", 1, 125.0)) == [ev.StartAttempt(1, tuple(WORKERS))]
     assert (history.cluster.phase, history.cluster.attempt_at) == (Phase.STARTING, 125.0)
     assert "(0 of 3 up)" in readiness.describe_formation(history.cluster)

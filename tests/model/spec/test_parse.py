@@ -16,8 +16,10 @@ from orchestrator.errors import SpecError
 from orchestrator.model.spec import ClusterSpec, LocalSettings, Restart, TaskDevices, TaskSpec, Timeouts
 from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
+from orchestrator.model.spec.findings import listed
 from orchestrator.model.spec.kinds import Struct, sentence
 from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.spec.sections.backend_sections import keys_of_all
 from orchestrator.model.spec.sections.task_sections import DEVICES
 from orchestrator.model.strategies import STRATEGIES
 from tests.trees import value_of, wrap
@@ -348,7 +350,7 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("script: a\ncode: ship", [":2: unknown key 'code' (write it as backend: {code: ...})"]),
         (
             "script: a\nbackend: {workdir: ship}",
-            [":2: backend: unknown key 'workdir' (the keys here: type, hosts, code, code_limit_mb, setup, ssh and lost_after_s)"],
+            [f":2: backend: unknown key 'workdir' (the keys here: {listed(keys_of_all().keys)})"],
         ),
         ("script: a\nenv: {A: b}", [":2: unknown key 'env' (write it as defaults: {env: ...})"]),
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),

@@ -34,6 +34,21 @@ def test_messages_come_out_as_they_went_in() -> None:
     assert decode(encode(output, b"\x00\xffbytes"), contract.FRAMES) == [(output, b"\x00\xffbytes")]
 
 
+def test_a_message_ends_with_a_newline_for_transports_that_forward_lines() -> None:
+    output = encode(contract.Output("worker-0", 1, "stdout", 7), b"no newline")
+    assert output.endswith(b"no newline\n")
+    with pytest.raises(ChannelError, match="does not end where its header says"):
+        decode(output[:-1] + b"o", contract.FRAMES)
+
+
+@given(st.binary(max_size=80), st.lists(st.sampled_from([b"\n", b"\1", b"\2", b"\3", b"x"])))
+def test_data_without_newlines_comes_out_with_them(noise: bytes, odd: list[bytes]) -> None:
+    output, data = contract.Output("worker-0", 1, "stdout", 7), noise + b"".join(odd)
+    stream = encode(output, data, escaped=True)
+    assert b"\n" not in stream[channel.HEADER.size : -1]
+    assert decode(stream * 2, contract.FRAMES) == [(output, data)] * 2
+
+
 def test_every_kind_of_message_has_its_own_number() -> None:
     assert not contract.ORDERS.keys() & contract.FRAMES.keys()
     assert all(0 < kind < 256 for kind in (*contract.ORDERS, *contract.FRAMES))

@@ -6,6 +6,7 @@ docs/adding-a-backend.md explains how to add a backend.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -13,8 +14,8 @@ from worker.settings.declare import setting
 from worker.values.fast_dataclass import dataclass
 
 from ..derive import make, struct_of
-from ..kinds import Listing, OneOf, Struct, Text
-from .host_list import SETUP, Hosts, HostSpec
+from ..kinds import ANY_TEXT, Listing, Mapping_, OneOf, Struct, Text
+from .host_list import MAX_SLOTS, SETUP, Hosts, HostSpec
 
 Section: TypeAlias = "type[BackendSpec]"
 
@@ -32,10 +33,12 @@ class BackendSpec:
         "Where the tasks run.",
         kind=lambda: OneOf(tuple(BACKENDS)),
         example="ssh",
-        words="ssh if there are hosts, else local",
+        words="ssh if there are hosts, slurm inside an allocation of Slurm, else local",
         flag="--backend",
     )
 
+    INSIDE = ""
+    """The variable that an engine sets inside of an allocation. Started there, orch uses the allocation unless the spec says otherwise."""
     HAS_PRIVATE_NETWORK = False
     """Whether the tasks can have a network that nothing outside reaches."""
 
@@ -47,6 +50,11 @@ class BackendSpec:
     @property
     def copies_workdir(self) -> bool:
         """Whether orch copies the working directory, so that its path on the hosts differs."""
+        return False
+
+    @property
+    def requeues(self) -> bool:
+        """Whether an engine starts the run again that ends because its allocation does."""
         return False
 
     def complaint(self) -> tuple[str, str] | None:
@@ -110,7 +118,112 @@ class SshSettings(BackendSpec):
         return None if self.hosts else ("backend ssh has no hosts", "name them: -H hostA:2,hostB:2, or backend: {hosts: ...}")
 
 
-BACKENDS: dict[str, Section] = {"local": LocalSettings, "ssh": SshSettings}
+_WORD = Text(r"[^\s#]+", "must be one word")
+_OURS = {
+    **dict.fromkeys(("output", "error", "input", "open-mode"), "is set by orch: the output of a run is in its directory"),
+    **dict.fromkeys(("chdir", "wrap", "parsable", "test-only"), "is set by orch"),
+    "job-name": "is the name of the run: write name:",
+    "array": "makes several jobs, and a run is one job: start one run for each",
+    "requeue": "is a key of its own: write backend.requeue",
+    "no-requeue": "is a key of its own: write backend.requeue",
+}
+"""Options of sbatch that a spec cannot have, and why."""
+
+
+def _option_complaint(name: str) -> str:
+    if not re.fullmatch("[a-z][a-z0-9-]+", name):
+        return "must be the long name of an option of sbatch, without dashes in front, such as mail-type"
+    if name.replace("-", "_") in struct_of(SlurmSettings).keys:
+        return f"is a key of its own: write backend.{name.replace('-', '_')}"
+    return _OURS.get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings(BackendSpec):
+    """The nodes that Slurm lends: those of the allocation in which orch was started, or of a job that orch submits."""
+
+    INSIDE = "SLURM_JOB_ID"
+
+    nodes: int | None = setting(None, "The number of nodes.", example="3", words="Slurm's default", flag="--nodes", least=1, most=MAX_SLOTS)
+    ntasks: int | None = setting(
+        None, "The number of task slots on all nodes together.", example="6", words="none", least=1, most=MAX_SLOTS
+    )
+    ntasks_per_node: int | None = setting(
+        None, "The number of task slots on each node.", example="2", words="none", least=1, most=MAX_SLOTS
+    )
+    cpus_per_task: int | None = setting(None, "CPUs for each task slot.", example="8", words="Slurm's default", least=1, most=MAX_SLOTS)
+    gpus_per_node: str = setting(
+        "", "GPUs on each node, such as 4 or h200:4.", kind=Text(r"([^\s:,]+:)?[0-9]+", "must be 4, or h200:4"), example="4", words="none"
+    )
+    gres: str = setting("", "Generic resources on each node, as for sbatch.", kind=_WORD, example="gpu:4", words="none")
+    mem: str = setting("", "Memory on each node, as for sbatch.", kind=_WORD, example="64G", words="Slurm's default")
+    time: str = setting(
+        "", "The time limit of the job, as for sbatch.", kind=_WORD, example="'4:00:00'", words="the partition's", flag="--time"
+    )
+    partition: str = setting("", "The partition.", kind=_WORD, example="gpu", words="Slurm's default")
+    account: str = setting("", "The account that pays.", kind=_WORD, example="ml", words="Slurm's default", flag="--account")
+    qos: str = setting("", "The quality of service.", kind=_WORD, example="normal", words="Slurm's default")
+    constraint: str = setting("", "Features that the nodes must have.", kind=_WORD, example="ib", words="none")
+    options: Mapping[str, str] = setting(
+        {},
+        "Any other options of sbatch, by their long names; true stands for an option without a value.",
+        kind=Mapping_(ANY_TEXT, _option_complaint),
+        example="{exclusive: true, mail-type: END}",
+    )
+    setup: tuple[str, ...] = setting(
+        (), "Lines that each host's shell (bash) runs before Python starts.", kind=SETUP, example='["module load cuda"]'
+    )
+    lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
+    requeue: Literal["no", "preempted", "always"] = setting(
+        "preempted",
+        "When Slurm queues the job again, which then goes on in its run directory. preempted: after a preemption or the loss of a node; "
+        "always: also when the time limit has ended it; no: never.",
+    )
+    save_before_s: float = setting(
+        120.0,
+        "Seconds before the time limit at which the tasks are asked to save, at most half of the time.",
+        example="5m",
+        most=1_000_000,
+    )
+    job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
+    allocation: tuple[HostSpec, ...] = setting(
+        (), "The nodes of that allocation; orch sets this.", kind=Hosts(HostSpec), example="[n1:2, n2:2]", words="none"
+    )
+
+    @property
+    def named_slots(self) -> Mapping[str, int | None]:
+        if self.allocation:
+            return {host.name: host.slots for host in self.allocation}
+        return {f"node-{number}": slots for number, slots in enumerate(self._slots())}
+
+    @property
+    def requeues(self) -> bool:
+        return self.requeue == "always"
+
+    def _slots(self) -> tuple[int | None, ...]:
+        """The slots of each node that is asked for; None: the options do not say how many tasks a node takes."""
+        per_node = self.ntasks_per_node
+        nodes = self.nodes or (-(-self.ntasks // per_node) if self.ntasks and per_node else 1)
+        if per_node is None and self.ntasks is not None:
+            return tuple(self.ntasks // nodes + (place < self.ntasks % nodes) for place in range(nodes))
+        return (per_node or count_gpus(self.gpus_per_node, self.gres) or None,) * nodes
+
+    def complaint(self) -> tuple[str, str] | None:
+        if bool(self.job) != bool(self.allocation):
+            return "job and allocation describe an allocation together, and orch sets both", "leave them out"
+        if self.ntasks is not None and self.nodes is not None and self.ntasks < self.nodes:
+            return f"ntasks: {self.ntasks} is less than nodes: {self.nodes}", "ask for fewer nodes"
+        return None
+
+
+def count_gpus(per_node: str, gres: str) -> int:
+    """The GPUs of a node, from the options ``gpus-per-node`` and ``gres`` of Slurm: ``4``, ``h200:4``, ``gpu:h200:4,license:1``."""
+    found = [per_node] if per_node else [word for word in gres.split(",") if re.match(r"gpu(:|$)", word)]
+    counts = (re.search(r"(?:^|:)([0-9]+)(?:\(.*\))?$", word) for word in found)
+    return sum(int(match[1]) if match else 1 for match in counts)
+
+
+BACKENDS: dict[str, Section] = {"local": LocalSettings, "ssh": SshSettings, "slurm": SlurmSettings}
 """The section of each backend, by name. The first is the default."""
 
 

@@ -1,0 +1,38 @@
+"""Whether orch was started inside of an allocation of an engine (salloc, a batch script), and the spec that uses the allocation."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.spec import BACKENDS
+from ..model.spec import document as documents
+from ..model.spec.document import Node
+from . import MODULES
+
+
+def use_allocation(document: Node, env: Mapping[str, str]) -> tuple[Node, str]:
+    """The document with the allocation in which a program with these variables runs, and a line for the user.
+
+    A document that names another place stays as it is; then the line is empty. Raises `OrchError` for an allocation that cannot be used.
+    """
+    for name, section in BACKENDS.items():
+        # The cheap question first: most machines know no engine.
+        if section.INSIDE and env.get(section.INSIDE) and _leaves_place_to(name, document):
+            found: tuple[Mapping[str, Any], str] = importlib.import_module(MODULES[name]).inside(env)
+            keys, line = found
+            for key, value in {"type": name, **keys}.items():
+                document = documents.overlay(document, f"backend.{key}", documents.from_data(value, section.INSIDE))
+            return document, f"{line}; --backend {next(iter(BACKENDS))} uses this machine alone"
+    return document, ""
+
+
+def _leaves_place_to(name: str, document: Node) -> bool:
+    """Whether the document names this backend, or none."""
+    given = document.value.get("backend") if isinstance(document.value, dict) else None
+    keys = given.value if given is not None and isinstance(given.value, dict) else {}
+    chosen = keys.get("type") if keys else given
+    if chosen is not None and chosen.value is not None:
+        return bool(chosen.value == name)
+    return not any(section.IMPLIED_BY and section.IMPLIED_BY in keys and keys[section.IMPLIED_BY].value for section in BACKENDS.values())

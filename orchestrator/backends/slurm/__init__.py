@@ -1,0 +1,128 @@
+"""Nodes that Slurm lends: those of an allocation in which orch was started, or of a job that orch submits and that runs the controller.
+
+Slurm's own programs do the work: one `srun` per node is the transport of an agent, as ssh is elsewhere; `sbatch` submits, `squeue` tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from worker.machine.clock import now
+
+from ...errors import OrchError, Problem
+from ...model.spec import ClusterSpec, SlurmSettings
+from .. import (
+    Backend,
+    Cleanup,
+    Diagnosis,
+    Engine,
+    Host,
+    Reaching,
+    Request,
+    RunFacts,
+    StartFailure,
+    Transport,
+    Workdir,
+    interpreters,
+    remote_worker,
+)
+from ..engines import controller_argv
+from . import allocation
+from .batch_script import NAME, OUTPUT, BatchScript
+from .complaints import explain_step
+from .engine import SlurmEngine, find_end
+from .step_command import step_command
+
+REACHING = Reaching(at_once=32, tries=4, first_wait_s=1.0)
+"""Slurm itself limits nothing here; a step is refused while the steps before it are being cleaned up."""
+START_S = 120.0
+"""How long a step may take to begin: on a busy cluster slurmctld answers late."""
+
+
+class Slurm:
+    """See `Backend`."""
+
+    def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
+        if _settings(spec).allocation and shutil.which("srun") is None:
+            message = "Slurm's programs are not on PATH here: there is no srun"
+            return (Problem("backend.type", message, "load Slurm's module, or run on a login node; --backend local uses this machine"),)
+        return ()
+
+    def request(self, run: RunFacts) -> Request:
+        """In an allocation, its nodes. Else the batch script, and stand-ins for the nodes."""
+        settings = _settings(run.spec)
+        if settings.allocation:
+            return Request(run, _hosts(run.spec, settings.job, settings.named_slots), reaching=REACHING)
+        command = controller_argv(run.directory)
+        script = BatchScript(run.spec.name, os.path.join(run.directory, OUTPUT), command, settings)
+        return Request(run, _hosts(run.spec, "JOB", settings.named_slots), {NAME: script.text()}, REACHING)
+
+    @asynccontextmanager
+    async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
+        """The nodes of the allocation in which this process runs: after a requeue, others than before."""
+        spec = request.run.spec
+        settings = _settings(spec)
+        if settings.allocation:
+            yield request.hosts
+            return
+        if not os.environ.get("SLURM_JOB_ID"):
+            raise OrchError("this process is in no allocation of Slurm: its job file is request/job.sbatch, for sbatch")
+        found = allocation.read(os.environ)
+        end = found.until or await asyncio.to_thread(find_end, found.job)
+        until = None if end is None else end - min(settings.save_before_s, (end - now()) / 2)
+        yield tuple(replace(host, until=until) for host in _hosts(spec, found.job, found.slots))
+
+    def engine(self, spec: ClusterSpec) -> Engine | None:
+        return None if _settings(spec).allocation else SlurmEngine()
+
+    def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
+        return explain_step(failure) or remote_worker.explain(host.name, failure, by="srun")
+
+    def cancel(self, run: RunFacts) -> Cleanup:
+        """An agent without a controller ends its tasks by itself, and Slurm ends whatever is left when the job ends."""
+        settings = _settings(run.spec)
+        hint = f"an agent ends its tasks and itself once its srun ends, or after {settings.lost_after_s:g} s without a word"
+        return Cleanup(unseen=tuple(settings.named_slots), hint=f"{hint}\nto make sure: squeue -s -j {settings.job} names the steps left")
+
+
+def make() -> Backend:
+    return Slurm()
+
+
+def inside(env: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
+    """The keys of `backend:` for the allocation in which a program with these variables runs, and a line for the user."""
+    allocation.refuse_steps(env)
+    found = allocation.read(env)
+    nodes = {name: {} if slots is None else {"slots": slots} for name, slots in found.slots.items()}
+    return {"job": found.job, "allocation": nodes}, found.describe()
+
+
+def _settings(spec: ClusterSpec) -> SlurmSettings:
+    assert isinstance(spec.backend, SlurmSettings)
+    return spec.backend
+
+
+def _hosts(spec: ClusterSpec, job: str, slots: Mapping[str, int | None]) -> tuple[Host, ...]:
+    settings, python = _settings(spec), interpreters.find(spec, is_here=False, has_ours=True)
+    return tuple(
+        Host(
+            name,
+            "",
+            sees_run_dir=False,  # a node that sees it says so; but what one machine writes there, NFS shows another one late
+            slots=count,
+            lost_after_s=settings.lost_after_s,
+            is_here=False,
+            workdir=Workdir("shared"),
+            python=python,
+            transport=Transport(
+                step_command(job, name, python, settings.setup, os.environ), brings_worker=True, forwards_lines=True, limit_s=START_S
+            ),
+        )
+        for name, count in slots.items()
+    )

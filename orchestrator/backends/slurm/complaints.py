@@ -1,0 +1,57 @@
+"""What Slurm's programs complain of, in words, with a remedy. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from .. import Diagnosis, StartFailure
+
+_SAID = re.compile(r"^(?:srun|sbatch|squeue|scancel|scontrol|salloc): (?:error: |fatal: )?(?P<text>.*)$")
+_NOTICES = re.compile(r"cluster configuration lacks support|launch/slurm|Step created|step creation|temporarily disabled|Force Terminated")
+REMEDIES = (
+    ("Unable to contact slurm controller", "is slurmctld up? scontrol ping tells"),
+    ("Connection refused", "is slurmctld up? scontrol ping tells"),
+    ("Unable to connect to", "is slurmctld up? scontrol ping tells"),
+    ("Munge encode failed", "is munged up on this machine? munge -n tells"),
+    ("Protocol authentication error", "the munge key or the clock of this machine differs from slurmctld's: munge -n | unmunge tells"),
+    ("Invalid authentication credential", "the munge key or the clock of this machine differs from slurmctld's: munge -n | unmunge tells"),
+    ("Invalid job id", "the allocation has ended: make a new one"),
+    ("Job/step already completing or completed", "the allocation has ended: make a new one"),
+    ("Access/permission denied", "the job belongs to another user"),
+    ("Requested nodes are busy", "another step holds the node alone: start it with --overlap, or wait for its end"),
+    ("Node failure", "sinfo -R says what Slurm knows of the node"),
+    ("Invalid partition name", "sinfo -s names the partitions"),
+    ("Invalid account", "sacctmgr show associations user=$USER names yours"),
+    ("Invalid qos", "sacctmgr show qos names them"),
+    ("configuration is not available", "sinfo -o '%P %D %c %m %G' shows what the partitions have"),
+    ("Could not find executable", "Slurm cannot run that program on the node"),
+)
+_PASSING = ("Requested nodes are busy", "Unable to contact slurm controller", "Socket timed out", "Resource temporarily unavailable")
+
+
+def complaint_of(said: str) -> str:
+    """The complaint in the output of one of Slurm's programs, without the notices that mean nothing; empty: there is none.
+
+    Of several lines, the first that has a remedy, or else the first.
+    """
+    found = [match["text"].strip().rstrip(".") for line in said.splitlines() if (match := _SAID.match(line.strip()))]
+    found = [text for text in found if not _NOTICES.search(text)]
+    return next((text for text in found if any(sign in text for sign, _ in REMEDIES)), found[0] if found else "")
+
+
+def diagnose(complaint: str, said: str = "") -> Diagnosis:
+    """A complaint with its remedy. `said`: all that the program said; a later line may tell more."""
+    text = f"{complaint}\n{said}"
+    remedy = next((told for sign, told in REMEDIES if sign in text), "")
+    return Diagnosis(complaint, remedy, passing=any(sign in text for sign in _PASSING))
+
+
+def explain_step(failure: StartFailure) -> Diagnosis | None:
+    """Why a step did not begin; None: it began, and what it started has ended."""
+    if failure.error is not None:
+        return Diagnosis(failure.text, "Slurm's programs are not on PATH: load Slurm's module")
+    if failure.code == 127 and "srun" in failure.said:
+        return Diagnosis("there is no srun on PATH here", "load Slurm's module")
+    complaint = complaint_of(failure.said)
+    started = re.search(r"task 0: (?:Exited with exit code|Killed|Terminated)|slurmstepd: .*execve", failure.said)
+    return diagnose(complaint, failure.said) if complaint and not started else None

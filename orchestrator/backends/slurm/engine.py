@@ -1,0 +1,90 @@
+"""Jobs of Slurm that run controllers. See `Engine`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from worker.values.fast_dataclass import dataclass
+
+from ...errors import OrchError, UsageError
+from ...model import slots
+from ...model.run.submission import Submission, Word
+from .. import Request, RunFacts, slots_of
+from .batch_script import NAME, sbatch_argv
+from .programs import run_program, try_program
+from .queue import FORMAT, parse_queue, parse_time, words_of
+
+_MEMORY = ("tmpfs", "ramfs")
+"""Kinds of file systems that no other machine sees."""
+_UNKNOWN = "Invalid job id"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmEngine:
+    """The Slurm that this machine's programs talk to."""
+
+    def submit(self, request: Request) -> Submission:
+        _refuse(request)
+        file = str(Path(request.run.directory, "request", NAME))
+        run_program(sbatch_argv(file, ["--test-only"]), "Slurm refuses the job")
+        job = run_program(sbatch_argv(file), "cannot submit to Slurm").strip().partition(";")[0]
+        if not job.isdecimal():
+            raise OrchError(f"sbatch has named no job: {job!r}")
+        return Submission(job, f"Slurm's job {job}", time.time())
+
+    def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
+        argv = ("squeue", "-h", "-t", "all", "-j", ",".join(jobs), "-o", FORMAT)
+        out, complaint = try_program(argv, "cannot ask Slurm")
+        if complaint and _UNKNOWN not in complaint:  # said if Slurm has forgotten all of the jobs
+            run_program(argv, "cannot ask Slurm")
+        return words_of(parse_queue(out).values(), time.time())
+
+    def withdraw(self, run: RunFacts, job: str) -> None:
+        _, complaint = try_program(("scancel", job), "cannot cancel Slurm's job")
+        if complaint and _UNKNOWN not in complaint:
+            raise OrchError(f"cannot cancel Slurm's job {job}: {complaint}")
+
+    def channel(self, run: RunFacts, job: str) -> None:
+        """Login nodes and compute nodes share the file system of the run's directory."""
+        return
+
+
+def find_end(job: str) -> float | None:
+    """When the time of a job is over, in seconds since 1970; None: it has no limit, or Slurm cannot tell now."""
+    try:
+        out, _ = try_program(("squeue", "-h", "-j", job, "-o", "%e"), "cannot ask Slurm")
+    except OrchError:
+        return None
+    return parse_time(out)
+
+
+def _refuse(request: Request) -> None:
+    """Refuse what would fail only after hours in the queue. Raises `OrchError`."""
+    spec = request.run.spec
+    slots.assign(spec.counts, slots_of(request.hosts))
+    script = os.path.join(spec.workdir, spec.program.target)
+    if spec.program.kind == "script" and not os.path.isfile(script):
+        raise UsageError(f"there is no script {script}")
+    for host in request.hosts[:1]:
+        if os.path.isabs(host.python) and not os.access(host.python, os.X_OK):
+            raise UsageError(f"there is no Python {host.python}; set python: or --python")
+    for what, path in (("run directory", request.run.directory), ("working directory", spec.workdir)):
+        if (kind := _kind_of(path)) in _MEMORY:
+            raise UsageError(
+                f"the {what} {path} is in the memory of this machine ({kind}), which no node sees; use a directory that all machines "
+                "share, such as your home: --run-dir DIR, or ORCH_HOME"
+            )
+
+
+def _kind_of(path: str) -> str:
+    """The kind of the file system of a path; empty: unknown."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    fits = [words for words in mounts if real == words[1] or real.startswith(words[1].rstrip("/") + "/")]
+    return max(fits, key=lambda words: len(words[1]))[2] if fits else ""

@@ -1,0 +1,114 @@
+"""What Slurm's queue says of jobs, in words. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from worker.values.fast_dataclass import dataclass
+
+from ...errors import DEADLINE, TERMINATED
+from ...model.run.submission import Word
+
+FORMAT = "%i|%T|%r|%S|%l|%N"
+"""For ``squeue -o``: id, state, reason, start, time limit, nodes."""
+WAITING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REVOKED"))
+RUNNING = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"))
+REASONS = {
+    "Resources": "Resources",
+    "Priority": "Priority: other jobs come first",
+    "PartitionNodeLimit": "PartitionNodeLimit: the partition never gives so many nodes to a job",
+    "PartitionTimeLimit": "PartitionTimeLimit: the partition's time limit is shorter than the job's",
+    "ReqNodeNotAvail": "ReqNodeNotAvail: nodes that it needs are down, drained or reserved",
+    "JobHeldUser": "JobHeldUser: scontrol release lets it start",
+    "JobHeldAdmin": "JobHeldAdmin: an administrator holds it",
+    "BeginTime": "BeginTime: it starts later, as it was asked to, or after a requeue",
+    "AssocGrpNodeLimit": "AssocGrpNodeLimit: the account has all of its nodes in use",
+    "QOSMaxJobsPerUserLimit": "QOSMaxJobsPerUserLimit: as many of your jobs run as may run",
+}
+"""Slurm's word for why a job waits, with what it means. Other words are shown as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job in the queue."""
+
+    job: str
+    state: str
+    reason: str = ""
+    start: str = ""
+    """When it will start, or has started: ``2026-11-24T14:05:00``; ``N/A``."""
+    limit: str = ""
+    """Its time limit: ``1:00:00``."""
+    nodes: str = ""
+
+    def word(self, now: float) -> Word:
+        """The job for the record of its run. `now`: today is left out of a time."""
+        if self.state in WAITING:
+            return Word("waiting", self._waits(now))
+        if self.state in RUNNING:
+            is_running = self.state in ("RUNNING", "COMPLETING")
+            return Word("running", f"{'running' if is_running else self.state.lower()} in Slurm on {self.nodes}".rstrip(" on"))
+        words = f"ended in Slurm: {self.state}"
+        return Word("ended", words, *self._end())
+
+    def _waits(self, now: float) -> str:
+        if self.state == "CONFIGURING":
+            return f"Slurm is starting the nodes {self.nodes}"
+        what = "queued in Slurm" if self.state == "PENDING" else f"queued in Slurm ({self.state})"
+        reason = self.reason.strip("()")
+        told = "" if reason in ("", "None", "null") else f": {REASONS.get(reason, reason)}"
+        start = _clock(self.start, now)
+        return f"{what}{told}" + (f"{',' if told else ':'} starts about {start}" if start else "")
+
+    def _end(self) -> tuple[str, int | None]:
+        """Why the job ended, and the exit code of a run that could not say so itself."""
+        match self.state:
+            case "CANCELLED":
+                return "cancelled (scancel)", TERMINATED
+            case "TIMEOUT" | "DEADLINE":
+                return f"its time limit of {self.limit} was over" if self.limit else "its time limit was over", DEADLINE
+            case "PREEMPTED":
+                return "preempted by another job", TERMINATED
+            case "NODE_FAIL" | "BOOT_FAIL":
+                return "a node died" + (f" ({self.nodes})" if self.nodes else ""), None
+            case "OUT_OF_MEMORY":
+                return "a node had no memory left for the job (mem)", None
+            case "FAILED":
+                return f"its batch step failed before orch could say why; see controller.log in its run directory{self._of_slurm()}", None
+            case _:
+                return f"Slurm calls it {self.state}{self._of_slurm()}", None
+
+    def _of_slurm(self) -> str:
+        return f" (Slurm: {self.reason})" if self.reason not in ("", "None", "(null)", "NonZeroExitCode") else ""
+
+
+def parse_queue(text: str) -> dict[str, QueuedJob]:
+    """The jobs in the output of ``squeue -h -o FORMAT``. A line that is none is left out."""
+    found = {}
+    for words in (line.split("|") for line in text.splitlines()):
+        if len(words) == FORMAT.count("|") + 1:
+            found[words[0]] = QueuedJob(*(word.strip() for word in words))
+    return found
+
+
+def words_of(lines: Iterable[QueuedJob], now: float) -> dict[str, Word]:
+    """The word of each job."""
+    return {line.job: line.word(now) for line in lines}
+
+
+def parse_time(text: str) -> float | None:
+    """A time of Slurm's, which is local, in seconds since 1970; None: ``N/A``, ``NONE``."""
+    try:
+        return time.mktime(time.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _clock(text: str, now: float) -> str:
+    """``14:05``, or ``Nov 25 14:05``; empty if Slurm does not know, or if the time is over."""
+    at = parse_time(text)
+    if at is None or at <= now:
+        return ""
+    there, here = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M" if there[:3] == here[:3] else "%b %d %H:%M", there)

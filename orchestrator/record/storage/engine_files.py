@@ -1,0 +1,79 @@
+"""What the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json` and `requests`.
+
+    submission.json     what was submitted; written once, when the engine has accepted the run
+    engine.json         the last word of the engine about the job
+    requests            lines for the controller (orchestrator/requests.py), which reads the file again each second: a named pipe reaches
+                        no other machine
+
+`run` is the directory of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from worker.values.codec import from_json, to_json
+
+from ...errors import OrchError
+from ...model.run.submission import Heard, Submission
+from .run_files import open_own, read_file, write_all, write_whole
+
+T = TypeVar("T")
+
+
+def read_submission(run: Path) -> Submission | None:
+    """What was submitted; None for a run whose controller is no job of an engine."""
+    return _read(run, "submission.json", Submission)
+
+
+def keep_submission(run: Path, submitted: Submission) -> None:
+    """Raises OSError."""
+    write_whole(run / "submission.json", json.dumps(to_json(submitted)).encode())
+
+
+def read_heard(run: Path) -> Heard:
+    """The last word of the engine: a run of which the engine was not asked yet waits."""
+    return _read(run, "engine.json", Heard) or Heard()
+
+
+def keep_heard(run: Path, heard: Heard) -> None:
+    """If this cannot be written, such as by another user or on a full disk, whoever comes next asks again."""
+    with contextlib.suppress(OSError):
+        write_whole(run / "engine.json", json.dumps(to_json(heard)).encode())
+
+
+def append_request(run: Path, line: bytes) -> None:
+    """Give a line to a controller that sees the same directory. Raises `OrchError`."""
+    try:
+        fd = open_own(run / "requests", os.O_WRONLY | os.O_APPEND)
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            write_all(file.fileno(), line)
+    except OSError as error:
+        raise OrchError(f"{run.name} cannot be asked: {run / 'requests'}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[bool]:
+    """Holds a file or a directory alone among the processes that ask an engine; False if another process has it."""
+    with contextlib.ExitStack() as held:
+        is_held = True
+        with contextlib.suppress(OSError):  # not every file system locks a directory
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            held.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_held = False
+        yield is_held
+
+
+def _read(run: Path, name: str, kind: type[T]) -> T | None:
+    with contextlib.suppress(OSError, ValueError, RecursionError, OrchError):
+        return from_json(kind, json.loads(read_file(run / name)))
+    return None

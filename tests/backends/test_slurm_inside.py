@@ -1,0 +1,180 @@
+"""orch inside of an allocation of a real Slurm: salloc, and a batch script of the user's own. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Completed, Orch, Running
+from tests.live import LiveRun, wait_until_gone, wait_until_ready, write_script
+from tests.slurm_bed import SlurmBed
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+
+SLEEP = "ready()\nsleep()"
+VARIABLES = """
+found = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "CUDA"))}
+tell(f"{TASK}.variables", json.dumps({**found, "node": os.uname().nodename}))
+"""
+
+
+def start(orch: Orch, *words: str, nodes: str = "-N3", **more: Any) -> Running:
+    """orch in a shell of salloc's."""
+    return orch.start("up", "script.py", *words, by=("salloc", "--quiet", *nodes.split()), **more)
+
+
+def up(orch: Orch, *words: str, nodes: str = "-N3", check: int = 0, **more: Any) -> Completed:
+    return start(orch, *words, nodes=nodes, **more).wait(check=check)
+
+
+def told(directory: Path) -> dict[str, dict[str, str]]:
+    return {path.name.partition(".")[0]: json.loads(path.read_text()) for path in sorted(directory.glob("*.variables"))}
+
+
+def test_the_nodes_of_an_allocation_are_used_without_a_word_about_them(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, f"import json\nserver = listen()\n{VARIABLES}")
+    done = up(orch, env={"SLURM_CPU_BIND": "none", "SRUN_CPUS_PER_TASK": "1"})
+    first = done.err.splitlines()[0]
+    said = r"orch: the allocation of Slurm's job \d+ is used: 3 nodes \(hostA, hostB, hostC\); --backend local uses this machine alone"
+    assert re.fullmatch(said, first), done
+    tasks = told(tmp_path)
+    assert [variables["node"] for variables in tasks.values()] == ["hostA", "hostB", "hostC"]
+    assert [variables["SLURMD_NODENAME"] for variables in tasks.values()] == ["hostA", "hostB", "hostC"]
+    of_a_step = [name for variables in tasks.values() for name in variables if re.match(r"SLURM_(STEP|PROCID|LOCALID|NTASKS|NPROCS)", name)]
+    assert not of_a_step  # a task would take itself for the only one
+    assert {variables["SLURM_JOB_NODELIST"] for variables in tasks.values()} == {"hostA,hostB,hostC"}
+    assert {path.name for path in run.path.glob("request/*")} == {f"agent-{name}.txt" for name in slurm.states()}
+
+
+def test_each_task_slot_gets_a_worker(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, f"import json\n{VARIABLES}")
+    done = up(orch, nodes="-N3 -n5")
+    assert [variables["node"] for variables in told(tmp_path).values()] == ["hostA", "hostA", "hostA", "hostB", "hostC"], done
+
+
+def test_more_tasks_than_slots_are_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    done = up(orch, "-n", "5", nodes="-N2 --ntasks-per-node=2", check=2)
+    assert "5 tasks do not fit into 4 slots (hostA:2, hostB:2)" in done.err
+    assert not (tmp_path / ".orch/latest").exists()
+
+
+def test_backend_local_still_means_this_machine(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, f"import json\n{VARIABLES}")
+    done = up(orch, "--backend", "local", nodes="-N2")
+    assert "allocation" not in done.err
+    assert [variables["node"] for variables in told(tmp_path).values()] == [os.uname().nodename]
+
+
+def test_a_plan_inside_an_allocation_names_its_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    by = ("salloc", "--quiet", "-N2")
+    done = orch.start("plan", "script.py", "--json", by=by).wait(check=0)
+    assert [task["host"] for task in json.loads(done.out)["tasks"]] == ["hostA", "hostB"]
+
+
+def test_a_batch_script_of_the_users_own(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    """Its options for steps and its --export=NONE are for srun, and not for the tasks."""
+    write_script(tmp_path, f"import json\n{VARIABLES}")
+    (tmp_path / "job.sh").write_text(
+        f"#!/bin/sh\nexport PYTHONPATH='{os.environ['PYTHONPATH']}' SLURM_CONF='{slurm.config}' OWN=1 CUDA_VISIBLE_DEVICES=2\n"
+        f"export ORCH_TEST_ID={os.environ['ORCH_TEST_ID']}\nexec {sys.executable} -m orchestrator up script.py\n"
+    )
+    options = ("--wait", "-N2", "--ntasks-per-node=2", "--mem-per-cpu=100", "--export=NONE", f"--chdir={tmp_path}", "-o", "job.out")
+    slurm.run("sbatch", *options, str(tmp_path / "job.sh"))
+    tasks = told(tmp_path)
+    assert [variables["node"] for variables in tasks.values()] == ["hostA", "hostA", "hostB", "hostB"], (tmp_path / "job.out").read_text()
+    assert {variables["CUDA_VISIBLE_DEVICES"] for variables in tasks.values()} == {"2"}
+    assert "cluster of 4" in (tmp_path / "job.out").read_text() or "succeeded" in (tmp_path / "job.out").read_text()
+
+
+def test_an_orch_for_each_task_of_srun_is_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    done = orch.start("up", "script.py", by=("srun", "--quiet", "-N2", "-n2")).wait()
+    assert done.code == 2
+    assert "srun has started orch 2 times; orch starts the tasks on the nodes itself" in done.err
+
+
+def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    """Neither waits for the other's steps, and no port is used twice."""
+    write_script(tmp_path, "server = listen()\nwait_for('done')\n")
+    both = f"import subprocess, sys; a, b = [subprocess.Popen([{sys.executable!r}, '-m', 'orchestrator', 'up', '-q', 'script.py', "
+    both += "'--run-dir', home]) for home in 'ab']; sys.exit(a.wait() or b.wait())"
+    process = subprocess.Popen(["salloc", "--quiet", "-N2", sys.executable, "-c", both], cwd=tmp_path)
+    for home in "ab":
+        LiveRun(tmp_path, home).event("task_up", task="worker-1")
+    (tmp_path / "done").write_text("")
+    assert process.wait(60) == 0
+
+
+def test_nothing_survives_a_controller_that_is_killed(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, SLEEP)
+    running = start(orch)
+    processes = wait_until_ready(tmp_path, *(f"worker-{index}" for index in range(3)))
+    os.kill(run.controller().pid, signal.SIGKILL)
+    wait_until_gone(processes.values())
+    running.wait()
+
+
+def test_a_job_that_is_cancelled_ends_the_run_with_its_cause(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, SLEEP)
+    running = start(orch)
+    processes = wait_until_ready(tmp_path, *(f"worker-{index}" for index in range(3)))
+    slurm.run("scancel", *slurm.jobs())
+    wait_until_gone(processes.values())
+    assert "job" in running.wait().err.lower()
+    assert run.result()["exit_code"] in (125, 143)
+
+
+def test_a_node_that_dies_is_named(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    """Long before Slurm gives the node up, which takes minutes on most clusters."""
+    write_script(tmp_path, SLEEP)
+    running = start(orch, "--set", "backend.lost_after_s=4", "--grace", "1")
+    wait_until_ready(tmp_path, *(f"worker-{index}" for index in range(3)))
+    slurm.kill_node("hostB")
+    done = running.wait()
+    assert done.code == 125, done
+    assert "host hostB" in run.cause()["what"], done
+    for left in Path(tempfile.gettempdir()).glob("orch-agent-*"):  # on the disk of the node, whose agent could remove nothing
+        shutil.rmtree(left)
+
+
+def test_a_slurmd_that_is_killed_ends_nothing(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready()\nwait_for('done')\n")
+    running = start(orch)
+    wait_until_ready(tmp_path, *(f"worker-{index}" for index in range(3)))
+    slurm.kill_slurmd("hostB")
+    (tmp_path / "done").write_text("")
+    running.wait(check=0)
+
+
+def test_output_of_a_hundred_megabytes_arrives(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "sys.stdout.write('x' * 50_000_000)\nsys.stdout.write('y\\n' * 25_000_000)\n")
+    up(orch, "-q", nodes="-N1")
+    assert (run.path / "attempt-1/worker-0/stdout.log").stat().st_size == 100_000_000
+
+
+def test_an_allocation_that_has_ended_is_said_to_have(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    env = {"SLURM_JOB_ID": "4000000", "SLURM_JOB_NODELIST": "hostA", "SLURM_TASKS_PER_NODE": "1"}
+    done = orch("up", "script.py", env=env, check=125)
+    assert "host hostA cannot be reached: Unable to create step" in done.err or "Invalid job id" in done.err, done
+    assert "the allocation has ended: make a new one" in done.err, done
+
+
+def test_no_programs_of_slurm_is_one_message(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    (tmp_path / "bin").mkdir()
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "PATH": str(tmp_path / "bin")}
+    done = orch("up", "script.py", env=env, check=2)
+    assert "Slurm's programs are not on PATH here: there is no srun" in done.err

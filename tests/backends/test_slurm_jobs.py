@@ -1,0 +1,192 @@
+"""The batch script as a whole text, and the words of Slurm's queue: tables, no Slurm."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from orchestrator.backends import RunFacts, load
+from orchestrator.backends.slurm import queue
+from orchestrator.backends.slurm.batch_script import BatchScript
+from orchestrator.errors import SpecError, UsageError
+from orchestrator.model.run.submission import Word
+from orchestrator.model.spec import SlurmSettings
+from orchestrator.model.spec import document as documents
+from orchestrator.model.spec.parse import parse, to_document
+
+COMMAND = ("/venv/bin/python", "/orch/controller.py", "/home/me/my runs/digits-1", "--submitted")
+
+
+def script(output: str = "/home/me/digits-1/controller.log", **settings: object) -> str:
+    return BatchScript("digits", output, COMMAND, SlurmSettings("slurm", **settings)).text()  # type: ignore[arg-type]
+
+
+def test_the_shortest_script() -> None:
+    assert script() == (
+        "#!/bin/sh\n"
+        "#SBATCH --job-name=digits\n"
+        "#SBATCH --output=/home/me/digits-1/controller.log\n"
+        "#SBATCH --open-mode=append\n"
+        "#SBATCH --requeue\n"
+        "# The controller of one run of orch: it starts the tasks on the nodes (srun), and goes on after a requeue.\n"
+        "exec /venv/bin/python /orch/controller.py '/home/me/my runs/digits-1' --submitted\n"
+    )
+
+
+def test_a_script_with_everything() -> None:
+    settings = SlurmSettings(
+        "slurm",
+        nodes=3,
+        ntasks=6,
+        ntasks_per_node=2,
+        cpus_per_task=8,
+        gpus_per_node="h200:4",
+        gres="gpu:4,license:1",
+        mem="64G",
+        time="1-4:00:00",
+        partition="gpu",
+        account="ml",
+        qos="normal",
+        constraint="ib&(a100|h100)",
+        options={"exclusive": "true", "mail-type": "END", "comment": 'say "hi"', "hold": "false"},
+        requeue="no",
+    )
+    assert BatchScript("digits", "/runs/100% mine/controller.log", COMMAND, settings).text().splitlines()[1:-2] == [
+        "#SBATCH --job-name=digits",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=ml",
+        "#SBATCH --qos=normal",
+        "#SBATCH --nodes=3",
+        "#SBATCH --ntasks=6",
+        "#SBATCH --ntasks-per-node=2",
+        "#SBATCH --cpus-per-task=8",
+        "#SBATCH --gpus-per-node=h200:4",
+        "#SBATCH --gres=gpu:4,license:1",
+        "#SBATCH --mem=64G",
+        "#SBATCH --time=1-4:00:00",
+        '#SBATCH --constraint="ib&(a100|h100)"',
+        "#SBATCH --exclusive",
+        "#SBATCH --mail-type=END",
+        '#SBATCH --comment="say \\"hi\\""',
+        '#SBATCH --output="/runs/100%% mine/controller.log"',
+        "#SBATCH --open-mode=append",
+        "#SBATCH --no-requeue",
+    ]
+
+
+def test_a_script_that_queues_its_job_again() -> None:
+    assert script(requeue="always").splitlines()[6:] == [
+        "/venv/bin/python /orch/controller.py '/home/me/my runs/digits-1' --submitted &",
+        "trap 'kill \"$!\"' TERM",
+        'wait "$!"; code=$?',
+        'while kill -0 "$!" 2>/dev/null; do wait "$!"; code=$?; done',
+        "# 42: the tasks have saved, and the run goes on when the job starts again.",
+        '[ "$code" = 42 ] && scontrol requeue "$SLURM_JOB_ID"',
+        'exit "$code"',
+    ]
+
+
+def test_a_line_break_has_no_place_in_a_script() -> None:
+    with pytest.raises(UsageError, match="cannot have a value with a line break"):
+        script("/runs/a\nb/controller.log")
+
+
+def read(backend: str) -> SlurmSettings:
+    settings = parse(documents.read(f"{{script: a.py, backend: {backend}}}".encode(), "orch.yaml"), workdir="/w").backend
+    assert isinstance(settings, SlurmSettings)
+    return settings
+
+
+def test_options_are_read_as_they_are_written() -> None:
+    settings = read("{type: slurm, nodes: 2, time: 1:00:00, gpus_per_node: 4, options: {exclusive: true, mail-type: END}}")
+    assert (settings.time, settings.gpus_per_node, dict(settings.options)) == ("1:00:00", "4", {"exclusive": "true", "mail-type": "END"})
+    spec = parse(documents.read(b"{script: a.py, backend: {type: slurm, nodes: 2, time: 1:00:00}}", "orch.yaml"), workdir="/w")
+    assert parse(documents.from_data(to_document(spec), "spec.yaml"), workdir="/w") == spec
+    assert spec.counts == {"worker": 2}
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("{type: slurm, options: {output: a.log}}", "is set by orch: the output of a run is in its directory"),
+        ("{type: slurm, options: {array: 1-4}}", "makes several jobs, and a run is one job"),
+        ("{type: slurm, options: {partition: gpu}}", "is a key of its own: write backend.partition"),
+        ("{type: slurm, options: {ntasks-per-node: 4}}", "is a key of its own: write backend.ntasks_per_node"),
+        ("{type: slurm, options: {--mail-type: END}}", "must be the long name of an option of sbatch"),
+        ("{type: slurm, ntasks: 2, nodes: 3}", "ntasks: 2 is less than nodes: 3"),
+        ("{type: slurm, gpus_per_node: many}", "must be 4, or h200:4"),
+        ("{type: slurm, job: 7}", "job and allocation describe an allocation together"),
+        ("{type: slurm, partitoin: gpu}", "did you mean 'partition'?"),
+    ],
+)
+def test_mistakes_in_the_section(backend: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message.replace("(", r"\(").replace("?", r"\?")):
+        read(backend)
+
+
+def test_a_request_has_the_script_and_stands_in_for_the_nodes() -> None:
+    spec = parse(documents.read(b"{script: a.py, backend: {type: slurm, nodes: 2}}", "orch.yaml"), workdir="/w")
+    request = load(spec).request(RunFacts(spec, "a-1", "/runs/a-1"))
+    assert [host.name for host in request.hosts] == ["node-0", "node-1"]
+    assert request.texts().keys() == {"job.sbatch", "agent-node-0.txt", "agent-node-1.txt"}
+    assert "/runs/a-1 --submitted" in request.files["job.sbatch"]
+
+
+EARLY = "its batch step failed before orch could say why; see controller.log in its run directory"
+NOW = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
+
+
+def line(state: str, reason: str = "None", start: str = "N/A", limit: str = "1:00:00", nodes: str = "") -> Word:
+    return queue.words_of(queue.parse_queue(f"7|{state}|{reason}|{start}|{limit}|{nodes}\n").values(), NOW)["7"]
+
+
+@pytest.mark.parametrize(
+    ("word", "state", "words"),
+    [
+        (line("PENDING", "Resources", "2026-11-24T14:05:00"), "waiting", "queued in Slurm: Resources, starts about 14:05"),
+        (line("PENDING", "Resources", "2026-11-25T14:05:00"), "waiting", "queued in Slurm: Resources, starts about Nov 25 14:05"),
+        (line("PENDING", "(Priority)"), "waiting", "queued in Slurm: Priority: other jobs come first"),
+        (line("PENDING", "None"), "waiting", "queued in Slurm"),
+        (line("PENDING", "SomethingNew"), "waiting", "queued in Slurm: SomethingNew"),
+        (line("PENDING", "BeginTime", "2026-11-24T11:00:00").words.partition(":")[0], None, "queued in Slurm"),
+        (line("REQUEUED", "None"), "waiting", "queued in Slurm (REQUEUED)"),
+        (line("CONFIGURING", "None", nodes="n[1-3]"), "waiting", "Slurm is starting the nodes n[1-3]"),
+        (line("RUNNING", "None", nodes="n[1-3]"), "running", "running in Slurm on n[1-3]"),
+        (line("COMPLETING", "None", nodes="n1"), "running", "running in Slurm on n1"),
+        (line("SUSPENDED", "None", nodes="n1"), "running", "suspended in Slurm on n1"),
+    ],
+)
+def test_the_words_of_a_job_that_is_not_over(word: Word | str, state: str | None, words: str) -> None:
+    assert (word.words if isinstance(word, Word) else word) == words
+    assert state is None or (isinstance(word, Word) and word.state == state)
+
+
+@pytest.mark.parametrize(
+    ("word", "cause", "code"),
+    [
+        (line("CANCELLED"), "cancelled (scancel)", 143),
+        (line("TIMEOUT"), "its time limit of 1:00:00 was over", 124),
+        (line("PREEMPTED"), "preempted by another job", 143),
+        (line("NODE_FAIL", nodes="n3"), "a node died (n3)", None),
+        (line("OUT_OF_MEMORY"), "a node had no memory left for the job (mem)", None),
+        (
+            line("FAILED", "NonZeroExitCode"),
+            "its batch step failed before orch could say why; see controller.log in its run directory",
+            None,
+        ),
+        (line("COMPLETED"), "Slurm calls it COMPLETED", None),
+    ],
+)
+def test_how_a_job_ended_without_a_verdict(word: Word, cause: str, code: int | None) -> None:
+    assert (word.state, word.cause, word.exit_code) == ("ended", cause, code)
+
+
+def test_a_queue_of_many_jobs_and_of_noise() -> None:
+    found = queue.parse_queue("7|RUNNING|None|N/A|UNLIMITED|n1\nslurm is slow today\n8|PENDING|Resources|N/A|1:00|\n")
+    assert {job: one.state for job, one in found.items()} == {"7": "RUNNING", "8": "PENDING"}
+
+
+@pytest.mark.parametrize(("text", "at"), [("2026-11-24T12:00:00\n", NOW), ("NONE", None), ("N/A", None), ("", None), ("Unknown", None)])
+def test_times(text: str, at: float | None) -> None:
+    assert queue.parse_time(text) == at

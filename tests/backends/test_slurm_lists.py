@@ -1,0 +1,175 @@
+"""What Slurm's variables say of an allocation, and the commands that follow from it: tables, no Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.backends import StartFailure
+from orchestrator.backends.slurm import allocation
+from orchestrator.backends.slurm.complaints import complaint_of, explain_step
+from orchestrator.backends.slurm.node_list import MOST, expand, expand_counts
+from orchestrator.backends.slurm.step_command import step_command
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.model.spec.sections.backend_sections import SlurmSettings, count_gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ("n1",)),
+        ("n[1-3,07-12],gpu-a", ("n1", "n2", "n3", "n07", "n08", "n09", "n10", "n11", "n12", "gpu-a")),
+        ("n[8-11]", ("n8", "n9", "n10", "n11")),  # not n10, n11, n8, n9
+        ("b2,b10,a1", ("b2", "b10", "a1")),  # as Slurm gives it, sorted in no way
+        ("r[1-2]n[01-02]", ("r1n01", "r1n02", "r2n01", "r2n02")),
+        ("rack[0,2]-n[3]x", ("rack0-n3x", "rack2-n3x")),
+        ("n[099-101]", ("n099", "n100", "n101")),
+        ("ip-10-0-1-7,ip-10-0-1-9", ("ip-10-0-1-7", "ip-10-0-1-9")),
+        ("n[1-1000]", tuple(f"n{number}" for number in range(1, 1001))),
+    ],
+)
+def test_node_lists(text: str, names: tuple[str, ...]) -> None:
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "n[1-", "n1]", "n[a-b]", "n[1-2", ",", "n[3-1,]", f"n[1-{MOST * 2}]", f"n[1-{MOST}],m"])
+def test_what_is_no_node_list(text: str) -> None:
+    with pytest.raises(ValueError, match="list of"):
+        expand(text)
+
+
+@pytest.mark.parametrize(("text", "counts"), [("2(x3),1", (2, 2, 2, 1)), ("4", (4,)), ("1,2(x2)", (1, 2, 2))])
+def test_counts(text: str, counts: tuple[int, ...]) -> None:
+    assert expand_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "2(x3", "a", "2(x),1", "-1", f"1(x{MOST * 2})"])
+def test_what_is_no_list_of_counts(text: str) -> None:
+    with pytest.raises(ValueError, match="no list of numbers"):
+        expand_counts(text)
+
+
+THREE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[9-11]", "SLURM_TASKS_PER_NODE": "1(x3)"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "slots"),
+    [
+        ({}, (None, None, None)),  # salloc -N3 says nothing of tasks
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "3,1(x2)"}, (3, 1, 1)),
+        ({"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3)"}, (2, 2, 2)),
+        ({"SLURM_NPROCS": "3"}, (1, 1, 1)),
+        ({"SLURM_GPUS_PER_NODE": "4"}, (4, 4, 4)),
+        ({"SLURM_GPUS_PER_NODE": "h200:2,a100:1"}, (3, 3, 3)),
+        ({"SLURM_GPUS": "6"}, (2, 2, 2)),
+        ({"SLURM_GPUS": "7"}, (None, None, None)),  # nobody says which node has three
+        ({"SLURM_JOB_GPUS": "0,1"}, (2, 2, 2)),
+        ({"SLURM_JOB_GPUS": "0,1", "SLURM_NTASKS": "3"}, (1, 1, 1)),
+    ],
+)
+def test_the_slots_of_an_allocation(variables: dict[str, str], slots: tuple[int | None, ...]) -> None:
+    found = allocation.read({**THREE, **variables})
+    assert dict(found.slots) == dict(zip(("n9", "n10", "n11"), slots, strict=True))
+
+
+def test_the_rest_of_an_allocation() -> None:
+    assert (allocation.read(THREE).until, allocation.read(THREE).restarts) == (None, 0)
+    found = allocation.read({**THREE, "SLURM_JOB_END_TIME": "1790000000", "SLURM_RESTART_COUNT": "2"})
+    assert (found.job, found.until, found.restarts) == ("7", 1790000000.0, 2)
+
+
+def test_an_allocation_in_words() -> None:
+    def words(**variables: str) -> str:
+        return allocation.read({**THREE, **variables}).describe()
+
+    assert words() == "the allocation of Slurm's job 7 is used: 3 nodes (n9, n10, n11)"
+    assert words(SLURM_NTASKS="6", SLURM_TASKS_PER_NODE="2(x3)").endswith("3 nodes (n9, n10, n11) with 2 slots each")
+    assert words(SLURM_NTASKS="4", SLURM_TASKS_PER_NODE="2,1(x2)").endswith("3 nodes (n9, n10, n11) with 4 slots")
+
+
+def test_a_heterogeneous_job_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"job 7 is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use: ask for one kind"):
+        allocation.read({**THREE, "SLURM_HET_SIZE": "2"})
+
+
+def test_variables_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(OrchError, match="has 2 numbers for 3 nodes"):
+        allocation.read({**THREE, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"})
+
+
+def test_an_orch_that_srun_starts_several_times_is_refused() -> None:
+    with pytest.raises(UsageError, match="srun has started orch 3 times"):
+        allocation.refuse_steps({**THREE, "SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"})
+    allocation.refuse_steps({**THREE, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})  # srun --pty bash
+    allocation.refuse_steps({**THREE, "SLURM_PROCID": "0"})  # a batch script
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        (SlurmSettings(nodes=3), (None, None, None)),
+        (SlurmSettings(nodes=2, ntasks_per_node=4), (4, 4)),
+        (SlurmSettings(ntasks=6, ntasks_per_node=2), (2, 2, 2)),
+        (SlurmSettings(ntasks=5, nodes=2), (3, 2)),
+        (SlurmSettings(ntasks=5), (5,)),
+        (SlurmSettings(nodes=2, gpus_per_node="h200:4"), (4, 4)),
+        (SlurmSettings(nodes=2, gres="gpu:a100:2,license:3"), (2, 2)),
+        (SlurmSettings(), (None,)),
+    ],
+)
+def test_the_slots_that_a_request_has_room_for(settings: SlurmSettings, slots: tuple[int | None, ...]) -> None:
+    assert tuple(settings.named_slots.values()) == slots
+
+
+@pytest.mark.parametrize(
+    ("per_node", "gres", "count"),
+    [("4", "", 4), ("h200:4", "", 4), ("", "gpu", 1), ("", "gpu:2", 2), ("", "gpu:a100:2(S:0-1)", 2), ("", "license:1", 0), ("", "", 0)],
+)
+def test_gpus_are_counted(per_node: str, gres: str, count: int) -> None:
+    assert count_gpus(per_node, gres) == count
+
+
+def test_a_step_gets_no_option_that_was_meant_for_another() -> None:
+    variables = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_EXPORT_ENV": "NONE",
+        "SLURM_NTASKS": "6",
+        "SRUN_CPUS_PER_TASK": "4",
+    }
+    command = step_command("7", "n10", "/venv/bin/python", (), {**variables, "SLURM_JOB_NODELIST": "n[9-11]"})
+    before, after = command[: command.index("srun")], command[command.index("srun") :]
+    assert before == (
+        *("env", "-u", "SLURM_EXPORT_ENV", "-u", "SLURM_JOB_NODELIST", "-u", "SLURM_NTASKS"),
+        *("-u", "SRUN_CPUS_PER_TASK"),
+    )
+    assert after[:4] == ("srun", "--jobid=7", "-w", "n10")
+    assert {"--overlap", "--mem=0", "--export=ALL", "--no-kill", "SLURM_JOB_NODELIST=n[9-11]"} <= {*after}
+    assert after[-4:-2] == ("/venv/bin/python", "-I")
+    assert "module load cuda" in step_command("7", "n10", "python3", ("module load cuda",), {})[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("srun: error: Unable to create step for job 7: Invalid job id specified\n", "the allocation has ended: make a new one"),
+        (
+            "srun: error: Unable to create step for job 7: Unable to contact slurm controller (connect failure)\n",
+            "is slurmctld up? scontrol ping tells",
+        ),
+        (
+            'srun: error: If munged is up, restart with --num-threads=10\nsrun: error: Munge encode failed: Failed to access "/x"\n',
+            "is munged up on this machine? munge -n tells",
+        ),
+    ],
+)
+def test_the_complaints_of_srun_have_remedies(said: str, told: str) -> None:
+    diagnosis = explain_step(StartFailure("env", 1, said))
+    assert diagnosis is not None
+    assert diagnosis.remedy == told
+
+
+def test_a_notice_of_slurm_is_no_complaint() -> None:
+    notice = "srun: cluster configuration lacks support for cpu binding\n"
+    assert complaint_of(notice) == ""
+    assert explain_step(StartFailure("env", 96, f"{notice}orch: /usr/bin/python3 is Python 3.6\n")) is None
+    assert complaint_of(f"{notice}srun: error: hostB: task 0: Exited with exit code 3\n") == "hostB: task 0: Exited with exit code 3"
