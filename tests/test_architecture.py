@@ -44,6 +44,7 @@ PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MOD
 INSIGHT = (
     *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
     *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "placement_log")),
+    *(f"orchestrator.insight.seeing.{name}" for name in ("charts", "run_story")),
     "orchestrator.insight.tpu.tpu_report",
 )
 ARROWS: dict[str, tuple[str, ...]] = {
@@ -88,7 +89,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.supervision": PLACES,
     "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),
-    "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
+    "orchestrator.insight": ("orchestrator.__version__", "orchestrator.record", "worker.data_files", *MODEL),
     "orchestrator.backends": ("worker", "worker.machine", "worker.host.warm", *MODEL),
     "orchestrator.record": ("worker.machine", *MODEL),
     **{room: ("worker.machine", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
@@ -181,7 +182,7 @@ FUNCTION_BUDGET, FUNCTION_LIMIT = 40, 80
 MOST_MODULES = 12
 """In one directory of the product, without `__init__`."""
 
-HEAVY = ("tensorflow", "keras", "numpy", "yaml", "psutil", "asyncio")
+HEAVY = ("tensorflow", "keras", "numpy", "yaml", "psutil", "asyncio", "jinja2", "textual", "rich")
 
 
 # --- the checker -------------------------------------------------------------------------------
@@ -508,6 +509,19 @@ def test_help_imports_nothing_heavy() -> None:
         imported = help_of(command)[1]
         found += [f"orch {command} --help imports {name}" for name in HEAVY if name in imported]
     assert not found, "\n".join(found)
+
+
+SLOW_IMPORTS = {"click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.insight", "tensorflow"}
+"""What the controller of a run on this machine does not need: each of them takes milliseconds."""
+
+
+def test_a_run_on_this_machine_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    command = [sys.executable, "-X", "importtime", "-m", "orchestrator", "up", "script.py", "-n", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "orchestrator.controller" in imported, done.stderr
+    assert imported & SLOW_IMPORTS == set()
 
 
 FOREIGN = {"_pytest", "asyncio", "dataclasses", "glob", "os", "pytest", "site", "sys", "tensorflow", "tf", "time"}

@@ -30,6 +30,7 @@ COMMANDS = {
     "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
     "logs": ("commands.logs_command", "Show the output of the tasks of a run."),
     "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
+    "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
     "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
     "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),

@@ -72,7 +72,8 @@ class Preparation:
             if hosts == self._expected:
                 raise
             raise OrchError(f"the hosts that were lent do not suffice: {error}") from None
-        self._on_event(Allocated(attempt, tuple(self.hosts), now()))
+        until = min((host.until for host in self.hosts.values() if host.until is not None), default=None)
+        self._on_event(Allocated(attempt, tuple(self.hosts), now(), until))
         try:
             self._describe_directory()
         except OSError as error:
@@ -142,6 +143,7 @@ class Preparation:
             shared_dir=str(self._rundir.path) if host.sees_run_dir else None,
             run_dir=str(self._rundir.path),
             template=template if preload else None,
+            term_grace_s=spec.timeouts.grace_s,
             lost_after_s=host.lost_after_s,
             compare=self._workdir if host.workdir.way == "shared" else None,
             word=self._word(host.name) if len(self.hosts) > 1 else "",
@@ -149,6 +151,7 @@ class Preparation:
             no_fit_under=strategy.no_fit_under,
             log_limit=spec.log_limit,
             private_network=spec.network == "private",
+            escapes=host.transport.forwards_lines,
         )
 
     def _word(self, host: str) -> str:

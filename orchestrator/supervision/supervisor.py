@@ -11,7 +11,7 @@ import contextlib
 import errno
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker.machine.clock import now, patience
 from worker.protocol import messages
@@ -28,6 +28,9 @@ from ..record.storage.run_progress import Snapshots
 from ..record.text.event_messages import Messages
 from .log_collector import LogCollector
 from .preparation import Preparation
+
+if TYPE_CHECKING:
+    from ..record.storage.samples import SampleFiles
 
 UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
@@ -46,11 +49,22 @@ class Supervisor:
     signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
     """
 
-    def __init__(self, backend: Backend, request: Request, rundir: RunDir, viewer: Messages, started: StartedAgent | None = None) -> None:
-        """`started`: the agent of the only host, if it was started already."""
+    def __init__(
+        self,
+        backend: Backend,
+        request: Request,
+        rundir: RunDir,
+        viewer: Messages,
+        started: StartedAgent | None = None,
+        former: Cluster | None = None,
+    ) -> None:
+        """`started`: the agent of the only host, if there is one already. `former`: the state in which another controller left the run."""
         self._backend, self._request, self._rundir, self._viewer = backend, request, rundir, viewer
-        self.cluster = Cluster()
+        self.cluster = former or Cluster()
         """The cluster as it is now."""
+        self.is_resumed = former is not None
+        self._launching: asyncio.Task[None] | None = None
+        self._reminder: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Calls `_tick` at the next deadline."""
         self._timer_is_due = False
@@ -59,12 +73,13 @@ class Supervisor:
         """When `_check_ends` will be called last."""
         self._reminded: set[str] = set()
         """The notes of what the run waits for, in this attempt."""
-        self._begun = 0
-        """The number of the newest attempt whose tasks were started."""
+        self._begun: set[int] = set()
+        """The attempts whose tasks were started."""
         self._disk_full = False
         self._is_host_lost = False
         self._asked_at_end = False
         self._snapshots = Snapshots(rundir)
+        self._samples: SampleFiles | None = None
         self._prepare(started)
         self._outputs = LogCollector(request.run.spec, rundir, self._on_event, viewer.on_output)
 
@@ -74,13 +89,15 @@ class Supervisor:
         self._loop.set_exception_handler(self._fail)
         self._end: asyncio.Future[Verdict] = self._loop.create_future()
         self._allocation = contextlib.AsyncExitStack()
-        self._begin()
         try:
             verdict = await self._await_end()
         except BaseException:
             await asyncio.gather(*(link.kill() for link in self._links.values()))
             await self._release()
             raise
+        finally:
+            if self._samples is not None:
+                self._samples.close()
         await self._let_agents_go()
         self._outputs.write_marks()
         if self._is_host_lost:
@@ -91,9 +108,8 @@ class Supervisor:
 
     def _describe_missing(self) -> list[str]:
         """That somebody has removed output of the run, which no task notices: a line, if it is so."""
-        begun = 0 if self._disk_full else self._begun
-        missing = {f"attempt-{number}" for number in range(1, begun + 1)} - {f"attempt-{number}" for number in self._rundir.attempts()}
-        names = sorted(missing) or self._outputs.missing()
+        missing = set() if self._disk_full else self._begun.difference(self._rundir.attempts())
+        names = [f"attempt-{number}" for number in sorted(missing)] or self._outputs.missing()
         return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []
 
     def _prepare(self, started: StartedAgent | None = None) -> None:
@@ -104,8 +120,15 @@ class Supervisor:
 
     def _begin(self) -> None:
         """Begin an attempt that needs hosts and a plan."""
+        self._leave_launch()
         self._launching = asyncio.create_task(self._launch())
         self._reminder = self._loop.call_later(UNREADY_S, self._remind)
+
+    def _leave_launch(self) -> None:
+        """End what `_begin` has begun."""
+        for work in (self._launching, self._reminder):
+            if work is not None:
+                work.cancel()
 
     async def _launch(self) -> None:
         """Get the hosts, make the plan of the attempt, and start the attempt."""
@@ -145,20 +168,23 @@ class Supervisor:
     async def _await_end(self) -> Verdict:
         """The verdict. Raises what `_fail` has got."""
         try:
-            self._on_event(events.RunBegun(now(), self._rundir.run_id, lifecycle.policy_of(self._request.run.spec)))
+            if self.is_resumed:
+                self._on_event(events.RunResumed(now(), self._rundir.newest_checkpoint()))
+            else:
+                self._on_event(events.RunBegun(now(), self._rundir.run_id, lifecycle.policy_of(self._request.run.spec)))
             return await self._end
         finally:
-            self._reminder.cancel()
+            self._leave_launch()
             if self._timer is not None:
                 self._timer.cancel()
-            self._launching.cancel()
-            await asyncio.wait([self._launching])
+            if self._launching is not None:
+                await asyncio.wait([self._launching])
 
     def _finish(self, verdict: Verdict) -> None:
         """The run is over. The first end counts: nothing is started afterwards, not even in the same turn of the loop."""
         if not self._end.done():
             self._end.set_result(verdict)
-            self._launching.cancel()
+            self._leave_launch()
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake in orch, such as in a timer or in the handler of a frame: the run ends at once, and without an event, which might fail
@@ -167,7 +193,7 @@ class Supervisor:
             loop.default_exception_handler(context)
         else:
             self._end.set_exception(context.get("exception") or OrchError(context["message"]))
-            self._launching.cancel()
+            self._leave_launch()
 
     async def _let_agents_go(self) -> None:
         """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes."""
@@ -196,6 +222,9 @@ class Supervisor:
     # --- what the agents send ------------------------------------------------------------------
 
     def _on_frame(self, host: str, frame: Unasked, data: bytes) -> None:
+        if isinstance(frame, messages.Sampled):
+            self._keep_sample(frame)
+            return
         if not isinstance(frame, messages.Output):
             self._on_event(frame)
             return
@@ -206,6 +235,13 @@ class Supervisor:
         else:
             if data:
                 self._links[host].order(messages.Ack(len(data)))
+
+    def _keep_sample(self, sample: messages.Sampled) -> None:
+        if self._samples is None:
+            from ..record.storage.samples import SampleFiles  # no start waits for this import
+
+            self._samples = SampleFiles(self._rundir)
+        self._samples.keep(sample)
 
     def _on_lost(self, loss: LostError) -> None:
         self._is_host_lost = True
@@ -267,8 +303,6 @@ class Supervisor:
             case events.StartAttempt():
                 self._start(cluster, action.attempt, action.tasks)
             case events.MakePlan():
-                self._launching.cancel()
-                self._reminder.cancel()
                 self._begin()
             case events.CollectStacks():
                 self._order(messages.ShowStacks(action.tasks))
@@ -286,7 +320,7 @@ class Supervisor:
                 self._links[host].order(replace(order, tasks=tuple(names)))
 
     def _start(self, cluster: Cluster, attempt: int, tasks: Collection[str]) -> None:
-        self._begun = attempt
+        self._begun.add(attempt)
         try:
             self._rundir.make_attempt(attempt)
         except OSError as error:
@@ -297,7 +331,8 @@ class Supervisor:
             if orders.orders:
                 link.order(orders)
         self._reminded.clear()
-        self._reminder.cancel()
+        if self._reminder is not None:
+            self._reminder.cancel()
         self._reminder = self._loop.call_later(UNFORMED_S, self._remind)
 
     def _set_timer_soon(self) -> None:

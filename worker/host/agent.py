@@ -38,8 +38,11 @@ from .template.template_link import TemplateProcess
 if TYPE_CHECKING:
     from .network.reachability import ProbeListener
     from .program.code_store import CodeStore
+    from .sampling.sampler import Sampler
 
 POLL_S = 1.0
+SAMPLED_AFTER_S = 1.0
+"""How long after the first start of tasks the agent begins to measure what they use."""
 
 
 class Examination:
@@ -67,12 +70,16 @@ class Agent:
         self._listeners: list[ProbeListener] = []
         self._owner_grace_s = 0.0
         """`Hello.owner_grace_s`."""
+        self._term_grace_s = 1.0
+        """`Hello.term_grace_s`."""
         self._scratch = ""
         """The directory of the output on a host that does not see the run directory; empty: there is none."""
         self._leaving = False
         self._owner_lost = False
         self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
+        self._sampler: Sampler | None = None
+        self._samples_soon = self._has_gpus = False
 
     def run(self) -> int:
         """Serve until the controller sends `Bye` or its channel closes. Returns the exit code."""
@@ -94,7 +101,7 @@ class Agent:
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
             self._note("the agent received SIGTERM")
-            self._lose_owner()
+            self._lose_owner(self._term_grace_s)
         self._launcher.reap()
 
     def _on_order(self, order: messages.Order, data: bytes) -> None:
@@ -120,6 +127,7 @@ class Agent:
             case messages.StartTasks():
                 self._close_listeners()  # from here on, the kernel must give connections to the tasks alone
                 self._launcher.start(order)
+                self._begin_sampling()
             case messages.StopTasks():
                 self._prober.poll()
                 self._launcher.stop(order.grace_s, order.tasks)
@@ -146,7 +154,8 @@ class Agent:
             self._helpers.call(self._code.find_missing, lambda found, why: self._link.send(messages.CodeWanted(tuple(found or ()), why)))
 
     def _on_hello(self, hello: messages.Hello) -> None:
-        self._owner_grace_s = hello.owner_grace_s
+        self._owner_grace_s, self._term_grace_s = hello.owner_grace_s, hello.term_grace_s
+        self._link.escapes = hello.escapes
         if self._code is None:
             self._examine_host(hello)
             return
@@ -215,6 +224,7 @@ class Agent:
         """Send the facts, before any other frame of this host. The loop calls this function once `examined` is complete."""
         hello, checks, facts = examined.hello, examined.checks, examined.facts
         self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
+        self._has_gpus = bool(found.gpus)
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
         if hello.private_network:
             self._note("the tasks have a network of their own: nothing outside reaches them, and they reach nothing outside")
@@ -239,6 +249,23 @@ class Agent:
         elif not self._owner_lost:
             self._loop.after(silence_s - silent_s, lambda: self._await_owner(silence_s))
 
+    def _begin_sampling(self) -> None:
+        """Measure what the tasks use, from some time after the start on, which takes no import more."""
+        if self._sampler is not None:
+            self._sampler.begin()
+        elif not self._samples_soon:
+            self._samples_soon = True
+            self._loop.after(SAMPLED_AFTER_S, self._make_sampler)
+
+    def _make_sampler(self) -> None:
+        from .sampling.sampler import Sampler, Watched
+
+        def find_tasks() -> list[Watched]:
+            return [Watched(task.order.task, task.order.attempt, task.pid) for task in self._launcher.running]
+
+        self._sampler = Sampler(self._loop, self._link, self._helpers, find_tasks, has_gpus=self._has_gpus)
+        self._sampler.begin()
+
     def _close_listeners(self) -> None:
         while self._listeners:
             self._listeners.pop().close()
@@ -248,10 +275,10 @@ class Agent:
         self._launcher.poll()
         self._loop.after(POLL_S, self._poll)
 
-    def _lose_owner(self) -> None:
+    def _lose_owner(self, grace_s: float | None = None) -> None:
         self._owner_lost = True
         if not self._leaving:
-            self._leave(self._owner_grace_s)
+            self._leave(self._owner_grace_s if grace_s is None else grace_s)
 
     def _leave(self, grace_s: float) -> None:
         self._leaving = True

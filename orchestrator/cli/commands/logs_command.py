@@ -98,7 +98,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
         if not as_json:
             output.write(view.idle(now()))
         time.sleep(POLL_S)
-        is_alive = run.lock.is_alive()  # read before the files: an ended run writes no more
+        is_alive = run.is_alive()  # read before the files: an ended run writes no more
     output.write(view.finish())
     if view.folded_note:
         click.echo(f"orch: {view.folded_note}", err=True)
@@ -109,9 +109,9 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
 
 def _await_plan(run: RunDir) -> None:
     """Returns when the run has a plan, or has ended."""
-    if run.lock.is_alive() and run.read_plan() is None:
+    if run.is_alive() and run.read_plan() is None:
         click.echo(f"orch: {run.run_id} has {no_tasks_yet(run)}; waiting for them", err=True)
-        while run.lock.is_alive() and run.read_plan() is None:
+        while run.is_alive() and run.read_plan() is None:
             time.sleep(POLL_S)
 
 

@@ -182,7 +182,7 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
         run.lock.wait()
         return True
     deadline = time.monotonic() + timeout
-    while run.lock.is_alive():
+    while run.is_alive():
         if time.monotonic() >= deadline:
             return False
         time.sleep(POLL_S)
@@ -191,7 +191,7 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
 
 def _line(run: RunDir, cluster: Cluster | None = None) -> str:
     """`cluster`: its state, if the caller has read it."""
-    if run.lock.is_alive():
+    if run.is_alive():
         cluster = cluster or read_cluster(run)
         if cluster.awaits_plan:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "

@@ -8,6 +8,7 @@
       request/                      the commands of the backend
       events.jsonl                  the events (event_log.py)
       progress.json                 the state after the first of them, in a long run (run_progress.py)
+      samples/                      what tasks and hosts use: processors, memory, files (samples.py)
       marks                         times and sizes of the output (log_index.py)
       reserve                       32 KiB kept free, so that result.json can be written when the disk is full
       agents/HOST.log               messages of an agent; template-N.log: output of an import
@@ -16,6 +17,7 @@
       data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/data_service_server.py)
       controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
+      submission.json engine.json requests      of a run whose controller is a job of an engine (engine_files.py)
 
 Directories have mode 0700, files 0600: environments and logs hold secrets. A file that is read whole is written under another name, then
 renamed.
@@ -38,7 +40,7 @@ from worker.protocol.task_id import STACKS, file_of
 from worker.values.codec import ContractError, from_json, to_json
 
 from ...errors import OrchError
-from .run_files import open_own, read_file, write_all, write_whole
+from .run_files import open_file, open_own, read_file, write_all, write_whole
 from .run_lock import RunLock
 
 # Functions import the model: `orch up` makes the directory and starts its agent first, and imports the model meanwhile.
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from ...model.run.events import Event
     from ...model.spec import ClusterSpec
 
+RESERVE_BYTES = 32 * 1024
+"""Kept free, so that `result.json` can be written when the disk is full."""
 MOST_CHECKPOINTS = 10_000
 """The most files and directories that one search for checkpoints reads. The controller waits for the search."""
 
@@ -88,6 +92,15 @@ class RunDir:
     def is_gone(self) -> bool:
         """Whether the held directory was removed: all records are lost, and nothing more can be recorded."""
         return self._held is not None and self._held.is_gone
+
+    def take_up(self) -> None:
+        """Goes on in the directory of a run that another controller has left: the run has no verdict any more. Raises OSError."""
+        (self.path / "result.json").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, OrchError), open_file(self.path / "events.jsonl") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                self._torn = b"" if file.read() == b"\n" else b"\n"
+        write_whole(self.path / "reserve", bytes(RESERVE_BYTES))
 
     def record(self, event: Event) -> None:
         """Appends to `events.jsonl`. Raises OSError, for example if the disk is full."""
@@ -155,6 +168,22 @@ class RunDir:
         return offset + len(data)
 
     # --- everybody's side ----------------------------------------------------------------------
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether the controller is a job of an engine."""
+        return os.path.exists(self.path / "submission.json")
+
+    def is_alive(self) -> bool:
+        """Whether the run goes on, is being started, or waits for its engine: by its lock, or else by the last word of the engine."""
+        if self.lock.is_held():
+            return True
+        if not self.is_submitted:
+            return False
+        from ...model.run import submission
+        from .engine_files import read_heard
+
+        return submission.lives(read_heard(self.path), _verdict(self._read_own_result()))
 
     def log_path(self, task: str, attempt: int, stream: str) -> Path:
         return self.task_dir(task, attempt) / file_of(stream)
@@ -229,7 +258,22 @@ class RunDir:
             raise OrchError(f"the spec of {self.run_id} cannot be read: {error}") from None
 
     def read_result(self) -> dict[str, Any] | None:
-        """The contents of `result.json`; None while the run goes on, or if its controller died."""
+        """The contents of `result.json`; None while the run goes on, or if its controller died.
+
+        Of a run whose engine has ended its job without a verdict: what such a file would contain.
+        """
+        found = self._read_own_result()
+        if found is not None or not self.is_submitted:
+            return found
+        from ...model.run import submission
+        from .engine_files import read_heard, read_submission
+
+        submitted, heard = read_submission(self.path), read_heard(self.path)
+        if submitted is None or heard.word.state != "ended" or self.lock.is_held():
+            return None
+        return {"run": self.run_id, **dataclasses.asdict(submission.verdict_of(submitted, heard))}
+
+    def _read_own_result(self) -> dict[str, Any] | None:
         try:
             found = json.loads(read_file(self.path / "result.json"))
         except (OSError, ValueError, RecursionError, OrchError):
@@ -237,23 +281,26 @@ class RunDir:
         return found if isinstance(found, dict) else None
 
     def read_verdict(self) -> Verdict | None:
-        """The verdict in `result.json`; None while the run goes on, or if its controller died."""
-        found = self.read_result()
-        if found is None:
-            return None
-        from ...model.run.cluster import Verdict
-
-        known = {field.name for field in dataclasses.fields(Verdict)}
-        try:
-            return from_json(Verdict, {name: value for name, value in found.items() if name in known})
-        except ContractError:
-            return None
+        """The verdict in `read_result`."""
+        return _verdict(self.read_result())
 
     def read_events(self, *, milestones: bool = False) -> Iterator[Event]:
         """See `EventReader.new`."""
         from .event_log import EventReader
 
         return EventReader(self.path).new(milestones=milestones)
+
+
+def _verdict(result: dict[str, Any] | None) -> Verdict | None:
+    if result is None:
+        return None
+    from ...model.run.cluster import Verdict
+
+    known = {field.name for field in dataclasses.fields(Verdict)}
+    try:
+        return from_json(Verdict, {name: value for name, value in result.items() if name in known})
+    except ContractError:
+        return None
 
 
 def _changed_at(path: str) -> float:

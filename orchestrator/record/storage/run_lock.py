@@ -40,7 +40,7 @@ _UNREACHED = {
 
 
 class RunLock:
-    """The lock of a run, and the pipe. The methods from `is_alive` on are for other processes than the controller.
+    """The lock of a run, and the pipe. The methods from `is_held` on are for other processes than the controller.
 
     `place`: gives the directory of the run, which may be moved.
     """
@@ -58,11 +58,11 @@ class RunLock:
     def _pipe(self) -> Path:
         return self._place() / "control"
 
-    def acquire(self) -> None:
+    def acquire(self, patience_s: float = LOCK_S) -> None:
         """Holds the run until this process, and each process that inherits the descriptors, ends. Raises `OrchError` if the run is held."""
         try:
             self._open()
-            deadline = time.monotonic() + LOCK_S
+            deadline = time.monotonic() + patience_s
             while not _try_lock(self.fds[0], fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
                     self.close()
@@ -125,8 +125,8 @@ class RunLock:
                 self._pipe.unlink(missing_ok=True)
             self.close()
 
-    def is_alive(self) -> bool:
-        """Whether the run has a controller, or is being started."""
+    def is_held(self) -> bool:
+        """Whether a process holds the run, its controller or whoever starts it, as far as the kernel of this machine knows."""
         if self._read_held() is not None:
             return True
         with contextlib.suppress(OSError), _open_directory(self._place()) as fd:  # somebody may have removed or replaced the lock
@@ -175,7 +175,7 @@ class RunLock:
             finally:
                 os.close(fd)
         except OSError as error:
-            if not self.is_alive():
+            if not self.is_held():
                 return False
             why = _UNREACHED.get(error.errno or 0) or f"{self._pipe}: {error.strerror or error}"
             raise OrchError(f"{self._place().name}{self.describe_controller()} cannot be asked: {why}") from None

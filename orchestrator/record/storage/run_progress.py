@@ -83,9 +83,17 @@ class Progress:
         return None
 
 
+def resume(run: RunDir) -> Cluster | None:
+    """The state in which another controller left the run that this process holds, and goes on with. None: nothing had happened yet."""
+    with contextlib.suppress(OSError):
+        run.take_up()
+    cluster = Progress(run).read()
+    return cluster if cluster.run else None
+
+
 def read_cluster(run: RunDir) -> Cluster:
     """The state of a run after all recorded events."""
-    lives = run.lock.is_alive()  # read before the events: a controller writes its last event before it releases the lock
+    lives = run.is_alive()  # read before the events: a controller writes its last event before it releases the lock
     progress = Progress(run)
     cluster = progress.read()
     if not cluster.is_over and not lives:

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from worker.values.words import few
 
 from ...errors import OrchError, UsageError
-from .run_directory import RunDir
+from .run_directory import RESERVE_BYTES, RunDir
 from .run_files import write_whole
 
 if TYPE_CHECKING:  # see run_directory.py
     from ...model.planning.plan import Plan
-
-RESERVE_BYTES = 32 * 1024
-"""Kept free, so that `result.json` can be written when the disk is full."""
 
 
 def create_run(home: Path, run_id: str) -> RunDir:
@@ -87,7 +84,7 @@ def no_tasks_yet(run: RunDir) -> str:
 
 def plan_of(run: RunDir) -> Plan:
     """The plan of a run. Raises `UsageError` if the run has no plan yet, `OrchError` if the run ended without a plan."""
-    lives = run.lock.is_alive()  # read first: the run may get its plan, or end, at any moment
+    lives = run.is_alive()  # read first: the run may get its plan, or end, at any moment
     planned = run.read_plan()
     if planned is None and lives:
         raise UsageError(f"{run.run_id} has {no_tasks_yet(run)}")

@@ -119,7 +119,7 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
         message = next((at for at in reversed(range(len(trace))) if trace[at].startswith(cause.failure.type)), len(trace))
         lines += _indent([*_shorten(trace[:message], TRACEBACK_LINES), *_shorten(trace[message:], MESSAGE_LINES)])
     elif cause.code is not None:
-        stream, tail = _last_words(run, cause.task, cause.attempt)
+        stream, tail = last_words(run, cause.task, cause.attempt)
         lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing of its own"]
     log = run.log_path(cause.task, cause.attempt, stream).relative_to(run.path)
     return [*lines, f"  log: {directory / log}"]
@@ -164,7 +164,7 @@ def _shorten(lines: Sequence[str], most: int) -> list[str]:
     return [shorten_line(line, LINE_CHARACTERS) for line in lines]
 
 
-def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
+def last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
     """The last lines of a task's stderr, or else of its stdout, without TensorFlow's own messages (`noise`); and the stream's name."""
     for stream in reversed(STREAMS):
         path, splitter = run.log_path(task, attempt, stream), LineSplitter()

@@ -78,7 +78,7 @@ def _counts(cluster: Cluster) -> dict[str, int]:
 
 def state(run: RunDir) -> str:
     """See `RunSummary.state`."""
-    if run.lock.is_alive():
+    if run.is_alive():
         return "running"
     verdict = run.read_verdict()
     return verdict.outcome.value if verdict else "lost"

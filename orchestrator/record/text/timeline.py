@@ -64,6 +64,11 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
     return found
 
 
+def label(phase: str) -> str:
+    """The name of a phase for people."""
+    return _LABELS.get(phase, phase)
+
+
 def table(measured: dict[str, dict[str, float]]) -> str:
     """A row for each task, a column for each phase: seconds since the run, or a later attempt, began."""
     phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]

@@ -86,7 +86,7 @@ def test_requests_wait_for_a_controller_that_is_not_up_and_come_as_whole_lines(t
     assert not ask(run, "restart"), "there is no controller"
     run.lock.acquire()
     assert stat.S_IMODE((run.path / "control").stat().st_mode) == 0o600
-    assert run.lock.is_alive()
+    assert run.is_alive()
     assert run.lock.controller_pid() is None
     for number in range(3):
         assert ask(run, "signal", task="worker-0", number=number)

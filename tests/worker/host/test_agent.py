@@ -306,7 +306,7 @@ def test_an_agent_hears_signals_that_were_blocked_where_it_was_started(start_age
 
 @pytest.mark.parametrize("way", ["end of file", "both ends closed", "garbage", "version", "unknown order", "broken order", "SIGTERM"])
 def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess, tmp_path: Path, way: str) -> None:
-    agent.hello(owner_grace_s=2.0)
+    agent.hello(**{"term_grace_s" if way == "SIGTERM" else "owner_grace_s": 2.0})
     agent.start("trap 'echo tidied up; exit' TERM; : > gentle; while :; do sleep 0.05; done", IGNORING)
     wait_for_file(tmp_path / "ready")
     wait_for_file(tmp_path / "gentle")
@@ -324,8 +324,8 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
             {
                 "garbage": b"Welcome to this host!\n" * 100,
                 "version": version[:4] + bytes([messages.PROTOCOL + 1]) + version[5:],
-                "unknown order": HEADER.pack(MAGIC, messages.PROTOCOL, 63, 0, 2, 0) + b"{}",
-                "broken order": HEADER.pack(MAGIC, messages.PROTOCOL, version[5], 0, 2, 0) + b"{}",
+                "unknown order": HEADER.pack(MAGIC, messages.PROTOCOL, 63, 0, 2, 0) + b"{}\n",
+                "broken order": HEADER.pack(MAGIC, messages.PROTOCOL, version[5], 0, 2, 0) + b"{}\n",
             }[way]
         )
     assert agent.wait() == 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...protocol.messages import Gpu, ProgramEnded
+from ...protocol.messages import Gpu, GpuUse, ProgramEnded
 from ...values.fast_dataclass import dataclass
 from ..loop import Loop
 
@@ -66,6 +66,23 @@ def is_installed() -> bool:
 def command() -> list[str]:
     """The program that prints the GPUs of the host."""
     return ["/bin/sh", "-c", f"PATH=$PATH:{_WSL}\n{_SCRIPT}"]
+
+
+def use_command() -> list[str]:
+    """The program that prints what each GPU does now."""
+    query = "index,utilization.gpu,memory.used,power.draw,temperature.gpu"
+    return ["/bin/sh", "-c", f"PATH=$PATH:{_WSL}\nexec nvidia-smi --query-gpu={query} --format=csv,noheader,nounits"]
+
+
+def read_use(out: str) -> tuple[GpuUse, ...]:
+    """What each GPU did, from the output of `use_command`. A number that the driver does not know is 0."""
+    found = []
+    for line in out.splitlines():
+        index, *numbers = (word.strip() for word in line.split(","))
+        if index.isdigit() and len(numbers) == 4:
+            busy, memory, power, celsius = (float(word) if re.fullmatch(r"\d{1,9}(\.\d+)?", word) else 0.0 for word in numbers)
+            found.append(GpuUse(int(index), busy, int(memory) << 20, power, celsius))
+    return tuple(found)
 
 
 def request(loop: Loop, env: Mapping[str, str], on_answer: Callable[[Driver], None], *, anyway: bool = False) -> Question | None:

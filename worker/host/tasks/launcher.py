@@ -231,6 +231,11 @@ class Launcher:
         """The tasks that have not exited, all or those named."""
         return [task for task in self._tasks.values() if not task.exited and (names is None or task.order.task in names)]
 
+    @property
+    def running(self) -> list[StartedTask]:
+        """The tasks whose processes run."""
+        return self._running(None)
+
     def request_stacks(self, names: Collection[str]) -> None:
         """Have these tasks write their stacks."""
         for task in self._running(names):

@@ -1,0 +1,200 @@
+"""Numbers as shapes of SVG: columns of a heat strip, and lines that keep their spikes. Pure, without a chart library.
+
+A picture is `WIDE` units wide and stretches to the page; its texts stand beside it as HTML, so that they neither stretch nor shrink.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from worker.protocol.messages import Sampled, TaskUse
+from worker.values.fast_dataclass import dataclass
+
+from .run_story import Reported, Story, Stretch
+
+WIDE, TALL = 720, 60
+COLUMNS = 240
+"""The most columns of a heat strip, and about the most points of a line."""
+POINTS = 12_000
+"""About the most points of all lines of one chart: the more tasks, the fewer points each."""
+INPUT = 0.3
+"""A column in which a task waited for input for more than this share is shown as such."""
+STOPPED = frozenset("Tt")
+
+NAMES = {
+    "starts": "starts",
+    "stopped": "stopped (SIGSTOP)",
+    "input": "waits for input",
+    "idle": "hardly computes",
+    "some": "computes a little",
+    "much": "computes",
+    "most": "computes most",
+}
+"""What a cell of the strip means, from its class. Beside it: not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One row of the heat strip: for each class the outline of all its cells, and its share of the task's time."""
+
+    name: str
+    paths: Mapping[str, str]
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLine:
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over time with one scale."""
+
+    title: str
+    lines: tuple[DrawnLine, ...]
+    top: str
+    bottom: str
+    last: str = ""
+    """The newest value, in words."""
+    summary: str = ""
+    """The picture in words."""
+
+
+# --- the heat strip -----------------------------------------------------------------------------
+
+
+def strips(story: Story) -> list[Strip]:
+    """What each task did, in columns of equal time."""
+    count = max(20, min(COLUMNS, int(story.seconds / 2)))
+    width_s = story.seconds / count
+    used = _use_of_columns(story, count, width_s)
+    highest = max((cpu for columns in used.values() for cpu, _ in columns.values()), default=0.0)
+    found = []
+    for name, spans in story.tracks.items():
+        waits = _waits(story.reports.get(name, ()))
+        kinds = [
+            _kind(spans, waits, used.get(name, {}).get(column), story.begun + (column + 0.5) * width_s, highest) for column in range(count)
+        ]
+        alive = sum(map(bool, kinds))
+        paths = {kind: _cells([one == kind for one in kinds], count) for kind in NAMES if kind in kinds}
+        found.append(Strip(name, paths, {kind: kinds.count(kind) / alive for kind in paths}))
+    return found
+
+
+def _use_of_columns(story: Story, count: int, width_s: float) -> dict[str, dict[int, tuple[float, bool]]]:
+    """The mean CPU use of each task in each column, and whether it was stopped there."""
+    sums: dict[str, dict[int, list[float]]] = {}
+    stopped: set[tuple[str, int]] = set()
+    for sample in story.samples:
+        # A sample may be longer than a column.
+        first = max(0, int((sample.at - sample.seconds - story.begun) / width_s))
+        last = min(count - 1, int((sample.at - story.begun) / width_s))
+        for use in sample.tasks:
+            columns = sums.setdefault(use.task, {})
+            for column in range(first, last + 1):
+                columns.setdefault(column, []).append(use.cpu)
+                if use.state in STOPPED:
+                    stopped.add((use.task, column))
+    return {
+        task: {column: (sum(values) / len(values), (task, column) in stopped) for column, values in columns.items()}
+        for task, columns in sums.items()
+    }
+
+
+def _waits(reports: Iterable[Reported]) -> list[tuple[float, float]]:
+    return [(report.at, report.waiting) for report in reports if report.waiting is not None]
+
+
+def _kind(spans: Sequence[Stretch], waits: Sequence[tuple[float, float]], use: tuple[float, bool] | None, at: float, highest: float) -> str:
+    life = next((span.kind for span in spans if span.begun <= at < span.ended), "")
+    if not life:
+        return ""
+    if use is not None and use[1]:
+        return "stopped"
+    if life == "starts":
+        return "starts"
+    place = bisect.bisect_left(waits, (at, 0.0))
+    if place < len(waits) and waits[place][1] > INPUT:
+        return "input"
+    share = use[0] / highest if use is not None and highest else 0.5
+    return "idle" if share < 0.1 else "some" if share < 0.4 else "much" if share < 0.75 else "most"
+
+
+def _cells(is_on: Sequence[bool], count: int) -> str:
+    """The outline of the columns that are on, neighbours as one."""
+    parts, begun = [], None
+    for column, on in enumerate([*is_on, False]):
+        if on and begun is None:
+            begun = column
+        elif not on and begun is not None:
+            left, right = round(begun * WIDE / count, 1), round(column * WIDE / count, 1)
+            parts.append(f"M{left:g} 0H{right:g}V9H{left:g}z")
+            begun = None
+    return "".join(parts)
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most about `most` points: of each stretch the lowest and the highest, so that spikes stay."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(len(points) / max(1, most // 2))
+    found: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        found += sorted(ends)
+    return found
+
+
+def chart(
+    title: str,
+    values: Mapping[str, Sequence[tuple[float, float]]],
+    story: Story,
+    words: Callable[[float], str],
+    *,
+    top: float | None = None,
+    from_zero: bool = True,
+) -> Chart | None:
+    """A chart of these points (time, value) by name; None without points. `top`: the end of the scale; None: the highest value."""
+    finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in values.items()}
+    every = [value for points in finite.values() for _, value in points]
+    if not every:
+        return None
+    low, high = min(0.0, *every) if from_zero else min(every), max(every) if top is None else max(top, max(every))
+    most = max(24, min(COLUMNS * 2, POINTS // max(1, len(finite))))
+    lines = [DrawnLine(name, _path(thin(points, most), story, low, high)) for name, points in finite.items() if points]
+    last = [points[-1][1] for points in finite.values() if points]
+    ends = list(dict.fromkeys([words(min(last)), words(max(last))]))
+    newest = " to ".join(ends)
+    summary = f"{title}: lowest {words(min(every))}, highest {words(max(every))}, at the end {newest}"
+    return Chart(title, tuple(lines), words(high), words(low), newest, summary)
+
+
+def _path(points: Sequence[tuple[float, float]], story: Story, low: float, high: float) -> str:
+    span = (high - low) or 1.0
+    places = [((at - story.begun) / story.seconds * WIDE, TALL - (value - low) / span * (TALL - 2) - 1) for at, value in points]
+    if len(places) == 1:
+        places.append((min(WIDE, places[0][0] + 2), places[0][1]))
+    return "M" + "L".join(f"{x:.0f} {y:.1f}" for x, y in places)
+
+
+def numbers_of(samples: Iterable[Sampled], pick: Callable[[TaskUse], float]) -> dict[str, list[tuple[float, float]]]:
+    """One number of each task over time."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for sample in samples:
+        for use in sample.tasks:
+            found.setdefault(use.task, []).append((sample.at, pick(use)))
+    return found
+
+
+def reported_numbers(story: Story, name: str) -> dict[str, list[tuple[float, float]]]:
+    """One value of the tasks' reports over time."""
+    found = {task: [(one.at, one.values[name]) for one in reports if name in one.values] for task, reports in story.reports.items()}
+    return {task: points for task, points in found.items() if points}

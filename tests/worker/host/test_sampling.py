@@ -1,0 +1,220 @@
+"""What an agent measures of its tasks: the numbers are right from the first sample on, and cost little."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.controller_double import AgentProcess
+from worker.host.gpu import gpu_driver
+from worker.host.sampling import proc_files
+from worker.host.sampling.control_group import ControlGroup, GroupCounts
+from worker.host.sampling.sampler import Sampler, Watched
+from worker.protocol import messages
+from worker.protocol.messages import GpuUse, Sampled, TaskUse
+
+
+class Channel:
+    """Takes what a sampler sends; its loop calls nothing by itself."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sampled] = []
+        self.is_full = False
+        self.due: list[Callable[[], None]] = []
+
+    def send(self, sample: Sampled) -> None:
+        self.sent.append(sample)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.due.append(action)
+
+    def add(self, helper: object) -> None:
+        pass
+
+    def sample(self) -> Sampled:
+        """The next sample."""
+        self.due.pop()()
+        return self.sent[-1]
+
+
+def sampler_of(channel: Any, *pids: int) -> Sampler:
+    tasks = [Watched(f"worker-{number}", 1, pid) for number, pid in enumerate(pids)]
+    made = Sampler(channel, channel, channel, lambda: [task for task in tasks if Path(f"/proc/{task.pid}").exists()], has_gpus=False)
+    made.begin()
+    return made
+
+
+@pytest.fixture
+def burner() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that keeps one core busy."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        yield process
+        process.kill()
+
+
+def test_the_first_sample_of_a_process_has_what_it_used_since_its_start(burner: subprocess.Popen[bytes]) -> None:
+    """The machine may be busy: the process gets what it gets, and the kernel's count is the judge."""
+    channel = Channel()
+    sampler_of(channel, burner.pid)
+    time.sleep(1.0)
+    (first,) = channel.sample().tasks
+    for use in (first, channel.sample().tasks[0]):
+        assert use.memory > 1 << 20
+        assert use.threads == 1
+    assert first.cpu > 5.0
+    counts = proc_files.read_process(burner.pid)
+    assert counts is not None
+    used = 100 * counts.cpu_s / (proc_files.now() - counts.started_at)
+    assert first.cpu == pytest.approx(used, rel=0.5)
+
+
+def test_a_later_process_of_the_same_pid_begins_anew(tmp_path: Path) -> None:
+    """Written by hand, because the kernel gives the same pid again only after thousands of others."""
+    proc = tmp_path / "7"
+    (proc / "task/7").mkdir(parents=True)
+    (tmp_path / "stat").write_text("cpu  1 0 0 0 0 0 0 0 0 0\ncpu0 1\n")
+
+    def write(ticks: int, started: int) -> None:
+        fields = ["R", *["0"] * 8, "0", "0", str(ticks), "0", "0", "0", "0", "0", "3", "0", str(started), "0", "5"]
+        (proc / "stat").write_text(f"7 (a b) c) {' '.join(fields)}")
+
+    channel: Any = Channel()
+    hertz = os.sysconf("SC_CLK_TCK")
+    now = int(proc_files.now() * hertz)
+    write(1_000_000, now - 1_000_000)
+    made = Sampler(channel, channel, channel, lambda: [Watched("worker-0", 1, 7)], has_gpus=False, proc=str(tmp_path))
+    made.begin()
+    channel.sample()
+    assert (channel.sent[0].tasks[0].state, channel.sent[0].tasks[0].threads) == ("R", 3)
+    write(1_000_000, now - 1_000_000)
+    assert channel.sample().tasks[0].cpu == 0.0
+    write(0, now)
+    assert channel.sample().tasks[0].cpu == 0.0
+
+
+def test_the_children_of_the_main_thread_count_for_the_task() -> None:
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as process:
+        channel = Channel()
+        sampler_of(channel, process.pid)
+        while not proc_files.read_children(process.pid):
+            time.sleep(0.01)
+        time.sleep(0.5)
+        (use,) = channel.sample().tasks
+        os.killpg(process.pid, signal.SIGKILL)
+    assert use.cpu > 5.0
+    assert use.threads == 2
+
+
+def test_a_full_channel_gets_no_sample_and_the_next_one_is_about_all_the_time(burner: subprocess.Popen[bytes]) -> None:
+    channel = Channel()
+    sampler_of(channel, burner.pid)
+    channel.is_full = True
+    time.sleep(0.3)
+    channel.due.pop()()
+    assert channel.sent == []
+    channel.is_full = False
+    time.sleep(0.1)
+    assert channel.sample().seconds >= 0.4
+
+
+def test_it_stops_with_the_last_task_and_begins_again(burner: subprocess.Popen[bytes]) -> None:
+    channel = Channel()
+    made = sampler_of(channel, burner.pid)
+    channel.sample()
+    burner.kill()
+    burner.wait()
+    channel.due.pop()()
+    assert (len(channel.sent), channel.due) == (1, [])
+    made.begin()
+    assert len(channel.due) == 1
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_sampling_takes_less_than_a_hundredth_of_a_core(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By CPU time, which other processes do not change; with encoding, and without the slow count of shared pages."""
+    monkeypatch.setattr(proc_files, "read_own_memory", lambda *_: pytest.fail("read within the first minute"))
+    processes = [subprocess.Popen(["sleep", "1000"]) for _ in range(count)]
+    try:
+        channel = Channel()
+        sampler_of(channel, *(process.pid for process in processes))
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        for _ in range(50):
+            channel.sample()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert len(channel.sent[-1].tasks) == count
+    used_s = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 50
+    assert used_s < 0.01 * 2.0, f"{1000 * used_s:.2f} ms of CPU time for a sample every 2 s"
+
+
+def test_an_agent_samples_its_tasks(agent: AgentProcess) -> None:
+    agent.hello()
+    agent.start("while :; do :; done", "exec sleep 1000")
+    sample = agent.wait_for(Sampled, lambda sample: len(sample.tasks) == 2)
+    uses = {use.task: use for use in sample.tasks}
+    assert uses["worker-0"].cpu > uses["worker-1"].cpu
+    assert uses["worker-1"].state == "S"
+    assert sample.use.memory_total > sample.use.memory > 0
+    assert sample.use.cores >= 1
+    agent.order(messages.SignalTasks(("worker-1",), signal.SIGSTOP))
+    agent.wait_for(Sampled, lambda sample: any(use.state == "T" for use in sample.tasks))
+    agent.order(messages.StopTasks(("worker-0", "worker-1"), 0.0))
+    agent.order(messages.Bye())
+    agent.read_to_end()
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {
+                "proc": "0::/job\n",
+                "job/memory.current": "7\n",
+                "job/memory.max": "9\n",
+                "job/cpu.stat": "usage_usec 1\nthrottled_usec 2500000\n",
+            },
+            GroupCounts(7, 9, 2.5),
+        ),
+        ({"proc": "0::/outside\n", "memory.current": "7\n", "memory.max": "max\n"}, GroupCounts(7, 0, 0.0)),
+        (
+            {
+                "proc": "4:memory:/a\n1:cpu,cpuacct:/a\n",
+                "memory/a/memory.usage_in_bytes": "7\n",
+                "memory/a/memory.limit_in_bytes": "9223372036854771712\n",
+                "cpu,cpuacct/a/cpu.stat": "nr_periods 1\nthrottled_time 2500000000\n",
+            },
+            GroupCounts(7, 0, 2.5),
+        ),
+        ({"proc": "nonsense\n"}, GroupCounts()),
+    ],
+    ids=["version 2", "in a container", "version 1", "unknown"],
+)
+def test_it_reads_the_control_group(tmp_path: Path, files: dict[str, str], expected: GroupCounts) -> None:
+    for name, text in files.items():
+        path = tmp_path / "proc/cgroup" if name == "proc" else tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert ControlGroup(str(tmp_path / "proc"), str(tmp_path / "groups")).read() == expected
+
+
+def test_it_reads_what_the_gpus_do() -> None:
+    out = "0, 97, 12345, 310.52, 64\n1, [N/A], 0, [Not Supported], 30\nFailed to initialize NVML\n"
+    assert gpu_driver.read_use(out) == (GpuUse(0, 97.0, 12345 << 20, 310.52, 64.0), GpuUse(1, 0.0, 0, 0.0, 30.0))
+
+
+def test_a_process_that_is_gone_is_none() -> None:
+    assert proc_files.read_process(2**22 + 1) is None
+    assert TaskUse("worker-0", 1).cpu == 0.0
