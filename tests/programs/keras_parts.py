@@ -97,6 +97,41 @@ def whole_batches_of_workers_whose_data_ends_early() -> dict[str, Any]:
     return fitted(compiled(), data)
 
 
+def endless() -> dict[str, Any]:
+    """Data without an end: batches that are whole for certain, batches after a `map`, and a smaller last batch in each pass."""
+    whole = tf.data.Dataset.from_tensor_slices((ROWS[:40], SUMS[:40])).repeat().batch(BATCH).prefetch(1)
+    return {"whole": whole, "mapped": whole.map(lambda x, y: (x, y)), "smaller": batches(ROWS, SUMS, 40).repeat()}
+
+
+@case
+def data_without_an_end() -> dict[str, Any]:
+    found = {name: fitted(compiled(), data, steps_per_epoch=4) for name, data in endless().items()}
+    return {f"{name}_{key}": value for name, of_name in found.items() for key, value in of_name.items()}
+
+
+def messages_of_a_step() -> dict[str, int]:
+    """How many messages between the workers a step of `fit` has, for each sort of data without an end."""
+    from tensorflow.python.distribute import cross_device_utils
+
+    real, counted = cross_device_utils.CollectiveReplicaLauncher.all_reduce, []
+
+    def all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            counted.append(1)
+        return real(self, *args, **kwargs)
+
+    found = {}
+    for name, data in endless().items():
+        model = compiled()
+        model.optimizer.build(model.trainable_variables)
+        cross_device_utils.CollectiveReplicaLauncher.all_reduce = all_reduce
+        counted.clear()
+        model.fit(data, steps_per_epoch=2, verbose=0)
+        found[name] = len(counted)
+        cross_device_utils.CollectiveReplicaLauncher.all_reduce = real
+    return found
+
+
 # --- metrics and logs ------------------------------------------------------------------------------
 
 

@@ -45,6 +45,24 @@ def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int 
     return math.ceil(parts * workers / replicas)
 
 
+def rows_of_parts(distributed: Any, strategy: Any) -> int:
+    """The number of rows that each part has in every step, of data that never end; 0 if the data end, or if it is not certain."""
+    import tensorflow as tf
+    from tensorflow.python.data.experimental.ops import distribute
+
+    dataset: Any = getattr(distributed, "_original_dataset", None)
+    if dataset is None or int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
+        return 0
+    size, replicas = int(distribute.compute_batch_size(dataset)), int(strategy.num_replicas_in_sync)
+    batches = dataset
+    while any(part in type(batches).__name__ for part in _SAME_ROWS):
+        (batches,) = batches._inputs()
+    makes_them = type(batches).__name__ in ("_BatchDataset", "_ParallelBatchDataset")
+    is_full = makes_them and int(batches._inputs()[0].cardinality()) == tf.data.INFINITE_CARDINALITY
+    is_fixed = _static_size(dataset) == size
+    return size // replicas if size > 0 and size % replicas == 0 and (is_full or is_fixed) else 0
+
+
 def warn_of_uneven_parts(epochs: Any, replicas: int) -> None:
     """Say that Keras's own step differs from that of one process where the replicas get parts of different size. `epochs`: Keras's
     iterator over the epochs.
@@ -84,6 +102,8 @@ SAMPLED = 64
 """About how many rows of an array make its fingerprint."""
 _SAME_NUMBER = ("Map", "Prefetch", "Options", "Shuffle", "Cache")
 """Parts of the names of datasets that have as many elements as their input."""
+_SAME_ROWS = ("Prefetch", "Options", "Shuffle", "Cache", "Repeat")
+"""Parts of the names of datasets whose elements are those of their input. (A `map` may leave rows out.)"""
 
 
 def _elements(dataset: Any) -> int | None:

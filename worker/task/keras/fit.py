@@ -100,6 +100,7 @@ def mend(trainer: Any) -> None:
     replace(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build)
     replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
     replace(trainer.TFEpochIterator, "reset", _reset)
+    replace(trainer.TFEpochIterator, "_get_iterator", _iterator)
     replace(trainer.TensorFlowTrainer, "predict", data.predict_in_order)
 
 
@@ -177,10 +178,22 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
     if is_wanted(strategy):
         own = data.steps_of_epoch(self._num_batches, self._distributed_dataset, strategy)
-        told = [-1 if own is None else int(own), data.fingerprint(self._distributed_dataset)]
-        counts, fingerprints = strategy.gather(tf.constant([told], tf.int64), axis=0).numpy().T
+        rows = data.rows_of_parts(self._distributed_dataset, strategy)
+        told = [-1 if own is None else int(own), data.fingerprint(self._distributed_dataset), rows]
+        counts, fingerprints, parts = strategy.gather(tf.constant([told], tf.int64), axis=0).numpy().T
+        self._orch_is_even = bool(rows > 0 and (parts == rows).all())
         self._orch_num_batches = self._num_batches = int(counts.max()) if counts.min() >= 0 else None
         data.warn_of_other_data(fingerprints)
+
+
+def _iterator(real: Any, self: Any) -> Any:
+    """An iterator that says whether all parts of all batches have the same number of rows (see `steps`)."""
+    made = real(self)
+    if not getattr(self, "_orch_is_even", False):
+        return made
+    made = iter(made)
+    made._orch_is_even = True
+    return made
 
 
 def _reset(real: Any, self: Any) -> None:

@@ -24,6 +24,8 @@ from .rows import count, or_zeros
 
 _here = threading.local()
 """`part`: what the replica of this thread computes from; `rows`: the rows of all replicas, once they are counted; `is_counting`."""
+EVEN = -1
+"""In place of the rows of all replicas: every part of every batch has as many rows as the others, and has rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,9 @@ def mend(input_lib: Any, tensorflow_backend: Any, mean: Any, *optimizers: Any) -
 
 
 def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[Any, Any]:
-    """The outputs of a step of Keras from a replica's part, and the number of its rows. `total`: the rows of all replicas, if known."""
+    """The outputs of a step of Keras from a replica's part, and the number of its rows. `total`: the rows of all replicas, if known, or
+    `EVEN`.
+    """
     import tensorflow as tf
 
     rows = count(data)
@@ -63,18 +67,20 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[
     with tf.control_dependencies(tensors):
         ready = [tf.no_op()] if not tf.executing_eagerly() else []
     with tf.control_dependencies(ready):
-        has_rows = rows > 0
-        before = [(variable, variable.value()) for variable in _state(model)]
+        is_even = total is EVEN
+        has_rows = None if is_even else rows > 0
+        before = [] if is_even else [(variable, variable.value()) for variable in _state(model)]
         with (
             optimizer.part(has_rows),
             _part(Part(rows, _weight(model, step, rows, total), tuple(getattr(model._compile_loss, "metrics", ())))),
         ):
             losses = optimizer.counted_losses()
-            outputs = step(or_zeros(data, has_rows))
+            outputs = step(data if is_even else or_zeros(data, has_rows))
         if step == model.train_step and optimizer.counted_losses() == losses:
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
-        tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
-    return outputs, rows
+        if not is_even:
+            tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
+    return outputs, tf.constant(1, tf.int64) if is_even else rows
 
 
 def predict(model: Any, step: Callable[[Any], Any], data: Any) -> Any:
@@ -187,8 +193,10 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
         return None
     parts = tf.distribute.get_strategy().num_replicas_in_sync
     if _is_mean(model):
+        if total is EVEN:
+            return tf.constant(1.0)
         return tf.cast(rows * parts, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
-    if step == model.train_step:
+    if step == model.train_step and total is not EVEN:
         tf.cond(rows * parts == total, lambda: tf.constant(0), lambda: tf.numpy_function(_tell_of_parts, [], tf.int32, stateful=True))
     return None
 

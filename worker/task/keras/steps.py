@@ -37,6 +37,7 @@ def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable
     _leave_out_xla(self)
     metrics.adopt(self, strategy)
     one_step = _one_step(self, strategy, step)
+    even_step = _one_step(self, strategy, step, is_even=True)
 
     def of_next(iterator: Any) -> Any:
         with parts.counting() as counted:
@@ -44,15 +45,17 @@ def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable
         return one_step((data, _total(strategy, data) if counted() is None else counted()))
 
     next_step = _in_graph(self, of_next)
+    # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
+    next_even = _in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
 
     def steps(iterator: Any) -> Any:
         is_distributed = isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator))
         if not is_distributed:  # that of train_on_batch, which gives the same rows to all replicas
             return [one_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
-        logs = None
+        logs, of_iterator = None, next_even if getattr(iterator, "_orch_is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
-                logs = next_step(iterator)
+                logs = of_iterator(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
                     raise
@@ -62,15 +65,17 @@ def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable
     return steps
 
 
-def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A step of all replicas from a batch and its number of rows, or None: all parts count the same."""
+def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even: bool = False) -> Callable[[Any], Any]:
+    """A step of all replicas from a batch and its number of rows, or None: all parts count the same. `is_even`: no part is ever smaller
+    than the others, or empty.
+    """
 
     def one_step(batch: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
 
         def of_replica(data: Any) -> Any:
-            return packing.pack(*parts.run(model, step, data, total))
+            return packing.pack(*parts.run(model, step, data, parts.EVEN if is_even else total))
 
         return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
 
