@@ -131,9 +131,12 @@ def describe_serving(cluster: Cluster) -> str:
 
     While the tasks stop, those count that were running until then.
     """
+    # The first task that does anything else is the answer: this is asked at the end of each of many tasks.
+    if cluster.formed_at is None or not all(task.serves for task in cluster.tasks.values() if _may_serve(task)):
+        return ""
     members = [task for task in cluster.members if task.type not in DATA_SERVICE]
-    rest = [task for task in members if not task.has_ended or task.state is TaskState.STOPPED]
-    if cluster.formed_at is None or not rest or not all(task.serves for task in rest) or any(task.restart_at for task in members):
+    rest = [task for task in members if _may_serve(task)]
+    if not rest or any(task.restart_at for task in members):
         return ""
     names = [task.name for task in rest]
     stand, them = ("stands", "the task") if len(names) == 1 else ("stand", "them")
@@ -141,6 +144,11 @@ def describe_serving(cluster: Cluster) -> str:
     if any(task.type == "chief" for task in members):
         return f"{text} no task is left that gives {them} work"
     return f"{text} this run has no chief that gives {them} work: a script for parameter servers needs --ps 1 (or more)"
+
+
+def _may_serve(task: TaskStatus) -> bool:
+    is_running = not task.has_ended or task.state is TaskState.STOPPED
+    return is_running and not task.prepares and task.type not in DATA_SERVICE
 
 
 def gone(cluster: Cluster) -> list[TaskStatus]:
