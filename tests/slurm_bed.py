@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ import pytest
 from tests.bed import DAEMONS, NAMES, PATIENCE_S, Bed, BedHost, _wait_until
 
 CPUS = 4
+GPUS = 2
+"""Null devices stand in for them: Slurm counts them, hands them out, and tells the jobs which are theirs."""
 FIRST_PORT = 21000
 """slurmctld of the bed with number n listens on the port `FIRST_PORT` + n."""
 _NEEDED = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "nsenter": "util-linux"}
@@ -54,6 +57,7 @@ JobAcctGatherType=jobacct_gather/none
 SchedulerParameters=sched_min_interval=0,sched_interval=1,bf_interval=1,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+GresTypes=gpu
 SlurmdTimeout=15
 KillWait=4
 OverTimeLimit=0
@@ -89,18 +93,17 @@ class SlurmBed:
     # --- daemons -------------------------------------------------------------------------------
 
     def make(self) -> None:
-        munge = self.root / "munge"
-        munge.mkdir(mode=0o755, parents=True)
+        (self.root / "munge").mkdir(mode=0o755, parents=True)
         (self.root / "state").mkdir()
-        (munge / "munge.key").write_bytes(os.urandom(128))
-        (munge / "munge.key").chmod(0o400)
-        nodes = "\n".join(f"NodeName={name} NodeAddr={self.bed[name].address} CPUs={CPUS} RealMemory=4000 State=UNKNOWN" for name in NAMES)
+        nodes = "\n".join(
+            f"NodeName={name} NodeAddr={self.bed[name].address} CPUs={CPUS} RealMemory=4000 Gres=gpu:{GPUS} State=UNKNOWN" for name in NAMES
+        )
         port, address = FIRST_PORT + int(self.bed.mark.rpartition("-")[2]), f"{self.bed.network}.1"
         self.config.write_text(CONFIG.format(here=socket.gethostname(), address=address, port=port, root=self.root, nodes=nodes))
-        files = [f"--{name}={munge / value}" for name, value in (("socket", "munge.socket"), ("key-file", "munge.key"))]
-        files += [f"--{name}-file={munge / name}" for name in ("pid", "log", "seed")]
-        self._start("munged", [_which("munged") or "", "--foreground", "--force", *files])
-        _wait_until((munge / "munge.socket").exists, "munged")
+        for number in range(GPUS):
+            os.mknod(self.root / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        (self.root / "gres.conf").write_text(f"NodeName={','.join(NAMES)} Name=gpu File={self.root}/gpu[0-{GPUS - 1}]\n")
+        self._start_munged(self.root / "munge")
         self.start_controller()
         for name in NAMES:
             self.start_node(name)
@@ -115,9 +118,18 @@ class SlurmBed:
                 with suppress(psutil.Error):
                     process.kill()
 
+    def _start_munged(self, directory: Path) -> None:
+        (directory / "munge.key").write_bytes(os.urandom(128))
+        (directory / "munge.key").chmod(0o400)
+        files = [f"--{name}={directory / value}" for name, value in (("socket", "munge.socket"), ("key-file", "munge.key"))]
+        files += [f"--{name}-file={directory / name}" for name in ("pid", "log", "seed")]
+        self._start(f"munged {directory.name}", [_which("munged") or "", "--foreground", "--force", *files])
+        _wait_until((directory / "munge.socket").exists, "munged")
+
     def start_controller(self) -> None:
         self._start("slurmctld", [_which("slurmctld") or "", "-D"])
         _wait_until(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld")
+        DAEMONS.update(child.pid for child in psutil.Process(self._daemons["slurmctld"].pid).children())
 
     def stop_controller(self) -> None:
         self._stop("slurmctld")
@@ -141,6 +153,24 @@ class SlurmBed:
     def kill_slurmd(self, name: str) -> None:
         """SIGKILL to slurmd alone: what it has started goes on."""
         self._kill_daemon(name)
+
+    @contextmanager
+    def broken(self, trouble: str) -> Iterator[Path]:
+        """A Slurm that cannot be asked, and the configuration of one who asks: no ``slurmctld``, no ``munged``, or another ``key``."""
+        config = self.root / "other" / "slurm.conf"
+        config.parent.mkdir(exist_ok=True)
+        socket = config.parent / "munge.socket"
+        text = self.config.read_text() + "MessageTimeout=2\n"  # how long a program asks in vain
+        config.write_text(text if trouble == "slurmctld" else text.replace(f"{self.root}/munge/munge.socket", str(socket)))
+        shutil.copy(self.root / "gres.conf", config.parent)
+        if trouble == "slurmctld":
+            self.stop_controller()
+        elif trouble == "key":
+            self._start_munged(config.parent)
+        try:
+            yield config
+        finally:
+            self._stop("munged other")
 
     def _kill_daemon(self, name: str) -> None:
         self._daemons[name].kill()

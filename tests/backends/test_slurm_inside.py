@@ -56,6 +56,25 @@ def test_the_nodes_of_an_allocation_are_used_without_a_word_about_them(orch: Orc
     assert {path.name for path in run.path.glob("request/*")} == {f"agent-{name}.txt" for name in slurm.states()}
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("-N2 --gpus=3", ["0,1", "0,1", "0"]),
+        ("-N2 -n3 --gpus-per-task=1", ["0,1", "0,1", "0"]),
+        ("-N2 --gres=gpu:1", ["0", "0"]),
+        ("-N2 --exclusive -n2", ["0,1", "0,1"]),
+        ("-N2 -n2", [None, None]),
+    ],
+)
+def test_an_agent_has_the_gpus_that_the_job_has_on_its_node(
+    orch: Orch, slurm: SlurmBed, tmp_path: Path, asked: str, found: list[str | None]
+) -> None:
+    """Where nobody has asked for task slots, each GPU is one. A step without options would get none, one, or be refused."""
+    write_script(tmp_path, f"import json\n{VARIABLES}")
+    done = up(orch, nodes=asked)
+    assert [variables.get("CUDA_VISIBLE_DEVICES") for variables in told(tmp_path).values()] == found, done
+
+
 def test_each_task_slot_gets_a_worker(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     write_script(tmp_path, f"import json\n{VARIABLES}")
     done = up(orch, nodes="-N3 -n5")
@@ -69,6 +88,14 @@ def test_more_tasks_than_slots_are_refused(orch: Orch, slurm: SlurmBed, tmp_path
     assert not (tmp_path / ".orch/latest").exists()
 
 
+def test_an_allocation_of_several_kinds_of_nodes_is_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    done = start(orch, nodes="-N1 : -N1").wait(check=2)
+    assert re.search(r"Slurm's job \d+ is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use: ask for one kind", done.err), (
+        done
+    )
+
+
 def test_backend_local_still_means_this_machine(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     write_script(tmp_path, f"import json\n{VARIABLES}")
     done = up(orch, "--backend", "local", nodes="-N2")
@@ -78,23 +105,29 @@ def test_backend_local_still_means_this_machine(orch: Orch, slurm: SlurmBed, tmp
 
 def test_a_plan_inside_an_allocation_names_its_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     write_script(tmp_path, "")
-    by = ("salloc", "--quiet", "-N2")
-    done = orch.start("plan", "script.py", "--json", by=by).wait(check=0)
+    by = ("salloc", "--quiet", "-N3")
+    done = orch.start("plan", "script.py", "--json", "--nodes", "2", by=by).wait(check=0)
     assert [task["host"] for task in json.loads(done.out)["tasks"]] == ["hostA", "hostB"]
+
+
+def test_more_nodes_than_the_allocation_has_are_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    done = up(orch, "--nodes", "3", nodes="-N2", check=2)
+    assert re.search(r"Slurm's job \d+ has 2 nodes, and nodes is 3 \(leave nodes out, or ask", done.err), done
 
 
 def test_a_batch_script_of_the_users_own(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     """Its options for steps and its --export=NONE are for srun, and not for the tasks."""
     write_script(tmp_path, f"import json\n{VARIABLES}")
     (tmp_path / "job.sh").write_text(
-        f"#!/bin/sh\nexport PYTHONPATH='{os.environ['PYTHONPATH']}' SLURM_CONF='{slurm.config}' OWN=1 CUDA_VISIBLE_DEVICES=2\n"
+        f"#!/bin/sh\nexport PYTHONPATH='{os.environ['PYTHONPATH']}' SLURM_CONF='{slurm.config}' OWN=1\n"
         f"export ORCH_TEST_ID={os.environ['ORCH_TEST_ID']}\nexec {sys.executable} -m orchestrator up script.py\n"
     )
-    options = ("--wait", "-N2", "--ntasks-per-node=2", "--mem-per-cpu=100", "--export=NONE", f"--chdir={tmp_path}", "-o", "job.out")
+    options = ("-N2", "--ntasks-per-node=2", "--mem-per-cpu=100", "--export=NONE", f"--chdir={tmp_path}", "-o", "job.out")
     slurm.run("sbatch", *options, str(tmp_path / "job.sh"))
+    slurm.wait_idle()
     tasks = told(tmp_path)
     assert [variables["node"] for variables in tasks.values()] == ["hostA", "hostA", "hostB", "hostB"], (tmp_path / "job.out").read_text()
-    assert {variables["CUDA_VISIBLE_DEVICES"] for variables in tasks.values()} == {"2"}
     assert "cluster of 4" in (tmp_path / "job.out").read_text() or "succeeded" in (tmp_path / "job.out").read_text()
 
 
@@ -115,6 +148,31 @@ def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed,
         LiveRun(tmp_path, home).event("task_up", task="worker-1")
     (tmp_path / "done").write_text("")
     assert process.wait(60) == 0
+
+
+def test_two_jobs_share_their_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    """Each has its own GPU of each node, and its own ports."""
+    told = "print(os.environ['CUDA_VISIBLE_DEVICES'], server.getsockname()[1], flush=True)"
+    write_script(tmp_path, f"server = listen()\n{told}\nwait_for('done')\n")
+    both = [start(orch, "-q", "--run-dir", home, nodes="-N2 -n2 --gres=gpu:1") for home in "ab"]
+    runs = [LiveRun(tmp_path, home) for home in "ab"]
+    for live in runs:
+        live.event("task_up", task="worker-1")
+    (tmp_path / "done").write_text("")
+    for running in both:
+        running.wait(check=0)
+    gpus, ports = zip(*(live.log("worker-0").split() for live in runs), strict=True)
+    assert {*gpus} == {b"0", b"1"}
+    assert len({*ports}) == 2
+
+
+def test_a_run_ends_before_the_time_of_its_allocation_is_over(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    """The tasks have the time to save."""
+    write_script(tmp_path, "ready()\nsignal.signal(signal.SIGTERM, lambda *_: (tell(f'{TASK}.saved'), os._exit(42)))\nsleep()")
+    done = up(orch, "--set", "backend.save_before_s=55", nodes="-N2 -t1", check=124)
+    assert "the time of its allocation is nearly over" in done.err, done
+    assert (tmp_path / "worker-0.saved").exists()
+    assert (tmp_path / "worker-1.saved").exists()
 
 
 def test_nothing_survives_a_controller_that_is_killed(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
@@ -168,8 +226,24 @@ def test_an_allocation_that_has_ended_is_said_to_have(orch: Orch, slurm: SlurmBe
     write_script(tmp_path, "")
     env = {"SLURM_JOB_ID": "4000000", "SLURM_JOB_NODELIST": "hostA", "SLURM_TASKS_PER_NODE": "1"}
     done = orch("up", "script.py", env=env, check=125)
-    assert "host hostA cannot be reached: Unable to create step" in done.err or "Invalid job id" in done.err, done
-    assert "the allocation has ended: make a new one" in done.err, done
+    assert "Invalid job id specified; the allocation has ended: make a new one" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("slurmctld", "Unable to contact slurm controller (connect failure); is slurmctld up? scontrol ping tells"),
+        ("munged", "Munge encode failed: Failed to access"),
+        ("key", "slurmctld does not believe this machine, whose munge key or clock may differ"),
+    ],
+)
+def test_a_slurm_that_cannot_be_asked_is_one_message(orch: Orch, slurm: SlurmBed, tmp_path: Path, trouble: str, told: str) -> None:
+    write_script(tmp_path, "")
+    with slurm.broken(trouble) as config:
+        done = orch("up", "script.py", env={"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "hostA", "SLURM_CONF": str(config)}, check=125)
+    assert done.err.startswith("Error: cannot ask Slurm for its job 7: "), done
+    assert told in done.err, done
+    assert len(done.err.splitlines()) == 1, done
 
 
 def test_no_programs_of_slurm_is_one_message(orch: Orch, tmp_path: Path) -> None:

@@ -175,6 +175,11 @@ def test_the_words_of_a_job_that_is_not_over(word: Word | str, state: str | None
             "its batch step failed before orch could say why; see controller.log in its run directory",
             None,
         ),
+        (
+            line("FAILED", "JobLaunchFailure", nodes="n3"),
+            f"n3 could not start it, most often because the node cannot write controller.log: {queue.UNSEEN}",
+            None,
+        ),
         (line("COMPLETED"), "Slurm calls it COMPLETED", None),
     ],
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from orchestrator.backends import StartFailure
 from orchestrator.backends.slurm import allocation
+from orchestrator.backends.slurm.allocation import JobDetails, parse_details
 from orchestrator.backends.slurm.complaints import complaint_of, explain_step
 from orchestrator.backends.slurm.node_list import MOST, expand, expand_counts
 from orchestrator.backends.slurm.step_command import step_command
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.spec.sections.backend_sections import SlurmSettings, count_gpus
+from orchestrator.model.spec.sections.backend_sections import NodeSpec, SlurmSettings, count_gpus
 
 
 @pytest.mark.parametrize(
@@ -49,58 +52,94 @@ def test_what_is_no_list_of_counts(text: str) -> None:
 
 
 THREE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[9-11]", "SLURM_TASKS_PER_NODE": "1(x3)"}
+NOTHING = JobDetails()
 
 
 @pytest.mark.parametrize(
-    ("variables", "slots"),
+    ("variables", "gpus", "slots"),
     [
-        ({}, (None, None, None)),  # salloc -N3 says nothing of tasks
-        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "3,1(x2)"}, (3, 1, 1)),
-        ({"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3)"}, (2, 2, 2)),
-        ({"SLURM_NPROCS": "3"}, (1, 1, 1)),
-        ({"SLURM_GPUS_PER_NODE": "4"}, (4, 4, 4)),
-        ({"SLURM_GPUS_PER_NODE": "h200:2,a100:1"}, (3, 3, 3)),
-        ({"SLURM_GPUS": "6"}, (2, 2, 2)),
-        ({"SLURM_GPUS": "7"}, (None, None, None)),  # nobody says which node has three
-        ({"SLURM_JOB_GPUS": "0,1"}, (2, 2, 2)),
-        ({"SLURM_JOB_GPUS": "0,1", "SLURM_NTASKS": "3"}, (1, 1, 1)),
+        ({}, {}, (None, None, None)),  # salloc -N3 says nothing of tasks
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "3,1(x2)"}, {}, (3, 1, 1)),
+        ({"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3)"}, {}, (2, 2, 2)),
+        ({"SLURM_NPROCS": "3"}, {}, (1, 1, 1)),
+        ({}, {"n9": 4, "n10": 4, "n11": 4}, (4, 4, 4)),
+        ({}, {"n9": 2, "n10": 1}, (2, 1, None)),
+        ({"SLURM_NTASKS": "3"}, {"n9": 4, "n10": 4, "n11": 4}, (1, 1, 1)),  # each task has four
     ],
 )
-def test_the_slots_of_an_allocation(variables: dict[str, str], slots: tuple[int | None, ...]) -> None:
-    found = allocation.read({**THREE, **variables})
-    assert dict(found.slots) == dict(zip(("n9", "n10", "n11"), slots, strict=True))
+def test_the_slots_of_an_allocation(variables: dict[str, str], gpus: dict[str, int], slots: tuple[int | None, ...]) -> None:
+    found = allocation.read({**THREE, **variables}, JobDetails(gpus=gpus))
+    assert [(node.name, node.slots) for node in found.nodes] == [*zip(("n9", "n10", "n11"), slots, strict=True)]
 
 
-def test_the_rest_of_an_allocation() -> None:
-    assert (allocation.read(THREE).until, allocation.read(THREE).restarts) == (None, 0)
-    found = allocation.read({**THREE, "SLURM_JOB_END_TIME": "1790000000", "SLURM_RESTART_COUNT": "2"})
-    assert (found.job, found.until, found.restarts) == ("7", 1790000000.0, 2)
+SHOWN = """\
+   StartTime=2026-11-24T14:58:40 EndTime={end} Deadline=N/A
+   NodeList=n[9-11]
+   JOB_GRES=gpu:a100:5
+     Nodes=n[9-10] CPU_IDs=0-3 Mem=0 GRES=gpu:a100:2(IDX:0,3)
+     Nodes=n11 CPU_IDs=0 Mem=4000 GRES=license:3,gpu:a100:1(IDX:0),gpu:v100:1(IDX:1)
+   {tres}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tres", "steps_share"),
+    [
+        ("TresPerNode=gres:gpu:2", True),
+        ("TresPerNode=gres/gpu:a100:2", True),  # since 23.11
+        ("TresPerJob=gres:gpu:5", False),
+        ("TresPerTask=cpu=1,gres/gpu=1", False),
+        ("TresPerNode=gres:license:3", False),
+        ("", False),  # --exclusive: the job has all that its nodes have
+    ],
+)
+def test_the_details_of_a_job(tres: str, steps_share: bool) -> None:
+    found = parse_details(SHOWN.format(end="2026-11-24T16:58:40", tres=tres))
+    assert found.gpus == {"n9": 2, "n10": 2, "n11": 2}
+    assert found.steps_share is steps_share
+    assert found.end == time.mktime((2026, 11, 24, 16, 58, 40, 0, 0, -1))
+    nodes = allocation.read(THREE, found).nodes
+    assert [node.gpus for node in nodes] == ([None] * 3 if steps_share else [2, 2, 2])
+
+
+@pytest.mark.parametrize("text", [SHOWN.format(end="Unknown", tres=""), "", "JobId=7 EndTime=NONE"])
+def test_a_job_without_a_limit(text: str) -> None:
+    assert parse_details(text).end is None
 
 
 def test_an_allocation_in_words() -> None:
     def words(**variables: str) -> str:
-        return allocation.read({**THREE, **variables}).describe()
+        return allocation.read({**THREE, **variables}, NOTHING).describe()
 
     assert words() == "the allocation of Slurm's job 7 is used: 3 nodes (n9, n10, n11)"
     assert words(SLURM_NTASKS="6", SLURM_TASKS_PER_NODE="2(x3)").endswith("3 nodes (n9, n10, n11) with 2 slots each")
     assert words(SLURM_NTASKS="4", SLURM_TASKS_PER_NODE="2,1(x2)").endswith("3 nodes (n9, n10, n11) with 4 slots")
 
 
-def test_a_heterogeneous_job_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"job 7 is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use: ask for one kind"):
-        allocation.read({**THREE, "SLURM_HET_SIZE": "2"})
-
-
 def test_variables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(OrchError, match="has 2 numbers for 3 nodes"):
-        allocation.read({**THREE, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"})
+        allocation.read({**THREE, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}, NOTHING)
 
 
 def test_an_orch_that_srun_starts_several_times_is_refused() -> None:
     with pytest.raises(UsageError, match="srun has started orch 3 times"):
-        allocation.refuse_steps({**THREE, "SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"})
-    allocation.refuse_steps({**THREE, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})  # srun --pty bash
-    allocation.refuse_steps({**THREE, "SLURM_PROCID": "0"})  # a batch script
+        allocation.refuse({**THREE, "SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"})
+    allocation.refuse({**THREE, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})  # srun --pty bash
+    allocation.refuse({**THREE, "SLURM_PROCID": "0"})  # a batch script
+
+
+@pytest.mark.parametrize(
+    ("keys", "slots"),
+    [
+        ({}, {"n1": None, "n2": None, "n10": 4}),
+        ({"nodes": 2}, {"n1": None, "n2": None}),  # fewer than the job has
+        ({"ntasks_per_node": 2}, {"n1": 2, "n2": 2, "n10": 4}),  # where the job says nothing
+        ({"ntasks": 2}, {"n1": 1, "n2": 1}),
+    ],
+)
+def test_the_nodes_of_an_allocation_that_are_used(keys: dict[str, int], slots: dict[str, int | None]) -> None:
+    nodes = (NodeSpec("n1"), NodeSpec("n2"), NodeSpec("n10", 4))
+    assert SlurmSettings("slurm", job="7", allocation=nodes, **keys).named_slots == slots  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -136,16 +175,16 @@ def test_a_step_gets_no_option_that_was_meant_for_another() -> None:
         "SLURM_NTASKS": "6",
         "SRUN_CPUS_PER_TASK": "4",
     }
-    command = step_command("7", "n10", "/venv/bin/python", (), {**variables, "SLURM_JOB_NODELIST": "n[9-11]"})
+    command = step_command("7", NodeSpec("n10", gpus=2), "/venv/bin/python", (), {**variables, "SLURM_JOB_NODELIST": "n[9-11]"})
     before, after = command[: command.index("srun")], command[command.index("srun") :]
     assert before == (
         *("env", "-u", "SLURM_EXPORT_ENV", "-u", "SLURM_JOB_NODELIST", "-u", "SLURM_NTASKS"),
         *("-u", "SRUN_CPUS_PER_TASK"),
     )
     assert after[:4] == ("srun", "--jobid=7", "-w", "n10")
-    assert {"--overlap", "--mem=0", "--export=ALL", "--no-kill", "SLURM_JOB_NODELIST=n[9-11]"} <= {*after}
+    assert {"--overlap", "--mem=0", "--export=ALL", "--no-kill", "--gpus=2", "SLURM_JOB_NODELIST=n[9-11]"} <= {*after}
     assert after[-4:-2] == ("/venv/bin/python", "-I")
-    assert "module load cuda" in step_command("7", "n10", "python3", ("module load cuda",), {})[-1]
+    assert "module load cuda" in step_command("7", NodeSpec("n10"), "python3", ("module load cuda",), {})[-1]
 
 
 @pytest.mark.parametrize(

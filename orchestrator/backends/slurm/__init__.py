@@ -16,7 +16,7 @@ from typing import Any
 from worker.machine.clock import now
 
 from ...errors import OrchError, Problem
-from ...model.spec import ClusterSpec, SlurmSettings
+from ...model.spec import ClusterSpec, NodeSpec, SlurmSettings
 from .. import (
     Backend,
     Cleanup,
@@ -34,9 +34,10 @@ from .. import (
 )
 from ..engines import controller_argv
 from . import allocation
+from .allocation import JobDetails
 from .batch_script import NAME, OUTPUT, BatchScript
 from .complaints import explain_step
-from .engine import SlurmEngine, find_end
+from .engine import SlurmEngine, find_details
 from .step_command import step_command
 
 REACHING = Reaching(at_once=32, tries=4, first_wait_s=1.0)
@@ -49,7 +50,7 @@ class Slurm:
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
-        if _settings(spec).allocation and shutil.which("srun") is None:
+        if _settings(spec).allocation and not _has_programs():
             message = "Slurm's programs are not on PATH here: there is no srun"
             return (Problem("backend.type", message, "load Slurm's module, or run on a login node; --backend local uses this machine"),)
         return ()
@@ -58,25 +59,23 @@ class Slurm:
         """In an allocation, its nodes. Else the batch script, and stand-ins for the nodes."""
         settings = _settings(run.spec)
         if settings.allocation:
-            return Request(run, _hosts(run.spec, settings.job, settings.named_slots), reaching=REACHING)
+            return Request(run, _hosts(run.spec, settings.job, settings.nodes_to_use), reaching=REACHING)
         command = controller_argv(run.directory)
         script = BatchScript(run.spec.name, os.path.join(run.directory, OUTPUT), command, settings)
-        return Request(run, _hosts(run.spec, "JOB", settings.named_slots), {NAME: script.text()}, REACHING)
+        return Request(run, _hosts(run.spec, "JOB", settings.nodes_to_use), {NAME: script.text()}, REACHING)
 
     @asynccontextmanager
     async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
         """The nodes of the allocation in which this process runs: after a requeue, others than before."""
         spec = request.run.spec
-        settings = _settings(spec)
-        if settings.allocation:
-            yield request.hosts
-            return
-        if not os.environ.get("SLURM_JOB_ID"):
+        settings, job = _settings(spec), os.environ.get("SLURM_JOB_ID", "")
+        if not (settings.job or job):
             raise OrchError("this process is in no allocation of Slurm: its job file is request/job.sbatch, for sbatch")
-        found = allocation.read(os.environ)
-        end = found.until or await asyncio.to_thread(find_end, found.job)
+        details = await asyncio.to_thread(find_details, settings.job or job)
+        hosts = request.hosts if settings.allocation else _hosts(spec, job, allocation.read(os.environ, details).nodes)
+        end = details.end
         until = None if end is None else end - min(settings.save_before_s, (end - now()) / 2)
-        yield tuple(replace(host, until=until) for host in _hosts(spec, found.job, found.slots))
+        yield tuple(replace(host, until=until) for host in hosts)
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
         return None if _settings(spec).allocation else SlurmEngine()
@@ -97,10 +96,15 @@ def make() -> Backend:
 
 def inside(env: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
     """The keys of `backend:` for the allocation in which a program with these variables runs, and a line for the user."""
-    allocation.refuse_steps(env)
-    found = allocation.read(env)
-    nodes = {name: {} if slots is None else {"slots": slots} for name, slots in found.slots.items()}
+    allocation.refuse(env)
+    details = find_details(env["SLURM_JOB_ID"]) if _has_programs() else JobDetails()  # else `Slurm.problems` says so
+    found = allocation.read(env, details)
+    nodes = {node.name: {key: value for key in ("slots", "gpus") if (value := getattr(node, key)) is not None} for node in found.nodes}
     return {"job": found.job, "allocation": nodes}, found.describe()
+
+
+def _has_programs() -> bool:
+    return shutil.which("srun") is not None
 
 
 def _settings(spec: ClusterSpec) -> SlurmSettings:
@@ -108,21 +112,21 @@ def _settings(spec: ClusterSpec) -> SlurmSettings:
     return spec.backend
 
 
-def _hosts(spec: ClusterSpec, job: str, slots: Mapping[str, int | None]) -> tuple[Host, ...]:
+def _hosts(spec: ClusterSpec, job: str, nodes: Sequence[NodeSpec]) -> tuple[Host, ...]:
     settings, python = _settings(spec), interpreters.find(spec, is_here=False, has_ours=True)
     return tuple(
         Host(
-            name,
+            node.name,
             "",
             sees_run_dir=False,  # a node that sees it says so; but what one machine writes there, NFS shows another one late
-            slots=count,
+            slots=node.slots,
             lost_after_s=settings.lost_after_s,
             is_here=False,
             workdir=Workdir("shared"),
             python=python,
             transport=Transport(
-                step_command(job, name, python, settings.setup, os.environ), brings_worker=True, forwards_lines=True, limit_s=START_S
+                step_command(job, node, python, settings.setup, os.environ), brings_worker=True, forwards_lines=True, limit_s=START_S
             ),
         )
-        for name, count in slots.items()
+        for node in nodes
     )

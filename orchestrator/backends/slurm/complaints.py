@@ -6,15 +6,20 @@ import re
 
 from .. import Diagnosis, StartFailure
 
-_SAID = re.compile(r"^(?:srun|sbatch|squeue|scancel|scontrol|salloc): (?:error: |fatal: )?(?P<text>.*)$")
+_SAID = re.compile(
+    r"^(?:(?:srun|sbatch|squeue|scancel|scontrol|salloc): (?:error: |fatal: )?|slurm_\w+ error: |allocation failure: )(?P<text>.*)$"
+)
 _NOTICES = re.compile(r"cluster configuration lacks support|launch/slurm|Step created|step creation|temporarily disabled|Force Terminated")
+_OTHER_KEY = "slurmctld does not believe this machine, whose munge key or clock may differ from slurmctld's: munge -n | unmunge tells"
 REMEDIES = (
     ("Unable to contact slurm controller", "is slurmctld up? scontrol ping tells"),
     ("Connection refused", "is slurmctld up? scontrol ping tells"),
     ("Unable to connect to", "is slurmctld up? scontrol ping tells"),
+    ("Socket timed out", "slurmctld is busy, or hangs: scontrol ping tells"),
     ("Munge encode failed", "is munged up on this machine? munge -n tells"),
-    ("Protocol authentication error", "the munge key or the clock of this machine differs from slurmctld's: munge -n | unmunge tells"),
-    ("Invalid authentication credential", "the munge key or the clock of this machine differs from slurmctld's: munge -n | unmunge tells"),
+    ("Zero Bytes were transmitted or received", _OTHER_KEY),
+    ("Protocol authentication error", _OTHER_KEY),
+    ("Invalid authentication credential", _OTHER_KEY),
     ("Invalid job id", "the allocation has ended: make a new one"),
     ("Job/step already completing or completed", "the allocation has ended: make a new one"),
     ("Access/permission denied", "the job belongs to another user"),
@@ -23,6 +28,8 @@ REMEDIES = (
     ("Invalid partition name", "sinfo -s names the partitions"),
     ("Invalid account", "sacctmgr show associations user=$USER names yours"),
     ("Invalid qos", "sacctmgr show qos names them"),
+    ("Invalid feature specification", "sinfo -o '%P %D %f' names the features"),
+    ("generic resource (gres)", "sinfo -o '%P %D %G' shows what the partitions have"),
     ("configuration is not available", "sinfo -o '%P %D %c %m %G' shows what the partitions have"),
     ("Could not find executable", "Slurm cannot run that program on the node"),
 )

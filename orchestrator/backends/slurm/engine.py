@@ -12,14 +12,18 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import OrchError, UsageError
 from ...model import slots
 from ...model.run.submission import Submission, Word
+from ...model.spec import BackendSpec, SlurmSettings
 from .. import Request, RunFacts, slots_of
+from .allocation import JobDetails, parse_details
 from .batch_script import NAME, sbatch_argv
 from .programs import run_program, try_program
-from .queue import FORMAT, parse_queue, parse_time, words_of
+from .queue import FORMAT, parse_queue, words_of
 
 _MEMORY = ("tmpfs", "ramfs")
 """Kinds of file systems that no other machine sees."""
+REFUSES = "Slurm refuses the job"
 _UNKNOWN = "Invalid job id"
+_NOTHING_FITS = "Requested node configuration is not available"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class SlurmEngine:
     def submit(self, request: Request) -> Submission:
         _refuse(request)
         file = str(Path(request.run.directory, "request", NAME))
-        run_program(sbatch_argv(file, ["--test-only"]), "Slurm refuses the job")
+        _try_out(file, request.run.spec.backend)
         job = run_program(sbatch_argv(file), "cannot submit to Slurm").strip().partition(";")[0]
         if not job.isdecimal():
             raise OrchError(f"sbatch has named no job: {job!r}")
@@ -52,13 +56,33 @@ class SlurmEngine:
         return
 
 
-def find_end(job: str) -> float | None:
-    """When the time of a job is over, in seconds since 1970; None: it has no limit, or Slurm cannot tell now."""
+def find_details(job: str) -> JobDetails:
+    """What Slurm says of a job and of its nodes. Raises `OrchError` if Slurm cannot be asked, or knows no such job."""
+    out = run_program(("scontrol", "--local", "show", "job", "--details", job), f"cannot ask Slurm for its job {job}")
     try:
-        out, _ = try_program(("squeue", "-h", "-j", job, "-o", "%e"), "cannot ask Slurm")
-    except OrchError:
-        return None
-    return parse_time(out)
+        return parse_details(out)
+    except ValueError as error:
+        raise OrchError(f"the words of scontrol about Slurm's job {job} cannot be read: {error}") from None
+
+
+def _try_out(file: str, settings: BackendSpec) -> None:
+    """Let Slurm examine a script without queueing a job. Raises `OrchError`."""
+    argv = sbatch_argv(file, ["--test-only"])
+    _, complaint = try_program(argv, REFUSES)
+    if not complaint:
+        return
+    # Of a request that no nodes fit now, Slurm says the same as of one that none will ever fit.
+    if _NOTHING_FITS in complaint and _has_absent_nodes(settings):
+        return
+    run_program(argv, REFUSES)
+
+
+def _has_absent_nodes(settings: BackendSpec) -> bool:
+    """Whether nodes that could be used are away for a time: drained, down, reserved."""
+    assert isinstance(settings, SlurmSettings)
+    partition = ("--partition", settings.partition) if settings.partition else ()
+    states = run_program(("sinfo", "--noheader", *partition, "--format", "%T"), "cannot ask Slurm for its nodes").split()
+    return not all(state.rstrip("*~#$@^!%-") in ("idle", "allocated", "mixed", "completing") for state in states)
 
 
 def _refuse(request: Request) -> None:
@@ -75,7 +99,7 @@ def _refuse(request: Request) -> None:
         if (kind := _kind_of(path)) in _MEMORY:
             raise UsageError(
                 f"the {what} {path} is in the memory of this machine ({kind}), which no node sees; use a directory that all machines "
-                "share, such as your home: --run-dir DIR, or ORCH_HOME"
+                "share, such as your home: --run-dir DIR, or ORCH_HOME; findmnt -T DIR names the file system of a directory"
             )
 
 

@@ -12,8 +12,16 @@ ANSWER_S = 60.0
 """How long one of Slurm's programs may take. A slurmctld that is busy answers late."""
 _MISTAKES = (
     *("Invalid partition", "Invalid account", "Invalid qos", "Invalid feature", "Invalid generic resource", "Invalid --", "invalid option"),
-    *("unrecognized option", "Invalid numeric value", "Invalid time limit", "Invalid node count", "Requested node configuration"),
-    *("more processors requested than permitted", "Requested time limit", "Node count specification", "Memory required", "not available"),
+    *(
+        "unrecognized option",
+        "Invalid numeric value",
+        "Invalid time limit",
+        "Invalid node",
+        "Requested node configuration",
+        "not available",
+    ),
+    *("more processors requested than permitted", "Requested time limit", "Node count specification", "Memory required"),
+    *("reservation is invalid", "This does not look like a batch script"),
 )
 """Signs of a request that Slurm will never accept."""
 

@@ -28,6 +28,10 @@ REASONS = {
 }
 """Slurm's word for why a job waits, with what it means. Other words are shown as they are."""
 
+UNSEEN = "use a run directory on a disk that login nodes and compute nodes share, such as your home (--run-dir DIR, or ORCH_HOME)"
+_NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal:53")
+"""Slurm's ways to say that a batch step could not begin, as when its output file cannot be opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
@@ -74,6 +78,11 @@ class QueuedJob:
                 return "a node died" + (f" ({self.nodes})" if self.nodes else ""), None
             case "OUT_OF_MEMORY":
                 return "a node had no memory left for the job (mem)", None
+            case "FAILED" if self.reason.startswith(_NO_OUTPUT):
+                return (
+                    f"{self.nodes or 'its node'} could not start it, most often because the node cannot write controller.log: {UNSEEN}",
+                    None,
+                )
             case "FAILED":
                 return f"its batch step failed before orch could say why; see controller.log in its run directory{self._of_slurm()}", None
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...model.spec import NodeSpec
 from .. import remote_worker
 
 OPTIONS = ("-N1", "-n1", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--no-kill", "--kill-on-bad-exit=0", "--export=ALL")
@@ -26,11 +27,12 @@ OF_THE_STEP = (
 """What Slurm says of the step of an agent. To a task these variables would say that it is alone: each of them would train for itself."""
 
 
-def step_command(job: str, node: str, python: str, setup: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+def step_command(job: str, node: NodeSpec, python: str, setup: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     """`env`: the variables of the process that runs the command, whose options for steps must not reach this one."""
+    gpus = () if node.gpus is None else (f"--gpus={node.gpus}",)
     unset = [name for name in sorted(env) if name.startswith(("SLURM_", "SRUN_")) and name not in KEPT]
     program = ("bash", "-c", remote_worker.shell_command(python, setup)) if setup else remote_worker.argv(python)
     own = (word for name in unset for word in ("-u", name))
     theirs = (word for name in OF_THE_STEP for word in ("-u", name))
     facts = (f"{name}={env[name]}" for name in OF_THE_JOB if name in env)
-    return ("env", *own, "srun", f"--jobid={job}", "-w", node, *OPTIONS, "env", *theirs, *facts, *program)
+    return ("env", *own, "srun", f"--jobid={job}", "-w", node.name, *OPTIONS, *gpus, "env", *theirs, *facts, *program)

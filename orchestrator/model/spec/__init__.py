@@ -3,6 +3,7 @@
 from .sections.backend_sections import BACKENDS as BACKENDS
 from .sections.backend_sections import BackendSpec as BackendSpec
 from .sections.backend_sections import LocalSettings as LocalSettings
+from .sections.backend_sections import NodeSpec as NodeSpec
 from .sections.backend_sections import SlurmSettings as SlurmSettings
 from .sections.backend_sections import SshSettings as SshSettings
 from .sections.gpu_wish import GpuWish as GpuWish

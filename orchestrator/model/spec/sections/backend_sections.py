@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from worker.settings.declare import setting
 from worker.values.fast_dataclass import dataclass
+from worker.values.words import count_of
 
 from ..derive import make, struct_of
 from ..kinds import ANY_TEXT, Listing, Mapping_, OneOf, Struct, Text
@@ -139,6 +141,19 @@ def _option_complaint(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node of an allocation of Slurm's."""
+
+    SHORTHAND = "slots"
+
+    name: str
+    slots: int | None = setting(None, "The number of tasks that the node takes.", example="2", words="unknown", least=1, most=MAX_SLOTS)
+    gpus: int | None = setting(
+        None, "The GPUs for which orch asks on the node.", example="2", words="those that the job has there", least=1, most=MAX_SLOTS
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmSettings(BackendSpec):
     """The nodes that Slurm lends: those of the allocation in which orch was started, or of a job that orch submits."""
 
@@ -186,24 +201,31 @@ class SlurmSettings(BackendSpec):
         most=1_000_000,
     )
     job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
-    allocation: tuple[HostSpec, ...] = setting(
-        (), "The nodes of that allocation; orch sets this.", kind=Hosts(HostSpec), example="[n1:2, n2:2]", words="none"
-    )
+    allocation: tuple[NodeSpec, ...] = setting((), "The nodes of that allocation; orch sets this.", example="{n1: 2, n2: 2}", words="none")
+
+    @property
+    def nodes_to_use(self) -> tuple[NodeSpec, ...]:
+        """The nodes of the allocation, or those that are asked for. What an allocation leaves open, the other keys decide."""
+        if not self.allocation:
+            return tuple(NodeSpec(f"node-{number}", slots) for number, slots in enumerate(self._slots(self._node_count())))
+        used = self.allocation[: min(self.nodes or MAX_SLOTS, self.ntasks or MAX_SLOTS)]
+        return tuple(replace(node, slots=node.slots or slots) for node, slots in zip(used, self._slots(len(used)), strict=True))
 
     @property
     def named_slots(self) -> Mapping[str, int | None]:
-        if self.allocation:
-            return {host.name: host.slots for host in self.allocation}
-        return {f"node-{number}": slots for number, slots in enumerate(self._slots())}
+        return {node.name: node.slots for node in self.nodes_to_use}
 
     @property
     def requeues(self) -> bool:
-        return self.requeue == "always"
+        return self.requeue == "always" and not self.allocation
 
-    def _slots(self) -> tuple[int | None, ...]:
-        """The slots of each node that is asked for; None: the options do not say how many tasks a node takes."""
+    def _node_count(self) -> int:
         per_node = self.ntasks_per_node
-        nodes = self.nodes or (-(-self.ntasks // per_node) if self.ntasks and per_node else 1)
+        return self.nodes or (-(-self.ntasks // per_node) if self.ntasks and per_node else 1)
+
+    def _slots(self, nodes: int) -> tuple[int | None, ...]:
+        """The slots of each node; None: the options do not say how many tasks a node takes."""
+        per_node = self.ntasks_per_node
         if per_node is None and self.ntasks is not None:
             return tuple(self.ntasks // nodes + (place < self.ntasks % nodes) for place in range(nodes))
         return (per_node or count_gpus(self.gpus_per_node, self.gres) or None,) * nodes
@@ -213,6 +235,9 @@ class SlurmSettings(BackendSpec):
             return "job and allocation describe an allocation together, and orch sets both", "leave them out"
         if self.ntasks is not None and self.nodes is not None and self.ntasks < self.nodes:
             return f"ntasks: {self.ntasks} is less than nodes: {self.nodes}", "ask for fewer nodes"
+        if self.allocation and self.nodes is not None and self.nodes > len(self.allocation):
+            has = f"Slurm's job {self.job} has {count_of(len(self.allocation), 'node')}, and nodes is {self.nodes}"
+            return has, "leave nodes out, or ask for a larger allocation"
         return None
 
 
