@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from .api import find as find
     from .api import launch as launch
     from .errors import OrchError as OrchError
     from .errors import SpecError as SpecError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "launch": "api",
+    **dict.fromkeys(("find", "launch"), "api"),
     **dict.fromkeys(("OrchError", "SpecError", "UsageError"), "errors"),
     **dict.fromkeys(("Line", "Result", "Run", "RunFailed", "Task"), "handle"),
     "Cause": "model.run.cluster",

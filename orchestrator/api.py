@@ -1,4 +1,4 @@
-"""`orchestrator.launch`: starts a run from a Python program."""
+"""`orchestrator.launch` starts a run from a Python program, and `orchestrator.find` finds one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import engine_jobs
 from .backends import imagine
 from .backends.allocations import use_allocation
 from .errors import Problem, SpecError, UsageError
@@ -20,7 +21,7 @@ from .model.spec.findings import nearest
 from .model.spec.parse import parse, to_document
 from .model.spec.tree import refusal
 from .sources import as_seen_from, read_file, tasks_directory, with_program
-from .starting import create, start_controller
+from .starting import create, request_for, start_controller, submit
 
 FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options()}
 """The options of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""
@@ -81,7 +82,17 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     _check_script(spec)
     run = create(Path(os.path.abspath(home)), spec)
+    if submit(run, request_for(run, spec)) is not None:
+        return Run(engine_jobs.attach(run))
     return Run(run, start_controller(run, tied=True, env=env))
+
+
+def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> Run:
+    """The handle of a run that any program has started: its id, or the beginning of it; None: the latest.
+
+    `home`: as for `launch`. Raises `UsageError` if there is no such run.
+    """
+    return Run(engine_jobs.find(Path(os.path.abspath(home or os.environ.get("ORCH_HOME") or ".orch")), run))
 
 
 def _check_script(spec: ClusterSpec) -> None:

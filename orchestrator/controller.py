@@ -82,12 +82,13 @@ def run(
     owner: int | None = None,
     started: StartedAgent | None = None,
     former: Cluster | None = None,
+    is_submitted: bool = False,
 ) -> Ended:
     """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
     Can be called in any thread that runs no event loop. `handles_signals`: the signals that this process gets end the run; for a process
     that only runs this run. `owner`: the parent of this process, with which the run ends. `started`: the agent of the only host, if it was
-    started already. `former`: the state in which another controller left the run.
+    started already. `former`: the state in which another controller left the run. `is_submitted`: this is the job of an engine.
     """
     supervisor = Supervisor(load(request.run.spec), request, rundir, viewer, started, former)
     started_at = now()
@@ -95,9 +96,8 @@ def run(
     try:
         rundir.hold()
         rundir.lock.sign()
-        verdict = asyncio.run(_supervise(supervisor, rundir, handles_signals, owner))
-        if not supervisor.cluster.tasks and verdict.outcome in (Outcome.BROKEN, Outcome.FAILED) and verdict.cause is not None:
-            error = (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what)
+        verdict = asyncio.run(_supervise(supervisor, rundir, handles_signals, owner, is_submitted))
+        error = refusal(supervisor.cluster, verdict)
     except Exception as reason:
         error = _in_words(rundir, reason)
         outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
@@ -109,6 +109,13 @@ def run(
         _write_verdict(rundir, verdict, supervisor.cluster)
     rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
     return Ended(rundir, supervisor.cluster, verdict, error)
+
+
+def refusal(cluster: Cluster, verdict: Verdict) -> OrchError | None:
+    """The error of a run that ended before it had tasks; None: the run has a report of its end."""
+    if cluster.tasks or verdict.cause is None or verdict.outcome not in (Outcome.BROKEN, Outcome.FAILED):
+        return None
+    return (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what)
 
 
 def _keep_imports(rundir: RunDir, request: Request, cluster: Cluster, viewer: Messages) -> None:
@@ -123,8 +130,8 @@ def _keep_imports(rundir: RunDir, request: Request, cluster: Cluster, viewer: Me
             viewer.on_event(cluster, cluster, RunNoted(text, now()))
 
 
-async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None) -> Verdict:
-    handle_requests(rundir, supervisor, is_resumed=supervisor.is_resumed)
+async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None, has_file: bool) -> Verdict:
+    handle_requests(rundir, supervisor, has_file=has_file)
     asyncio.get_running_loop().call_later(START_S, _find_report)
     if owner is not None:
         asyncio.get_running_loop().call_soon(end_with_parent, owner, supervisor.stop)
@@ -192,7 +199,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
                 raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
             former = resume(rundir)
         request = request_for(rundir, rundir.read_spec())
-        ended = run(rundir, request, Messages(), handles_signals=True, owner=given.owner, former=former)
+        viewer, is_submitted = Messages(), given.submitted
+        ended = run(rundir, request, viewer, handles_signals=True, owner=given.owner, former=former, is_submitted=is_submitted)
         if ended.error is not None:
             raise ended.error
         for line in ended.report():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import subprocess
 import threading
 import time
@@ -28,7 +29,7 @@ from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
 from .record.text import stack_report
 from .record.text.report import report
-from .requests import ask, ask_restart, ask_running
+from .requests import ask_restart, ask_running, ask_stop
 
 STOPPED = "stopped by the program that launched it"
 POLL_S = 0.02
@@ -120,10 +121,12 @@ class Result:
 class Run:
     """A run that `launch` has started. All methods can be called from any thread, and beside a running event loop.
 
-    At the end of a ``with`` block a run that still goes on is stopped. A run always ends with the program that launched it.
+    At the end of a ``with`` block a run that still goes on is stopped. A run ends with the program that launched it, unless its controller
+    is a job of an engine.
     """
 
-    def __init__(self, run: RunDir, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, run: RunDir, process: subprocess.Popen[bytes] | None = None) -> None:
+        """`process`: the controller, if this program has started it."""
         self._run, self._process = run, process
         with contextlib.suppress(OSError):  # the directory cannot be held: a move is not followed
             run.hold()
@@ -147,7 +150,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self._run.is_alive() if self._process is None else self._process.poll() is None
 
     def wait(self, timeout: float | None = None) -> Result:
         """Wait until the run has ended and no process of it is left. Returns the result.
@@ -155,7 +158,13 @@ class Run:
         Raises `TimeoutError` after `timeout` seconds; the run goes on.
         """
         try:
-            self._process.wait(timeout)
+            if self._process is not None:
+                self._process.wait(timeout)
+            deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+            while self.is_running:
+                if time.monotonic() >= deadline:
+                    raise subprocess.TimeoutExpired("", timeout or 0.0)
+                time.sleep(self._run.look_s(POLL_S))
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self.run_id} is still running after {timeout:g} s") from None
         return self._result()
@@ -163,7 +172,7 @@ class Run:
     async def finished(self) -> Result:
         """`wait`, for a program with an event loop. If the caller is cancelled, such as by `asyncio.wait_for`, the run goes on."""
         while self.is_running:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(self._run.look_s(POLL_S))
         return self._result()
 
     def stop(self, now: bool = False) -> Result:
@@ -173,8 +182,8 @@ class Run:
         """
         is_asked = False
         with contextlib.suppress(OrchError):
-            is_asked = ask(self._run, "stop", reason=STOPPED, now=now)
-        if not is_asked:  # the run is over, or the file system has no named pipes
+            is_asked = ask_stop(self._run, STOPPED, now=now)
+        if not is_asked and self._process is not None:  # the run is over, or the file system has no named pipes
             self._process.terminate()
         return self.wait()
 
@@ -245,7 +254,7 @@ class Run:
             looked_s = time.monotonic() - began
             for key in grown:
                 yield from ((key, data) for data in followers[key].read_present())
-            time.sleep(0 if is_over else max(POLL_S, REST * looked_s))
+            time.sleep(0 if is_over else max(self._run.look_s(POLL_S), REST * looked_s))
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
         """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr."""

@@ -44,7 +44,31 @@ MOST_NOTES = 10
 
 def ask(rundir: RunDir, what: str, **more: object) -> bool:
     """Send a request to the controller of a run. Returns False if there is none. Raises `OrchError` if it cannot be reached from here."""
-    return rundir.lock.send(json.dumps({"ask": what, **more}).encode() + b"\n")  # shorter than PIPE_BUF: the line is written as a whole
+    line = json.dumps({"ask": what, **more}).encode() + b"\n"  # shorter than PIPE_BUF: the line is written as a whole
+    if not rundir.is_submitted:
+        return rundir.lock.send(line)
+    with contextlib.suppress(OrchError):  # the pipe of another machine
+        if rundir.lock.send(line):
+            return True
+    if not rundir.is_alive():
+        return False
+    from . import engine_jobs
+
+    engine_jobs.deliver(rundir, line)
+    return True
+
+
+def ask_stop(rundir: RunDir, reason: str, *, code: int = TERMINATED, now: bool = False) -> bool:
+    """End a run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). A run that waits for its engine is withdrawn.
+
+    Returns False if the run is over. Raises `OrchError` as `ask` does.
+    """
+    if rundir.is_submitted:
+        from . import engine_jobs
+
+        if engine_jobs.withdraw(rundir, reason, code):
+            return True
+    return ask(rundir, "stop", reason=reason, now=now, code=code)
 
 
 def ask_running(rundir: RunDir, what: str, **more: object) -> None:
@@ -65,18 +89,18 @@ def ask_restart(rundir: RunDir) -> int:
     return cluster.attempt
 
 
-def handle_requests(rundir: RunDir, supervisor: Supervisor, *, is_resumed: bool = False) -> None:
+def handle_requests(rundir: RunDir, supervisor: Supervisor, *, has_file: bool = False) -> None:
     """Act on the requests to the run that this process holds, in the loop that runs now, as long as this loop runs.
 
-    `is_resumed`: requests in the file are for the former controller.
+    `has_file`: requests come in the file, too; those in the file of a run that is resumed were for the former controller.
     """
     import asyncio  # here: a command that only asks need not wait for this import
 
     fd = rundir.lock.requests
     if fd is not None:
         asyncio.get_running_loop().add_reader(fd, Requests(fd, supervisor).read)
-    if rundir.is_submitted:
-        _read_file(Follower(rundir.path / "requests", tail=0 if is_resumed else None), Requests(-1, supervisor))
+    if has_file:
+        _read_file(Follower(rundir.path / "requests", tail=0 if supervisor.is_resumed else None), Requests(-1, supervisor))
 
 
 def _read_file(file: Follower, requests: Requests) -> None:

@@ -1,4 +1,4 @@
-"""The start of a run: makes its directory, and starts its controller as a process of its own."""
+"""The start of a run: makes its directory, and starts its controller as a process of its own, or as the job of an engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .backends import Request, RunFacts, load, load_checked
 from .errors import OrchError
@@ -19,6 +20,9 @@ from .record.storage.run_directory import RunDir
 from .record.storage.run_files import private_opener
 from .record.storage.run_store import cannot_keep, create_run, discard
 from .signals import hold_signals
+
+if TYPE_CHECKING:  # most runs have no engine
+    from .model.run.submission import Submission
 
 PROGRAM = Path(__file__).with_name("controller.py")
 
@@ -43,6 +47,32 @@ def create(home: Path, spec: ClusterSpec) -> RunDir:
         discard(run)
         raise (error if isinstance(error, OrchError) else cannot_keep(run.path, error)) from None
     return run
+
+
+def submit(run: RunDir, request: Request) -> Submission | None:
+    """Give a run that `create` has made to the engine of its place, whose job will be the controller. `request`: see `request_for`.
+
+    None: its place has no engine, and this process still holds the run. Raises `OrchError`; then there is no run.
+    """
+    engine = load(request.run.spec).engine(request.run.spec)
+    if engine is None:
+        return None
+    try:
+        submitted = engine.submit(request)
+    except OrchError:
+        discard(run)
+        raise
+    from .record.storage.engine_files import keep_submission
+
+    try:
+        run.make_latest()
+        keep_submission(run.path, submitted)
+    except OSError as error:
+        engine.withdraw(request.run, submitted.job)
+        discard(run)
+        raise cannot_keep(run.path, error) from None
+    run.lock.release()  # the controller waits for this
+    return submitted
 
 
 def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -192,11 +192,12 @@ def _of_clusters() -> set[int]:
         return found
     from orchestrator.testing.pool import runs_of
     from orchestrator.testing.session import Session
+    from tests.live import controller_of
 
     session = Session.current()
     for kept in runs_of(session) if session is not None else ():
         with suppress(psutil.NoSuchProcess):
-            controller = psutil.Process(kept.handle._process.pid)
+            controller = psutil.Process(controller_of(kept.handle))
             found.update(process.pid for process in (controller, *controller.children()))
         for connection in kept.residents.values():
             with suppress(psutil.NoSuchProcess):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from orchestrator.handle import Run
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.run import events, lifecycle
@@ -170,6 +171,12 @@ class LiveRun:
 
     def log(self, task: str, stream: str = "stdout") -> bytes:
         return (self.path / "attempt-1" / task / f"{stream}.log").read_bytes()
+
+
+def controller_of(run: Run) -> int:
+    """The process of the controller of a run that this process has launched."""
+    assert run._process is not None
+    return run._process.pid
 
 
 def kill(*processes: psutil.Process) -> None:

@@ -24,7 +24,7 @@ from orchestrator.api import FLAGS, read_spec
 from orchestrator.cli.script_command import OPTIONS
 from orchestrator.handle import Line
 from tests.conftest import Orch
-from tests.live import PATIENCE_S, PRELUDE, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready
+from tests.live import PATIENCE_S, PRELUDE, controller_of, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready
 
 QUICK: dict[str, Any] = {"preload": [], "grace": 20}
 """Each task is a fresh interpreter: nothing here is about imports."""
@@ -55,7 +55,7 @@ def waiting(program: Callable[[str], str]) -> Iterator[Run]:
 
 
 def processes_of(run: Run) -> list[psutil.Process]:
-    return [process for pid in [run._process.pid] for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
+    return [process for pid in [controller_of(run)] for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
 
 
 @pytest.mark.parametrize("name", orchestrator.__all__)
@@ -405,8 +405,8 @@ def test_a_run_ends_with_the_program_that_launched_it(program: Callable[[str], s
 
 
 def test_the_terminals_ctrl_c_reaches_the_caller_alone(waiting: Run, tmp_path: Path) -> None:
-    assert os.getpgid(waiting._process.pid) != os.getpgid(0)
-    assert os.getsid(waiting._process.pid) == waiting._process.pid
+    assert os.getpgid(controller_of(waiting)) != os.getpgid(0)
+    assert os.getsid(controller_of(waiting)) == controller_of(waiting)
     (tmp_path / "go").touch()
 
 
@@ -422,6 +422,6 @@ def test_a_handle_that_is_dropped_does_not_end_its_run(program: Callable[[str], 
 
 def test_a_run_is_seen_and_ended_from_the_command_line(waiting: Run, orch: Orch) -> None:
     shown = json.loads(orch("ps", "--json", check=0).out)
-    assert (shown["run"], shown["state"], shown["controller_pid"]) == (waiting.run_id, "running", waiting._process.pid)
+    assert (shown["run"], shown["state"], shown["controller_pid"]) == (waiting.run_id, "running", controller_of(waiting))
     orch("down", waiting.run_id, check=0)
     assert waiting.wait().exit_code == 143

@@ -5,26 +5,31 @@ from __future__ import annotations
 import contextlib
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker.host.warm.warm_socket import EarlyRequest
 from worker.protocol.task_id import PREPARE
 
 from .. import import_asyncio
+from ..backends import Request
 from ..backends.connection.agent_process import start_ahead
 from ..errors import OrchError, UsageError
 from ..model.slots import behind_the_chief, task_ids
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
+from ..record.storage.run_directory import RunDir
 from ..record.storage.run_store import discard
 from ..signals import hold_signals
-from ..starting import create, request_for
+from ..starting import create, request_for, submit
 from .options import ViewOptions, only_tasks
+
+if TYPE_CHECKING:
+    from .viewers import JsonLines, Terminal
 
 
 def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, as_json: bool, early: EarlyRequest | None = None) -> int:
     """Runs `spec` once. Returns the exit code. `early`: a request to the warm process."""
-    tasks = [str(task) for task in task_ids(spec.counts)]
-    only = only_tasks(shown.only, tasks)
+    only = only_tasks(shown.only, [str(task) for task in task_ids(spec.counts)])
     # Before there is a controller or a second thread, which would get the signals.
     blocked = hold_signals()
     try:
@@ -33,29 +38,22 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
         with contextlib.suppress(KeyboardInterrupt):  # a Ctrl-C that was held back; the error says more
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         raise
+    request = request_for(run, spec)
+    if (submitted := submit(run, request)) is not None:
+        from . import submitted_run
+
+        show = None if detached else _viewer(run, request, shown, only, as_json=as_json)
+        return submitted_run.start(run, submitted, show, as_json=as_json)
     if detached:
         from . import detached_run  # imported only where it is needed: imports take time
 
         return detached_run.start(run, quiet=shown.quiet, as_json=as_json)
-    request = request_for(run, spec)
     started = start_ahead(request.hosts, run.agent_log, early)  # after `create`: a spec that is refused starts nothing
     import_asyncio()
     from .. import controller
-    from ..record.output.log_view import LogView, wants_color
-    from .viewers import JsonLines, Terminal
 
-    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(request.hosts)] if spec.prepare.run else []
-    view = LogView(
-        [*tasks, *prepares],
-        color=wants_color(shown.color),
-        timestamps=shown.timestamps,
-        fold=not shown.everything,
-        shorten=not shown.everything,
-        only=only,
-        behind=behind_the_chief(spec.counts, named(spec.strategy)),
-    )
     try:
-        show = JsonLines(run) if as_json else Terminal(run, view, quiet=shown.quiet, verbose=shown.verbose)
+        show = _viewer(run, request, shown, only, as_json=as_json)
     except OrchError:
         discard(run)
         raise
@@ -66,3 +64,24 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
     if ended.error is not None:
         raise ended.error
     return ended.verdict.exit_code
+
+
+def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
+    """What shows an attached run. Raises `OrchError`."""
+    from ..record.output.log_view import LogView, wants_color
+    from .viewers import JsonLines, Terminal
+
+    if as_json:
+        return JsonLines(run)
+    spec = request.run.spec
+    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(request.hosts)] if spec.prepare.run else []
+    view = LogView(
+        [*map(str, task_ids(spec.counts)), *prepares],
+        color=wants_color(shown.color),
+        timestamps=shown.timestamps,
+        fold=not shown.everything,
+        shorten=not shown.everything,
+        only=only,
+        behind=behind_the_chief(spec.counts, named(spec.strategy)),
+    )
+    return Terminal(run, view, quiet=shown.quiet, verbose=shown.verbose)

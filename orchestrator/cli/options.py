@@ -81,7 +81,7 @@ def run_argument(command: F) -> F:
 
     @functools.wraps(command)
     def find(*, run: str | None, home: Path, **given: Any) -> Any:
-        from ..record.storage.run_store import find_run  # not for a help text
+        from ..engine_jobs import find as find_run  # not for a help text
 
         return command(run=find_run(home, run), **given)
 

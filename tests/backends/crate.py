@@ -7,12 +7,16 @@ The engine is the directory of this file, in which a test writes and reads:
     queue       as long as this file is there, the hosts are waited for, and its text says why
     refusal     there will be no hosts, and its text says why
     lent        the crates that are lent, in place of those that were asked for
+    until       the allocation ends so many seconds after it has begun
     engine.log  what was asked of the engine: a line for each request, and for each time that hosts were given back
+With `engine: near` the controller is a job of the program in crate_engine.py, on the file system of the run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,7 +27,6 @@ from orchestrator.backends import (
     Backend,
     Cleanup,
     Diagnosis,
-    HasNoEngine,
     Host,
     Reaching,
     Request,
@@ -37,6 +40,7 @@ from orchestrator.backends import (
 )
 from orchestrator.errors import OrchError, Problem
 from orchestrator.model.spec import BACKENDS, BackendSpec, ClusterSpec
+from tests.backends import crate_engine
 from worker.settings.declare import setting
 from worker.values.fast_dataclass import dataclass
 
@@ -48,6 +52,7 @@ class CrateSettings(BackendSpec):
     """The section `backend:` with `type: crate`."""
 
     crates: str = setting("", "The file that names the crates: a name and its slots on each line.", example="crates.txt")
+    engine: str = setting("", "Where the controller is a job of the engine: near.", example="near", words="none")
 
 
 def _list(spec: ClusterSpec) -> Path:
@@ -55,7 +60,7 @@ def _list(spec: ClusterSpec) -> Path:
     return Path(spec.workdir, spec.backend.crates)
 
 
-class Crate(HasNoEngine):
+class Crate:
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
@@ -65,7 +70,8 @@ class Crate(HasNoEngine):
     def request(self, run: RunFacts) -> Request:
         crates = _list(run.spec).read_text()
         order = f"run: {run.run_id}\ndirectory: {run.directory}\n{crates}"
-        return Request(run, _hosts(run.spec, crates), {"order.txt": order}, Reaching(at_once=2))
+        job = crate_engine.order(run, _list(run.spec).parent) if self.engine(run.spec) else {}
+        return Request(run, _hosts(run.spec, crates), {"order.txt": order, **job}, Reaching(at_once=2))
 
     @asynccontextmanager
     async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
@@ -80,9 +86,18 @@ class Crate(HasNoEngine):
             if (engine / "refusal").exists():
                 raise OrchError((engine / "refusal").read_text())
             lent = engine / "lent"
-            yield _hosts(request.run.spec, lent.read_text()) if lent.exists() else request.hosts
+            hosts = _hosts(request.run.spec, lent.read_text()) if lent.exists() else request.hosts
+            if (engine / "until").exists():
+                until = time.time() + float((engine / "until").read_text())
+                hosts = tuple(replace(host, until=until) for host in hosts)
+            yield hosts
         finally:
             _log(engine, "given back", request.run.run_id)
+
+    def engine(self, spec: ClusterSpec) -> crate_engine.CrateEngine | None:
+        assert isinstance(spec.backend, CrateSettings)
+        is_inside = crate_engine.JOB in os.environ
+        return crate_engine.CrateEngine(_list(spec).parent) if spec.backend.engine and not is_inside else None
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         if failure.error is not None or failure.code == 44:

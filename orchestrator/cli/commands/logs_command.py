@@ -17,6 +17,7 @@ from worker.machine.clock import now
 from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 from worker.values.fast_dataclass import dataclass
 
+from ...engine_jobs import find
 from ...errors import OrchError, Problem, SpecError, UsageError
 from ...model.slots import behind_the_chief
 from ...model.spec.durations import seconds_of
@@ -26,7 +27,7 @@ from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import check_attempt, find_run, list_runs, no_tasks_yet, plan_of
+from ...record.storage.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
 from ...record.text.console import Sink
 from ...record.text.event_messages import describe_attempt
 from .. import completion
@@ -97,7 +98,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
     while (output.show() or is_alive) and given.follow:
         if not as_json:
             output.write(view.idle(now()))
-        time.sleep(POLL_S)
+        time.sleep(run.look_s(POLL_S))
         is_alive = run.is_alive()  # read before the files: an ended run writes no more
     output.write(view.finish())
     if view.folded_note:
@@ -108,11 +109,13 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
 
 
 def _await_plan(run: RunDir) -> None:
-    """Returns when the run has a plan, or has ended."""
-    if run.is_alive() and run.read_plan() is None:
-        click.echo(f"orch: {run.run_id} has {no_tasks_yet(run)}; waiting for them", err=True)
-        while run.is_alive() and run.read_plan() is None:
-            time.sleep(POLL_S)
+    """Returns when the run has a plan, or has ended. Says what is waited for."""
+    said = ""
+    while run.is_alive() and run.read_plan() is None:
+        if (reason := no_tasks_yet(run)) != said:
+            click.echo(f"orch: {run.run_id} has {reason}; waiting for them", err=True)
+        said = reason
+        time.sleep(run.look_s(POLL_S))
 
 
 def _show_end(run: RunDir) -> None:
@@ -133,7 +136,7 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
     if len(others) > 1:
         raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; a task has a name such as worker-0")
     try:
-        return find_run(home, others[0] if others else None), wanted
+        return find(home, others[0] if others else None), wanted
     except UsageError as error:
         if others and not any(run.run_id.startswith(others[0]) for run in list_runs(home)):  # the word may have been meant for a task
             raise UsageError(f"{error}; a task has a name such as worker-0") from None

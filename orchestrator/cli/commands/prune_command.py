@@ -12,9 +12,10 @@ import click
 
 from worker.values.words import few
 
+from ...engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import begun_at, find_run, list_runs
+from ...record.storage.run_store import begun_at
 from ...record.text.run_list import state
 from .. import WORD, completion
 from ..options import Span, home_option
@@ -47,7 +48,7 @@ def prune_command(
     """
     if names and (keep is not None or older is not None):
         raise UsageError("RUN names the runs to remove: leave --keep and --older out")
-    runs = list_runs(home)
+    runs = find_all(home)
     chosen = _named(home, names) if names else _old(home, runs, keep, older)
     only_shown = WORD in ctx.meta and not names and not dry_run  # `orch clean` may mean less than the checkpoints of a month
     dry_run = dry_run or only_shown
@@ -71,7 +72,7 @@ def prune_command(
 
 def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
     """The runs with these names, each once. Raises `UsageError` if one of them goes on."""
-    chosen = {run.run_id: run for run in (find_run(home, name) for name in names)}
+    chosen = {run.run_id: run for run in (find(home, name) for name in names)}
     if going := [name for name, run in chosen.items() if not _is_over(run)]:
         raise UsageError(f"{few(going)}: not over, so no run is removed; orch down {going[0]} ends the run")
     return list(chosen.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -13,21 +14,25 @@ from typing import Any
 
 import click
 
+from worker.machine.clock import now
+
 from ...backends import Cleanup, RunFacts, load
+from ...engine_jobs import find, find_all
 from ...errors import BROKEN, DEADLINE
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
 from ...record.lines import clean
+from ...record.storage.engine_files import read_submission
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import find_run, list_runs, no_tasks_yet
+from ...record.storage.run_store import no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds, iso_times
 from ...record.text.run_list import summarise
 from ...record.text.run_table import table
-from ...requests import ask, ask_restart
+from ...requests import ask_restart, ask_stop
 from .. import completion
 from ..options import Span, home_option, run_argument
 
@@ -58,13 +63,13 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
       orch ps --all -n 10    the newest ten runs: arguments, times, results, last reports
     """
     if everything:
-        runs = [summarise(one, time.time()) for one in list_runs(home)[-most if most else None :]]
+        runs = [summarise(one, time.time()) for one in find_all(home)[-most if most else None :]]
         if as_json:
             _print_json([asdict(one) for one in runs])
         else:
             click.echo(run_list.table(runs, _width()) if runs else f"there is no run in {home}")
         return 0
-    found = find_run(home, run)
+    found = find(home, run)
     cluster = read_cluster(found)
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
@@ -143,12 +148,11 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
 
     The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
     """
-    was_running = ask(run, "stop", reason="stopped by orch down", now=at_once)
+    was_running = ask_stop(run, "stopped by orch down", now=at_once)
     if was_running and not _wait(run, STUCK_S):
-        who = run.lock.describe_controller()
-        how = f"orch down --now ends it without the grace period, and kill -9 of its controller{who} in any case"
+        how = f"orch down --now ends it without the grace period, and {_last_means(run)} in any case"
         click.echo(f"orch: {run.run_id} has not ended after {STUCK_S:g} s: {how}. Still waiting", err=True)
-        run.lock.wait()
+        _wait(run, None)
     cleanup = Cleanup()
     if run.read_verdict() is None:
         cleanup = _clear(run)
@@ -162,6 +166,13 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
         if cleanup.hint:
             click.echo(cleanup.hint)
     return 0
+
+
+def _last_means(run: RunDir) -> str:
+    """What ends a run whose controller does not act."""
+    if (submitted := read_submission(run.path)) is not None:
+        return f"the end of {submitted.words} by its engine"
+    return f"kill -9 of its controller{run.lock.describe_controller()}"
 
 
 def _clear(run: RunDir) -> Cleanup:
@@ -178,14 +189,14 @@ def _clear(run: RunDir) -> Cleanup:
 
 def _wait(run: RunDir, timeout: float | None) -> bool:
     """Waits until the run is over. Returns False after `timeout` seconds."""
-    if timeout is None:
+    if timeout is None and not run.is_submitted:
         run.lock.wait()
         return True
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     while run.is_alive():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(POLL_S)
+        time.sleep(run.look_s(POLL_S))
     return True
 
 
@@ -197,7 +208,9 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
             return f"{run.run_id}: running; {again}has {no_tasks_yet(run)}"
         phase = "" if cluster.phase is Phase.RUNNING else f" ({cluster.phase.value})"
-        return f"{run.run_id}: running{phase} since {describe_moment(cluster.started_at)}{_describe_attempt(cluster)}"
+        since = f"since {describe_moment(cluster.started_at)}{_describe_attempt(cluster)}"
+        unheard = f"; {run.heard().describe(now())}" if run.is_submitted and run.heard().trouble else ""
+        return f"{run.run_id}: running{phase} {since}{unheard}"
     if verdict := run.read_verdict():
         took = describe_seconds(verdict.ended_at - verdict.started_at)
         again = f" in attempt {verdict.attempt}" if verdict.past else ""

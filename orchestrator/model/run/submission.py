@@ -51,7 +51,9 @@ class Heard:
 
     word: Word = Word("waiting")
     at: float = 0.0
-    """When the engine said this; 0: never."""
+    """When the engine last said this; 0: never."""
+    since: float = 0.0
+    """When the engine first said this."""
     asked_at: float = 0.0
     """When the engine was last asked, also in vain."""
     trouble: str = ""
@@ -86,6 +88,11 @@ def verdict_of(submission: Submission, heard: Heard) -> Verdict:
     outcome = Outcome.CANCELLED if cancelled else Outcome.TIMED_OUT if code == DEADLINE else Outcome.BROKEN
     cause = heard.word.cause or "the job ended, and its controller could not say how the run ended"
     return Verdict(outcome, code, 1, submission.at, heard.at, Cause(f"{submission.words}: {cause}", heard.at))
+
+
+def listen(heard: Heard, word: Word, at: float, verdict_at: float) -> Heard:
+    """The word after an answer."""
+    return Heard(word, at, heard.since if word == heard.word and heard.at else at, at, verdict_at=verdict_at)
 
 
 def ask_in_vain(heard: Heard, trouble: str, at: float, verdict_at: float) -> Heard:

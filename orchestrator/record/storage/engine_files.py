@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from worker.values.codec import from_json, to_json
 from ...errors import OrchError
 from ...model.run.submission import Heard, Submission
 from .run_files import open_own, read_file, write_all, write_whole
+from .run_lock import try_lock
 
 T = TypeVar("T")
 
@@ -59,18 +61,20 @@ def append_request(run: Path, line: bytes) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path) -> Iterator[bool]:
-    """Holds a file or a directory alone among the processes that ask an engine; False if another process has it."""
+def exclusive(path: Path, patience_s: float) -> Iterator[bool]:
+    """Holds a file, which is made if it is not there, alone among the processes that do so; False if another process has it too long.
+
+    True also where files cannot be locked, or not by this user.
+    """
     with contextlib.ExitStack() as held:
-        is_held = True
-        with contextlib.suppress(OSError):  # not every file system locks a directory
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        is_alone = True
+        with contextlib.suppress(OSError):
+            fd = open_own(path, os.O_RDWR)
             held.callback(os.close, fd)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                is_held = False
-        yield is_held
+            deadline = time.monotonic() + patience_s
+            while not (is_alone := try_lock(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        yield is_alone
 
 
 def _read(run: Path, name: str, kind: type[T]) -> T | None:

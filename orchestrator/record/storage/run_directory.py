@@ -31,7 +31,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ...model.planning.plan import Plan
     from ...model.run.cluster import Verdict
     from ...model.run.events import Event
+    from ...model.run.submission import Heard
     from ...model.spec import ClusterSpec
 
 RESERVE_BYTES = 32 * 1024
@@ -55,6 +56,8 @@ RESERVE_BYTES = 32 * 1024
 MOST_CHECKPOINTS = 10_000
 """The most files and directories that one search for checkpoints reads. The controller waits for the search."""
 
+FAR_S = 0.5
+"""The shortest time between two looks at a run whose controller is elsewhere, in seconds."""
 SEARCH_S = 0.5
 """How long such a search may take. The controller gives no sign of life meanwhile, and a file server may be slow."""
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
@@ -71,6 +74,8 @@ class RunDir:
         self._torn = b""
         """A line end, if the last line of `events.jsonl` may lack one: the next event must not continue that line."""
         self._held: Directory | None = None
+        self.renew: Callable[[], None] = _leave
+        """Brings the record of a submitted run up to date, if that is due; set by whoever can ask engines (orchestrator/engine_jobs.py)."""
 
     @property
     def path(self) -> Path:
@@ -134,7 +139,9 @@ class RunDir:
         self.make_latest()
 
     def make_latest(self) -> None:
-        """Makes this the run that commands without the name of a run are about."""
+        """Makes this the run that commands without the name of a run are about. A submitted run was that when it was submitted."""
+        if self.is_submitted:
+            return
         home = self.path.parent.parent
         aside = home / f".latest-{self.run_id}"
         aside.symlink_to(Path("runs") / self.run_id)
@@ -181,9 +188,19 @@ class RunDir:
         if not self.is_submitted:
             return False
         from ...model.run import submission
+
+        self.renew()
+        return submission.lives(self.heard(), self.own_verdict())
+
+    def heard(self) -> Heard:
+        """The last word of the engine of a submitted run."""
         from .engine_files import read_heard
 
-        return submission.lives(read_heard(self.path), _verdict(self._read_own_result()))
+        return read_heard(self.path)
+
+    def look_s(self, usual_s: float) -> float:
+        """The time between two looks at the run, in seconds: a file server is asked gently."""
+        return max(usual_s, FAR_S) if self.is_submitted else usual_s
 
     def log_path(self, task: str, attempt: int, stream: str) -> Path:
         return self.task_dir(task, attempt) / file_of(stream)
@@ -262,16 +279,17 @@ class RunDir:
 
         Of a run whose engine has ended its job without a verdict: what such a file would contain.
         """
-        found = self._read_own_result()
+        found: dict[str, Any] | None = self._read_own_result()
         if found is not None or not self.is_submitted:
             return found
         from ...model.run import submission
-        from .engine_files import read_heard, read_submission
+        from .engine_files import read_submission
 
-        submitted, heard = read_submission(self.path), read_heard(self.path)
+        submitted, heard = read_submission(self.path), self.heard()
         if submitted is None or heard.word.state != "ended" or self.lock.is_held():
             return None
-        return {"run": self.run_id, **dataclasses.asdict(submission.verdict_of(submitted, heard))}
+        found = json.loads(json.dumps(dataclasses.asdict(submission.verdict_of(submitted, heard))))
+        return {"run": self.run_id, **found}
 
     def _read_own_result(self) -> dict[str, Any] | None:
         try:
@@ -284,11 +302,19 @@ class RunDir:
         """The verdict in `read_result`."""
         return _verdict(self.read_result())
 
+    def own_verdict(self) -> Verdict | None:
+        """The verdict in `result.json`, which the controller has written."""
+        return _verdict(self._read_own_result())
+
     def read_events(self, *, milestones: bool = False) -> Iterator[Event]:
         """See `EventReader.new`."""
         from .event_log import EventReader
 
         return EventReader(self.path).new(milestones=milestones)
+
+
+def _leave() -> None:
+    """A record that nothing but its controller changes."""
 
 
 def _verdict(result: dict[str, Any] | None) -> Verdict | None:

@@ -63,14 +63,14 @@ class RunLock:
         try:
             self._open()
             deadline = time.monotonic() + patience_s
-            while not _try_lock(self.fds[0], fcntl.LOCK_EX):
+            while not try_lock(self.fds[0], fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
                     self.close()
                     name = self._place().name
                     raise OrchError(f"{name} already has a controller; orch down {name} ends it")
                 time.sleep(LOCK_S / 20)
             with contextlib.suppress(OSError):  # not every file system locks a directory
-                while not _try_lock(self.fds[1], fcntl.LOCK_EX) and time.monotonic() < deadline:
+                while not try_lock(self.fds[1], fcntl.LOCK_EX) and time.monotonic() < deadline:
                     time.sleep(LOCK_S / 20)
         except OSError as error:
             self.close()
@@ -130,7 +130,7 @@ class RunLock:
         if self._read_held() is not None:
             return True
         with contextlib.suppress(OSError), _open_directory(self._place()) as fd:  # somebody may have removed or replaced the lock
-            return not _try_lock(fd, fcntl.LOCK_SH)
+            return not try_lock(fd, fcntl.LOCK_SH)
         return False
 
     def is_own(self) -> bool:
@@ -190,7 +190,7 @@ class RunLock:
     def _read_held(self) -> bytes | None:
         """The contents of the lock; None if no process holds it."""
         with contextlib.suppress(OSError), open_file(self._path) as file:  # a file that cannot be locked is not locked
-            if not _try_lock(file.fileno(), fcntl.LOCK_SH):
+            if not try_lock(file.fileno(), fcntl.LOCK_SH):
                 return file.read(LOCK_BYTES)
         return None
 
@@ -222,7 +222,7 @@ def _open_directory(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _try_lock(fd: int, kind: int) -> bool:
+def try_lock(fd: int, kind: int) -> bool:
     """Locks a file without waiting. Returns False if another process holds it. Raises OSError where files cannot be locked."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
+from worker.machine.clock import now
 from worker.values.codec import Size, from_json, to_json
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ...model.run import lifecycle
-from ...model.run.cluster import Cluster
-from ...model.run.events import HostLost
+from ...model.run.cluster import Cluster, Phase
+from ...model.run.events import Event, HostLost, RunResumed
 from ...model.spec import Restart
 from .event_log import EventReader
 from .run_directory import RunDir
@@ -66,11 +68,18 @@ class Progress:
         """The time of the last event."""
         self._cluster = self._begin() or Cluster()
 
-    def read(self) -> Cluster:
-        """The state after all events that are recorded now."""
+    def steps(self) -> Iterator[tuple[Cluster, Cluster, Event]]:
+        """The events that were recorded since the last call, each with the state before and after."""
         self._events.run = self._run.path
         for event in self._events.new():
-            (self._cluster, _), self.at = lifecycle.step(self._cluster, event), event.at
+            before = self._cluster
+            (self._cluster, _), self.at = lifecycle.step(before, event), event.at
+            yield before, self._cluster, event
+
+    def read(self) -> Cluster:
+        """The state after all events that are recorded now."""
+        for _ in self.steps():
+            pass
         return self._cluster
 
     def _begin(self) -> Cluster | None:
@@ -96,9 +105,21 @@ def read_cluster(run: RunDir) -> Cluster:
     lives = run.is_alive()  # read before the events: a controller writes its last event before it releases the lock
     progress = Progress(run)
     cluster = progress.read()
+    if lives and run.is_submitted and not run.lock.is_held():
+        return _await_engine(run, cluster, progress.at)
     if not cluster.is_over and not lives:
         # The controller died without a verdict; its agents have ended with it, and the tasks with them. No attempt follows.
         cluster = replace(cluster, policy=replace(cluster.policy, restart=Restart()))
         for host in dict.fromkeys(task.host for task in cluster.tasks.values()):
             cluster, _ = lifecycle.step(cluster, HostLost(host, "its controller died", progress.at))
+        if run.is_submitted and (verdict := run.read_verdict()):
+            cluster = replace(cluster, phase=Phase.DONE, verdict=verdict)
     return cluster
+
+
+def _await_engine(run: RunDir, cluster: Cluster, at: float) -> Cluster:
+    """The state of a run whose job waits in the queue of its engine, or has just begun. `at`: the time of the last event."""
+    heard = run.heard()
+    if heard.word.state == "waiting" and cluster.run and at < heard.at:  # again: the next controller begins so
+        cluster, _ = lifecycle.step(cluster, RunResumed(heard.since))
+    return replace(cluster, waiting=cluster.waiting or heard.describe(now())) if cluster.awaits_plan else cluster

@@ -156,7 +156,8 @@ def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], 
     request()
     deadline, texts = time.monotonic() + GIVE_UP_S, dict.fromkeys(files, "")
     while True:
-        time.sleep(POLL_S)
+        time.sleep(run.look_s(POLL_S))
+        run.renew()
         last, texts = texts, {name: read_from(path, before[name]) for name, path in files.items()}
         if time.monotonic() >= deadline or (texts == last and all(parse(texts[name]) for name in awaited)):
             return texts

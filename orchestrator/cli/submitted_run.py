@@ -1,0 +1,128 @@
+"""`orch up` at a place whose engine runs the controller: what the command shows once the run is submitted, and what the keys do."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+from worker.machine.clock import now
+from worker.protocol.task_id import STREAMS
+
+from .. import engine_jobs
+from ..controller import Ended, refusal
+from ..errors import OrchError
+from ..model.run.events import RunNoted
+from ..model.run.submission import Submission
+from ..record.storage.run_directory import RunDir
+from ..record.storage.run_files import size_of
+from ..record.storage.run_progress import Progress, read_cluster
+from ..record.text.event_messages import say
+from ..record.text.report import report_again
+from ..requests import ask_stop
+from ..signals import ENDINGS, release_signals
+
+if TYPE_CHECKING:
+    from .viewers import JsonLines, Terminal
+
+MOST_ASKED = 2
+"""So often the user asks for the end of a run: gracefully, at once; once more, and the command ends without the run."""
+
+
+def start(run: RunDir, submitted: Submission, show: JsonLines | Terminal | None, *, as_json: bool) -> int:
+    """Shows a run that was just submitted until its end; without `show`, only says that it was. Returns the exit code.
+
+    The caller blocks the signals: they wait until this function takes them.
+    """
+    engine_jobs.attach(run)
+    if show is not None:
+        show.say(f"run {run.run_id}: submitted as {submitted.words}")
+        return _Followed(run, show).follow()
+    if (taken := signal.sigtimedwait(ENDINGS, 0)) is not None:  # it came while the run was being submitted
+        why, code = ENDINGS[signal.Signals(taken.si_signo)]
+        ask_stop(run, why, code=code)
+        return code
+    if as_json:
+        click.echo(json.dumps({"run": run.run_id, "directory": str(run.path), "job": submitted.job}))
+    else:
+        click.echo(run.run_id)
+        say(f"submitted as {submitted.words}; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it")
+    release_signals()
+    return 0
+
+
+class _Followed:
+    """A run that the user looks at from `orch up`."""
+
+    def __init__(self, run: RunDir, show: JsonLines | Terminal) -> None:
+        self._run, self._show = run, show
+        self._progress = Progress(run)
+        self._shown: dict[tuple[str, int, str], int] = {}
+        """The sizes up to which the files of output were given to the viewer."""
+        self._words = ""
+        self._asked = 0
+        # As in `signals.handle_signals`: nohup leaves a SIGHUP pending that must end nothing.
+        self._taken = [one for one in ENDINGS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+
+    def follow(self) -> int:
+        """Shows the run until its end, or until the user leaves it. Returns the exit code."""
+        while True:
+            is_over = not self._run.is_alive()  # read first: a run that is over writes no more
+            self._look()
+            if is_over:
+                return self._end()
+            self._say_words()
+            taken = signal.sigtimedwait(self._taken, self._run.look_s(0.0))
+            if taken is not None and (code := self._on_signal(taken.si_signo)):
+                return code
+
+    def _look(self) -> None:
+        """Shows what the controller and the tasks have written."""
+        for step in self._progress.steps():
+            self._show.on_event(*step)
+        for task, newest in self._run.last_attempts().items():
+            for attempt in range(1, newest + 1):
+                for stream in STREAMS:
+                    size = size_of(self._run.log_path(task, attempt, stream))
+                    if self._shown.get((task, attempt, stream), 0) != size:
+                        self._shown[task, attempt, stream] = size
+                        self._show.on_output(task, attempt, stream)
+
+    def _say_words(self) -> None:
+        """Shows what the engine says of the job, whenever this changes."""
+        heard = self._run.heard()
+        words = heard.trouble or heard.word.words
+        if words and words != self._words and heard.word.state != "ended":
+            cluster = self._progress.read()
+            self._show.on_event(cluster, cluster, RunNoted(heard.describe(now()), now()))
+        self._words = words
+
+    def _on_signal(self, number: int) -> int:
+        """Asks for the end of the run, as the signals of an attached run on this machine do. Returns the exit code if the user leaves."""
+        why, code = ENDINGS[signal.Signals(number)]
+        if number == signal.SIGHUP:  # nobody looks any more; the run needs nobody
+            return code
+        self._asked += 1
+        if self._asked > MOST_ASKED:
+            self._show.say(f"{self._run.run_id} goes on; orch down {self._run.run_id} ends it")
+            self._show.abandon()
+            return code
+        try:
+            ask_stop(self._run, why, code=code, now=self._asked == MOST_ASKED)
+        except OrchError as error:
+            self._show.say(str(error))
+        return 0
+
+    def _end(self) -> int:
+        """Shows the end of the run, as if it had run here."""
+        verdict, cluster = self._run.read_verdict(), read_cluster(self._run)
+        if verdict is None:
+            self._show.abandon()
+            raise OrchError("\n".join(report_again(self._run)))
+        ended = Ended(self._run, cluster, verdict, refusal(cluster, verdict))
+        self._show.end(ended)
+        if ended.error is not None:
+            raise ended.error
+        return verdict.exit_code

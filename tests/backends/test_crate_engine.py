@@ -1,0 +1,293 @@
+"""A controller that is a job of an engine (crate_engine.py): every command on a run that waits, runs, is requeued, or has lost its host."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestrator
+from tests.backends import crate
+from tests.backends.test_crate import ENTER, PROGRAM, ROOT, Up, orch
+from tests.live import PRELUDE, LiveRun, wait_for_file, wait_until
+
+QUEUE = "no crate is free"
+SCRIPT = """
+server = listen()
+print(TASK, 'of attempt', os.environ['ORCH_ATTEMPT'], flush=True)
+ready()
+wait_for('go')
+"""
+SPEC = "{script: script.py, tasks: {worker: 2}, preload: [], backend: {type: crate, crates: crates.txt, engine: near}}"
+
+
+class Yard:
+    """The directory of the engine, with the levers of a test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def set(self, name: str, text: str = "") -> None:
+        (self.path / name).write_text(text)
+
+    def take_back(self, name: str) -> None:
+        (self.path / name).unlink()
+
+    def asked(self) -> int:
+        """How many questions the engine has had."""
+        return len((self.path / "asked").read_text().splitlines()) if (self.path / "asked").exists() else 0
+
+    def word(self, job: str = "1") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "jobs" / job / "word.json").read_text())
+        return found
+
+    def wait_for_word(self, state: str, job: str = "1") -> None:
+        wait_until(lambda: self.word(job)["state"] == state, f"job {state}")
+
+    def ps(self, code: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(orch(self.path, "ps", "--json", check=code).stdout)
+        return found
+
+    def shown(self, text: str) -> str:
+        """The output of `orch ps`, once this text is in it."""
+
+        def look() -> str:
+            found = orch(self.path, "ps").stdout
+            return found if text in found else ""
+
+        return wait_until(look, text)
+
+    def ready(self, *tasks: str) -> None:
+        for task in tasks:
+            wait_for_file(self.path / f"{task}.ready")
+
+    def start(self, *words: str) -> str:
+        """The id of a run that is submitted."""
+        return orch(self.path, "up", "-d", *words).stdout.strip()
+
+
+@pytest.fixture
+def yard(tmp_path: Path, _nothing_left: None) -> Iterator[Yard]:
+    """Two crates, and an engine that runs controllers."""
+    (tmp_path / "crates.txt").write_text("red 1\nblue 1\n")
+    (tmp_path / "enter").write_text(ENTER)
+    (tmp_path / "enter").chmod(0o700)
+    (tmp_path / "script.py").write_text(PRELUDE + SCRIPT)
+    (tmp_path / "orch.yaml").write_text(SPEC)
+    argv = [sys.executable, "-m", "tests.backends.crate_engine", str(tmp_path)]
+    env = {**os.environ, "ORCH_TIME_SCALE": "0.1"}
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, env=env, start_new_session=True) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"ready\n"
+        yield Yard(tmp_path)
+        daemon.kill()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine may be asked every second or so."""
+    monkeypatch.setenv("ORCH_TIME_SCALE", "0.1")
+
+
+# --- waiting and running ------------------------------------------------------------------------
+
+
+def test_an_attached_run_is_followed_from_the_queue_to_its_report(yard: Yard) -> None:
+    yard.set("queue", QUEUE)
+    up = Up(yard.path)
+    up.wait_for(f"queued at the crates: {QUEUE}")
+    assert (yard.path / ".orch" / "latest").is_symlink()
+    seen = yard.ps()
+    assert (seen["state"], seen["phase"], seen["waiting"]) == ("running", "allocating", f"queued at the crates: {QUEUE}")
+    assert f"has no tasks yet: queued at the crates: {QUEUE}" in orch(yard.path, "ps").stdout
+    yard.take_back("queue")
+    up.wait_for("worker-0 | worker-0 of attempt 1")
+    up.wait_for("worker-1 | worker-1 of attempt 1")
+    yard.set("go")
+    said = up.end(0)
+    assert "submitted as crate job 1" in said
+    assert "succeeded after" in said
+    assert {path.name for path in LiveRun(yard.path).path.glob("request/*")} >= {"job.json", "order.txt"}
+    assert "is_submitted" not in said
+
+
+def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> None:
+    shown = orch(yard.path, "up", "--dry-run").stdout
+    yard.set("queue", QUEUE)
+    name = yard.start()
+    assert (
+        shown.split("# job.json\n")[1]
+        .partition("\n#")[0]
+        .replace("<run>", name)
+        .replace("<run directory>", str(yard.path / ".orch/runs" / name))
+        .strip()
+        == (yard.path / ".orch/runs" / name / "request/job.json").read_text().strip()
+    )
+    for command in ("logs", "restart", "stacks", "placement"):
+        assert f"{name} has no tasks yet: queued at the crates: {QUEUE}" in orch(yard.path, command, check=2).stderr, command
+    assert orch(yard.path, "wait", "--timeout", "1", check=124).stderr.endswith("is still running after 1 s\n")
+    with subprocess.Popen(["timeout", "200", sys.executable, "-c", PROGRAM, "logs", "-f"], cwd=yard.path, stdout=subprocess.PIPE) as logs:
+        yard.take_back("queue")
+        yard.ready("worker-0", "worker-1")
+        wait_until(lambda: "running since" in orch(yard.path, "ps").stdout, "running tasks")
+        assert f"{name}  " in orch(yard.path, "ps", "--all").stdout
+        assert "worker-0..1: in time.sleep (script.py:" in orch(yard.path, "stacks").stdout
+        orch(yard.path, "restart")
+        LiveRun(yard.path).event("planned", attempt=1)
+        LiveRun(yard.path).event("task_began", attempt=2, task="worker-1")
+        yard.set("go")
+        assert logs.stdout is not None
+        said = logs.stdout.read().decode()
+    assert "worker-0 | worker-0 of attempt 1" in said
+    assert "worker-1 | worker-1 of attempt 2" in said
+    assert orch(yard.path, "wait").stderr.startswith(f"orch: {name} succeeded after")
+    orch(yard.path, "report")
+    assert "worker-0 of attempt 2" in orch(yard.path, "logs").stdout
+    assert yard.ps()["state"] == "succeeded"
+
+
+def test_a_program_launches_finds_and_ends_such_a_run(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(yard.path)
+    crate.register()
+    yard.set("queue", QUEUE)
+    with orchestrator.launch("orch.yaml") as run:
+        assert run.is_running
+        with pytest.raises(TimeoutError):
+            run.wait(0.5)
+        yard.take_back("queue")
+        yard.ready("worker-0", "worker-1")
+        found = orchestrator.find(run.run_id)
+        wait_until(lambda: {task.state for task in found.tasks.values()} == {"up"}, "tasks")
+        assert next(found.lines("worker-1")).text == "worker-1 of attempt 1"
+        assert set(found.stacks()) == {"worker-0", "worker-1"}
+        result = found.stop()
+    assert (result.outcome, result.exit_code, result.cause and result.cause.what) == (
+        "cancelled",
+        143,
+        "stopped by the program that launched it",
+    )
+    assert run.wait().exit_code == 143
+
+
+# --- ending it ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["interrupted", "down"])
+def test_a_job_that_waits_is_withdrawn(yard: Yard, how: str) -> None:
+    yard.set("queue", QUEUE)
+    up = Up(yard.path)
+    up.wait_for(QUEUE)
+    if how == "down":
+        assert "cancelled" in orch(yard.path, "down").stdout
+    else:
+        up.process.send_signal(signal.SIGINT)
+    said = up.end(143 if how == "down" else 130)
+    assert ("stopped by orch down" if how == "down" else "interrupted (Ctrl-C)") in said
+    assert yard.word()["state"] == "ended"
+    seen = yard.ps()
+    assert (seen["state"], seen["phase"], seen["tasks"]) == ("cancelled", "done", [])
+    assert "it was not running" in orch(yard.path, "down").stdout
+
+
+def test_ctrl_c_ends_the_tasks_gracefully_and_a_closed_terminal_leaves_them(yard: Yard) -> None:
+    (yard.path / "script.py").write_text(
+        PRELUDE + "import sys\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), tell(TASK + '.saved'), sys.exit(0)))\n" + SCRIPT
+    )
+    up = Up(yard.path)
+    up.wait_for("of attempt 1")
+    yard.ready("worker-0", "worker-1")
+    up.process.send_signal(signal.SIGHUP)
+    up.end(129)
+    assert yard.ps()["state"] == "running"
+    name = LiveRun(yard.path).path.name
+    assert orch(yard.path, "down").stdout.startswith(f"{name}: cancelled after")
+    assert (yard.path / "worker-0.saved").exists()
+    assert (yard.path / "worker-1.saved").exists()
+    for file in yard.path.glob("worker-*"):
+        file.unlink()
+    up = Up(yard.path)
+    yard.ready("worker-0", "worker-1")
+    up.process.send_signal(signal.SIGINT)
+    said = up.end(130)
+    assert "interrupted (Ctrl-C); stopping worker-0..1" in said
+    assert (yard.path / "worker-0.saved").exists()
+
+
+# --- when the engine ends it --------------------------------------------------------------------
+
+
+def test_a_run_whose_host_died_has_the_end_that_the_engine_tells(yard: Yard) -> None:
+    up = Up(yard.path)
+    up.wait_for("of attempt 1")
+    yard.set("jobs/1/die")
+    said = up.end(125)
+    assert "crate job 1: its host died" in said
+    assert orch(yard.path, "wait", check=125).stderr.count("crate job 1: its host died") == 1
+    assert "its host died" in orch(yard.path, "ps").stdout
+    assert {task["state"] for task in yard.ps()["tasks"]} == {"lost"}
+    assert "it was not running" in orch(yard.path, "down").stdout
+
+
+@pytest.mark.parametrize("how", ["die", "term"])
+def test_a_requeued_run_goes_on_with_its_next_attempt(yard: Yard, how: str) -> None:
+    yard.set("requeue")
+    up = Up(yard.path)
+    up.wait_for("worker-1 of attempt 1")
+    yard.ready("worker-0", "worker-1")
+    yard.set("queue", QUEUE)
+    yard.set(f"jobs/1/{how}")
+    up.wait_for(QUEUE)
+    wait_until(lambda: yard.word()["state"] == "waiting", "requeued job")
+    yard.shown("attempt 2 has no tasks yet: queued")
+    yard.take_back("queue")
+    up.wait_for("worker-1 of attempt 2")
+    yard.set("go")
+    said = up.end(0)
+    assert "succeeded after" in said
+    assert [past["free"] for past in LiveRun(yard.path).result()["past"]] == [True]
+
+
+def test_an_engine_that_does_not_answer_is_named_with_the_age_of_its_last_word(yard: Yard) -> None:
+    yard.set("queue", QUEUE)
+    yard.start()
+    assert QUEUE in orch(yard.path, "ps").stdout
+    yard.set("deaf")
+    told = yard.shown("cannot ask")
+    assert "cannot ask the crates: nobody answers; " in told
+    assert f" s ago: queued at the crates: {QUEUE}" in told
+    assert yard.ps()["state"] == "running"
+    yard.take_back("deaf")
+    orch(yard.path, "down")
+
+
+def test_one_question_is_for_all_runs_and_is_asked_seldom(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_TIME_SCALE", "1")
+    yard.set("queue", QUEUE)
+    names = [yard.start(), yard.start()]
+    commands = [subprocess.Popen([sys.executable, "-c", PROGRAM, "ps", "--all"], cwd=yard.path, stdout=subprocess.PIPE) for _ in range(3)]
+    for command in commands:
+        assert command.communicate()[0].decode().count(f"running: queued at the crates: {QUEUE}") == 2
+        assert command.returncode == 0
+    assert (yard.path / "asked").read_text() == "1,2\n"
+    for name in names:
+        orch(yard.path, "down", name)
+
+
+def test_what_the_engine_refuses_leaves_no_run(yard: Yard) -> None:
+    yard.set("refuses", "the crates take no job of two workers")
+    assert "the crates take no job of two workers" in orch(yard.path, "up", "-d", check=125).stderr
+    assert not list(yard.path.glob(".orch/runs/*"))
+
+
+def test_the_end_of_an_allocation_is_a_deadline(yard: Yard) -> None:
+    yard.set("until", "2")
+    up = Up(yard.path)
+    said = up.end(124)
+    assert "the time of its allocation is nearly over" in said
