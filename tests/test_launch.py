@@ -48,7 +48,7 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture
 def waiting(program: Callable[[str], str]) -> Iterator[Run]:
     """Two tasks that wait for the file `go`, and then end well."""
-    with orchestrator.launch(program("ready()\nprint('up', TASK, flush=True)\nwait_for('go')\n"), workers=2, **QUICK) as run:
+    with orchestrator.launch(program("print('up', TASK, flush=True)\nready()\nwait_for('go')\n"), workers=2, **QUICK) as run:
         wait_until_ready(Path.cwd(), "worker-0", "worker-1")
         wait_until(lambda: [task.pid for task in run.tasks.values() if task.pid] and len(run.tasks) == 2, "tasks")
         yield run

@@ -271,9 +271,9 @@ def test_an_agent_that_never_tells_of_the_end_of_its_tasks_does_not_hold_up_the_
 
 LYING = """
 link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.link', 'protocol.channel'))
-def encode(message, data=b'', real=link.encode):
+def encode(message, data=b'', real=link.encode, **more):
     whole = real(message, data)
-    text = whole[16:len(whole) - len(data)].replace(b'"code":7', b'"code":%s')
+    text = whole[16:len(whole) - len(data) - 1].replace(b'"code":7', b'"code":%s')
     return channel.HEADER.pack(b'orch', agent.messages.PROTOCOL, whole[5], 0, len(text), len(data)) + text + data + channel.END
 link.encode = encode
 """

@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from ..errors import UsageError
@@ -21,6 +21,8 @@ HEAVY = ("tensorflow", "keras", "tf_keras")
 """Packages that orch never imports in the test's process, because their import takes long and changes the process."""
 
 
+_NO_FILE = "<dynamic-code>"
+"""What cloudpickle writes in place of the name of a file (`_code_reduce` in cloudpickle/cloudpickle.py)."""
 _OWN = f"{__package__}."
 """The beginning of the names of this package's modules: pytest rewrites them where pip has installed orch as editable."""
 
@@ -66,6 +68,7 @@ def _pickler(cloudpickle: Any) -> Any:
     """A pickler that leaves out fixtures: with a method its whole test class is sent, and nobody can call a fixture.
 
     pytest's object for a fixture (`FixtureFunctionDefinition` in _pytest/fixtures.py, since pytest 8.4) leads to all that the fixture uses.
+    Code keeps the name of its file, which cloudpickle leaves out since 3.1.3: tracebacks and AutoGraph show the lines of this file.
     """
     import _pytest.fixtures
 
@@ -73,7 +76,12 @@ def _pickler(cloudpickle: Any) -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, item: Any) -> Any:
-            return (type(None), ()) if type(item) is definition else super().reducer_override(item)
+            if type(item) is definition:
+                return type(None), ()
+            if isinstance(item, CodeType):
+                made, arguments = self.dispatch_table[CodeType](item)
+                return made, tuple(item.co_filename if argument == _NO_FILE else argument for argument in arguments)
+            return super().reducer_override(item)
 
     return Pickler
 
