@@ -122,7 +122,7 @@ def main() -> None:
     sys.executable, sys.argv = python, words
     sys.path[0] = os.path.dirname(words[0])
     tracer = Tracer(notes)
-    sys.meta_path.insert(0, tracer)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, tracer)  # type: ignore[arg-type, unused-ignore]
     builtins.__import__ = tracer.time_imports(builtins.__import__)
     importlib.import_module = tracer.time_imports(importlib.import_module)
     tracer.note("interpreter")
