@@ -319,7 +319,7 @@ def test_ctrl_c_during_a_pause_ends_the_run(orch: Orch, tmp_path: Path, run: Liv
         "up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=1000", "--set", "restart.backoff_max_s=1000"
     )
     running.wait_for("starting again in")
-    assert "(restarting)" in orch("ps").out
+    assert "; now restarting" in orch("ps").out
     running.signal(signal.SIGINT)
     running.wait(check=130)
     assert (run.result()["outcome"], len(run.result()["past"])) == ("cancelled", 2)

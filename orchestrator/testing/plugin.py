@@ -103,6 +103,8 @@ def _check(item: pytest.Function, options: dict[str, Any]) -> None:
     wrong = ""
     if any(marker.args for name in names for marker in item.iter_markers(name)):
         wrong = f"@pytest.mark.{names[0]} takes keywords, as in @pytest.mark.{names[0]}(workers=2)"
+    elif names[0] == CLUSTER and (unused := _unused(item)):
+        wrong = unused
     elif names[0] == EVERYWHERE and not any(name in options for name in TASKS):
         wrong = f"@pytest.mark.{EVERYWHERE} needs a number of tasks, as in @pytest.mark.{EVERYWHERE}(workers=2)"
     else:
@@ -111,6 +113,21 @@ def _check(item: pytest.Function, options: dict[str, Any]) -> None:
         wrong = find_mistakes(options, f"@pytest.mark.{names[0]}", for_cluster="orch_run" not in item.fixturenames)
     if wrong:
         pytest.fail(f"{item.nodeid}: {wrong}", pytrace=False)
+
+
+def _unused(item: pytest.Function) -> str:
+    """What is wrong with a marker on the test itself whose cluster the test never asks for; empty: nothing.
+
+    A marker of a class or a module may be for other tests there. A test may also ask for a fixture when it runs.
+    """
+    if not any(marker.name == CLUSTER for marker in item.own_markers) or {"orch_cluster", "orch_run"}.intersection(item.fixturenames):
+        return ""
+    fixtures = [definition for known in item._fixtureinfo.name2fixturedefs.values() for definition in known]
+    asking = [fixture.func for fixture in fixtures if "request" in fixture.argnames and not fixture.func.__module__.startswith("_pytest.")]
+    if asking or "request" in inspect.signature(item.obj).parameters:
+        return ""
+    both = f"take the parameter orch_cluster (or orch_run), or write @pytest.mark.{EVERYWHERE}"
+    return f"the test has @pytest.mark.{CLUSTER} and uses neither orch_cluster nor orch_run, so it has no cluster: {both}"
 
 
 class _NoCluster:

@@ -145,6 +145,11 @@ def test_a_dry_run_shows_what_would_be_executed_and_the_plan(orch: Orch, tmp_pat
 def test_a_plan_is_refused_as_a_run_is(orch: Orch) -> None:
     assert orch.in_process("plan", "hello.py", "-n", "0", check=2).err == orch.in_process("up", "hello.py", "-n", "0", check=2).err
     assert "nothing to run" in orch.in_process("plan", check=2).err
+    for words in (["plan"], ["up"], ["up", "--dry-run"]):
+        done = orch(*words, "helo.py", check=2)
+        assert done.err.startswith("Error: the script 'helo.py' cannot be read in "), done.err
+        assert (done.out, done.err.endswith("No such file or directory; did you mean 'hello.py'?\n")) == ("", True)
+    assert "hostA" in orch.in_process("plan", "helo.py", "-H", "hostA:2", check=0).out, "another host may have the script"
 
 
 # --- init ---------------------------------------------------------------------------------------
@@ -155,6 +160,7 @@ def test_init_writes_a_file_that_is_valid_and_says_what_is_next(orch: Orch, tmp_
     assert "wrote orch.yaml" in done.out
     text = (tmp_path / "orch.yaml").read_text()
     jsonschema.validate(yaml.safe_load(text), json_schema())
+    (tmp_path / "train.py").touch()
     assert "worker-0" in planned(orch)
     live = "\n".join(line.removeprefix("#") if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines())
     assert set(yaml.safe_load(live)) >= {"name", "strategy", "script", "tasks", "timeouts", "ports", "backend"}
@@ -165,6 +171,7 @@ def test_init_leaves_a_file_alone_that_exists(orch: Orch, tmp_path: Path) -> Non
     assert "orch.yaml exists already" in orch.in_process("init", check=2).err
     assert (tmp_path / "orch.yaml").read_text() == "mine\n"
     orch.in_process("init", "other.yaml", check=0)
+    (tmp_path / "train.py").touch()
     assert "worker-0" in planned(orch, "-f", "other.yaml")
 
 

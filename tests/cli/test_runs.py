@@ -477,6 +477,8 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
 def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> None:
     detach(orch, "waiting.py", "-n", "2")
     running = ps(orch)
+    line = next(line for line in iter(lambda: orch("ps", check=0).out.splitlines()[0], "") if "starting" not in line)
+    assert ("running since" in line, "; its tasks have formed no cluster yet" in line, "(" in line) == (True, True, False), line
     (tmp_path / "go").touch()
     orch("wait", check=0)
     ended = ps(orch)
@@ -499,6 +501,8 @@ def test_runs_stand_side_by_side(orch: Orch, script: Script) -> None:
     assert [line.endswith(said) for line, said in zip(lines, ("step=3 loss=0.5", "step=3 loss=0.25", "step=3 loss=nan"), strict=True)]
     assert ["failed (7)" in line for line in lines] == [False, False, True]
     assert "worker 1  0.25 0" in lines[1]
+    (took,) = re.findall("failed after (.*), exit code 7", orch("ps", check=0).out)
+    assert took in lines[2], "the run took the same time everywhere"
     newest = orch("ps", "--all", "-n", "2", check=0).out.splitlines()[1:]
     assert [line.split() for line in newest] == [line.split() for line in lines[1:]]
     last = json.loads(orch("ps", "--all", "-n", "1", "--json", check=0).out)[0]

@@ -294,7 +294,7 @@ def test_a_typed_script_starts_here_whatever_sets_the_tasks_directory(
     orch: Orch, tmp_path: Path, file: str, words: tuple[str, ...], env: dict[str, str]
 ) -> None:
     (tmp_path / "project/src").mkdir(parents=True)
-    (tmp_path / "project/own.py").touch()
+    (tmp_path / "project/own.py").touch(0o700)
     (tmp_path / "project/orch.yaml").write_text(file)
     for place, typed in (("project", "own.py"), (".", "project/own.py"), ("project/src", "../own.py")):
         spec = os.path.relpath(tmp_path / "project/orch.yaml", tmp_path / place)
@@ -308,6 +308,7 @@ def test_a_typed_script_starts_here_whatever_sets_the_tasks_directory(
 
 def test_a_spec_that_comes_out_of_a_pipe_has_the_directory_of_the_shell(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
+    (tmp_path / "real/show.py").touch()
     (tmp_path / "real/orch.yaml").write_text("script: show.py\n")
     (tmp_path / "link.yaml").symlink_to("real/orch.yaml")
     command = [sys.executable, "-m", "orchestrator", "plan", "--json", "-f"]

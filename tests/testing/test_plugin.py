@@ -111,10 +111,15 @@ def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) ->
     defaults = "orch(strategy='parameter_server', grace=1, reuse=True)"
     write(tmp_path, test_right=MARKED.format(module="timeout=60", marker=defaults, fixture="orch_cluster"))
     write(tmp_path, test_run=MARKED.format(module="workers=[1, 2], start_timeout='2m'", marker="orch(data_workers=1)", fixture="orch_run"))
+    write(tmp_path, test_without=MARKED.format(module="workers=2", marker="orch(timeout=9)", fixture="tmp_path"))
+    write(tmp_path, test_asks=MARKED.format(module="workers=2", marker="orch(timeout=9)", fixture="request"))
+    write(tmp_path, test_other=MARKED.format(module="workers=2", marker="parametrize('value', [1])", fixture="value"))
     done = run_pytest(tmp_path, "-q", "--collect-only")
+    said = "test_without.py::test_that_would_pass: the test has @pytest.mark.orch and uses neither orch_cluster nor orch_run, so it has no"
+    assert said in done.out, done
     for number, said in enumerate(WRONG.values()):
         assert re.search(rf"^test_{number}.py::test_that_would_pass: .*{re.escape(said)}", done.out, re.MULTILINE), done
-    assert f"3 tests collected, {len(WRONG)} errors" in done.out, done
+    assert f"5 tests collected, {len(WRONG) + 1} errors" in done.out, done
     assert "plugin.py" not in done.out, done
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from worker.host.program import program_checks
 from worker.machine.cpu_cores import count_cores
 from worker.protocol.task_environment import compose
 from worker.settings.task_settings import VARIABLE
@@ -17,6 +18,7 @@ from worker.values.codec import to_json
 from worker.values.words import count_of
 
 from ...backends import imagine, load_checked, slots_of
+from ...errors import Problem, SpecError
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
@@ -69,10 +71,18 @@ def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
 def _imagine(spec: ClusterSpec) -> Plan:
     load_checked(spec)
     hosts, facts = imagine(spec).hosts, []
+    if any(host.is_here for host in hosts):  # another host may have other files
+        _refuse_programs(spec)
     for host in hosts:
         address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
         facts.append(HostFacts(host.name, address, count_cores() if host.is_here else None, run_dir=run_dir, is_here=host.is_here))
     return plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
+
+
+def _refuse_programs(spec: ClusterSpec) -> None:
+    """Raises `SpecError` if a program cannot run in the working directory, in the words of the agent that would look at the start."""
+    if problems := program_checks.find_problems(plan.programs(spec), spec.workdir, plan.search_envs(spec)):
+        raise SpecError(*(Problem("", problem) for problem in problems))
 
 
 def _print(planned: Plan, *, as_json: bool) -> None:

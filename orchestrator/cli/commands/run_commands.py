@@ -61,6 +61,9 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
       orch ps                the tasks of the latest run
       orch ps --timeline     how long each phase of the start took
       orch ps --all -n 10    the newest ten runs: arguments, times, results, last reports
+
+    UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
+    after them.
     """
     if everything:
         runs = [summarise(one, time.time()) for one in find_all(home)[-most if most else None :]]
@@ -207,10 +210,12 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
         if cluster.awaits_plan:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
             return f"{run.run_id}: running; {again}has {no_tasks_yet(run)}"
-        phase = "" if cluster.phase is Phase.RUNNING else f" ({cluster.phase.value})"
+        phase = "" if cluster.phase is Phase.RUNNING else f"; now {cluster.phase.value}"
+        if cluster.phase is Phase.STARTING and all(task.started_at is not None for task in cluster.members):
+            phase = "; its tasks have formed no cluster yet" if len(cluster.members) > 1 else ""
         since = f"since {describe_moment(cluster.started_at)}{_describe_attempt(cluster)}"
         unheard = f"; {run.heard().describe(now())}" if run.is_submitted and run.heard().trouble else ""
-        return f"{run.run_id}: running{phase} {since}{unheard}"
+        return f"{run.run_id}: running {since}{phase}{unheard}"
     if verdict := run.read_verdict():
         took = describe_seconds(verdict.ended_at - verdict.started_at)
         again = f" in attempt {verdict.attempt}" if verdict.past else ""

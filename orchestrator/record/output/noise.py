@@ -7,7 +7,8 @@ A line is noise by its shape:
 * A C++ warning or error about a lost connection or an aborted call (`_LOSS`), or about memory that did not suffice (`_OUT_OF_MEMORY`), is
   noise: the exception of the program says the same.
 * Lines of ``tf.debugging.set_log_device_placement(True)`` are noise: `orch placement` sums them up.
-* A warning of an installed Python package, or of TensorFlow's logger, is noise if a task of this run has printed the same one before.
+* A warning of an installed Python package, or of the loggers of TensorFlow and Keras, is noise if a task of this run has printed the same
+  one before (but for `without_own`).
 * A message is noise as a whole: which lines may follow is known by its head (`BODIES`), such as a node, a peer, a protocol buffer.
 
 All other lines are shown: a line of the user that is missing would be worse than a line too many.
@@ -56,7 +57,7 @@ _CLOSURE = re.compile(
     r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()",
     re.ASCII,
 )
-_WARNING = re.compile(r"/.+/(?:site|dist)-packages/.+\.py:\d+: \w*Warning: |WARNING:tensorflow:")
+_WARNING = re.compile(r"/.+/(?:site|dist)-packages/.+\.py:\d+: \w*Warning: |WARNING:(?:tensorflow|absl):")
 _OF_WARNING = re.compile(r"  |(?:Please report this to the TensorFlow team\.|Cause: |To silence this warning, )")  # autograph/impl/api.py
 
 # execute.cc and placer.cc. Lines of the second kind also go to stdout, without the beginning of a log line.
@@ -146,12 +147,12 @@ class Noise:
             return True
         if line[:1] not in _FIRST:
             return False
-        if line in self._warnings:
-            self._before = "warning"
-        elif _is_noise(line, self._shows_losses):
+        if _is_noise(line, self._shows_losses):
             self._before = "noise"
         elif _WARNING.match(line):
-            self._warnings.add(line)
+            warning = without_own(line)
+            self._before = "warning" if warning in self._warnings else ""
+            self._warnings.add(warning)
         hidden = bool(self._before)
         if hidden:
             self._body = _body_of(line)
@@ -174,6 +175,15 @@ class Noise:
                 is_own = DETAIL.match(line) or self._body.fullmatch(line)
                 return is_own is not None or (not line and _EMPTY_FOLLOWS.match(self._last) is not None)
         return False
+
+
+_OWN = re.compile(r"\b0x[0-9a-f]{6,}\b|(?<=/task:)\d+\b|(?<=\b__autograph_generated_file)\w+|(?<=\b__inference_)\w+", re.ASCII)
+
+
+def without_own(line: str) -> str:
+    """The line without what is another text in each task: addresses of objects, the task's number in the name of a device, and the names
+    that TensorFlow makes for functions and files."""
+    return _OWN.sub("…", line)
 
 
 def _body_of(head: str) -> re.Pattern[str]:

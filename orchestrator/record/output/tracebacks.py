@@ -1,6 +1,7 @@
 """Tracebacks that say nothing new. A view folds these tracebacks, each to one line; the files keep them.
 
-* A traceback with the same lines as one that another task has shown: ``the same traceback as worker-0: ValueError: bad``.
+* A traceback with the same lines as one that another task has shown (but for `noise.without_own`):
+  ``the same traceback as worker-0: ValueError: bad``.
 * The traceback of a task that has lost a peer (`model.cause.peer_errors`): the exception says which one.
 
 A traceback is held until a line comes that is not its own, or until the task has been quiet. Its message may have several lines: these
@@ -10,10 +11,12 @@ would be worse than a line too many. Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import re
+
 from worker.values.excerpts import shorten_line
 
 from ...model.cause import peer_errors
-from .noise import BODIES, DETAIL
+from .noise import BODIES, DETAIL, without_own
 
 QUIET_S = 0.5
 """A traceback is over after this many seconds without a further line."""
@@ -22,6 +25,8 @@ LONGEST_S = 5.0
 _MOST_LINES = 1000
 _MOST_TRACEBACKS = 1000
 _MOST_CHARACTERS = 200
+_OF_KERAS = re.compile(r"'\w+' sizes: [\d, ]+")
+"""Arrays of different lengths: keras/src/trainers/data_adapters/data_adapter_utils.py."""
 _HEAD = "Traceback (most recent call last):"
 
 
@@ -70,7 +75,7 @@ class Tracebacks:
         self._held, self._exception = [], ""
         if not exception:
             return lines
-        key = hash(tuple(lines))
+        key = hash(tuple(map(without_own, lines)))
         other = self._shown.get(key, self._task)
         head = f"the same traceback as {other}" if other != self._task else _after_loss(self._task, lines)
         if head:
@@ -89,8 +94,8 @@ class Tracebacks:
         if not self._exception:
             self._exception = "" if line.startswith(" ") else line
             return True
-        own = (DETAIL.match(line), BODIES["coordination_service"].fullmatch(line))
-        return line[:1] in ("", " ", "\t") or not self._held[-1] or own != (None, None)
+        own = (DETAIL.match(line), BODIES["coordination_service"].fullmatch(line), _OF_KERAS.fullmatch(line))
+        return line[:1] in ("", " ", "\t") or not self._held[-1] or any(own)
 
 
 def _after_loss(task: str, lines: list[str]) -> str:

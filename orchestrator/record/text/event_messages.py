@@ -67,8 +67,6 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         return _describe_ending(after)
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
         return _describe_restart(before, after)
-    if before.phase is Phase.STOPPING and after.phase is Phase.DONE and (first := _find_other_cause(before, after)):
-        return f"first cause: {headline(first)}"
     if after.attempt != before.attempt:
         if after.attempt_at == before.attempt_at:
             alone = [task.name for task in after.tasks.values() if task.attempt > before.attempt]
@@ -114,12 +112,12 @@ def _after(pause: float) -> str:
 
 
 def _find_other_cause(before: Cluster, after: Cluster) -> Cause | None:
-    """The first cause of an attempt that has just ended, if `_describe_ending` has named another task.
+    """The first cause of an attempt that restarts, if `_describe_ending` has named another task.
 
     The line of `_describe_ending` comes with the first exit. Only when all tasks have ended is it known which task was the first to fail.
+    Of the last attempt the report says so.
     """
-    ending = after.verdict or after.ending
-    said, cause = (before.ending.cause if before.ending else None), (ending.cause if ending else None)
+    said, cause = (before.ending.cause if before.ending else None), (after.ending.cause if after.ending else None)
     return cause if cause and cause.task and said and said.task != cause.task else None
 
 

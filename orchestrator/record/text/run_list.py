@@ -63,7 +63,8 @@ def summarise(run: RunDir, now: float) -> RunSummary:
         verdict = cluster.verdict
         known |= {"phase": cluster.phase.value, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
         known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}
-        known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.began_at) if cluster.began_at else None
+        # As the line of the run's end has it: without the time in which the run had no hosts.
+        known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.started_at) if cluster.began_at else None
         planned = run.read_plan()
         spec = run.read_spec() if planned is None else planned.spec
         known |= {"counts": _counts(cluster) or spec.counts, "arguments": list(spec.program.args)}

@@ -170,6 +170,16 @@ WARNED = [
 ]
 
 
+def test_the_address_of_an_object_makes_no_other_warning() -> None:
+    shared: set[str] = set()
+    retraced = "WARNING:tensorflow:5 out of the last 6 calls to <function f at 0x7f63d3ec0680> triggered tf.function retracing."
+    by_keras = "WARNING:absl:You are saving your model as an HDF5 file via `model.save()`"
+    assert Noise(shared).fold([retraced, by_keras]) == [retraced, by_keras]
+    assert Noise(shared).fold([by_keras]) == []
+    assert Noise(shared).fold([retraced.replace("63d3ec0680", "12eb8a0680")]) == []
+    assert Noise(shared).fold([retraced.replace("5 out", "6 out")]) != []
+
+
 def test_a_package_s_warning_is_shown_once_for_all_tasks_and_the_program_s_own_each_time() -> None:
     shared: set[str] = set()
     first, second = (Noise(shared) for _ in range(2))

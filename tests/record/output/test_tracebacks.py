@@ -51,6 +51,19 @@ def test_the_same_traceback_of_a_second_task_is_one_line() -> None:
     assert both(RAISED, f"before\n{RAISED}after\n") == (headed("worker-0", RAISED), f"worker-1 | before\n{SAME}worker-1 | after\n", note)
 
 
+def test_addresses_numbers_of_tasks_and_generated_names_make_no_other_traceback() -> None:
+    first = RAISED.replace("bad", "on /job:worker/replica:0/task:0/device:CPU:0: <f at 0x7f63d3ec0680>")
+    second = first.replace("task:0", "task:12").replace("63d3ec0680", "12eb8a0680")
+    assert both(first, second)[1] == headed("worker-1", f"the same traceback as worker-0: {second.splitlines()[-1]}")
+    generated = RAISED.replace("home/me/train.py", "tmp/__autograph_generated_filet5x_.py").replace(
+        "bad", "[Op:__inference_of_next_913]\n'y' sizes: 3"
+    )
+    second = generated.replace("t5x_", "k10").replace("913", "14")
+    assert both(generated, second)[1] == headed("worker-1", "the same traceback as worker-0: ValueError: [Op:__inference_of_next_14]")
+    other = first.replace("CPU:0", "CPU:1")
+    assert both(first, other)[1] == headed("worker-1", other)
+
+
 @pytest.mark.parametrize("other", [RAISED.replace("line 3", "line 4"), RAISED.replace("bad", "worse"), RAISED.replace("/me/", "/you/")])
 def test_a_traceback_that_differs_is_shown(other: str) -> None:
     assert both(RAISED, other) == (headed("worker-0", RAISED), headed("worker-1", other), "")

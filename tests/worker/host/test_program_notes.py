@@ -60,21 +60,39 @@ def test_a_program_for_parameter_servers_in_a_run_without_them_is_noted(tmp_path
     ("text", "line"),
     [
         ("import os\nprint(1)\nimport no_such_module.part\n", 3),
-        ("def plot():\n    from no_such_module import x\n", 2),
+        ("def plot():\n    from no_such_module import x\nplot()\n", 2),
+        ("class A:\n    def plot(self):\n        import no_such_module\ndef main():\n    a = A()\n    for b in a.plot(): ...\nmain()\n", 3),
+        (
+            "def main():\n    with f(): ...\ndef f():\n    import no_such_module\nif __name__ == '__main__':\n    main()\n",
+            4,
+        ),
         ("with open(__file__):\n    pass\nimport helpers\nimport no_such_module as n\n", 4),
         # at the beginning: it fails at once
         ("'A text.'\nimport os\nX = 1\nimport no_such_module\n", 0),
         # it may be optional, or stand where nobody can see it
         ("print(1)\ntry:\n    import no_such_module\nexcept ImportError:\n    pass\n", 0),
         ("print(1)\nif x:\n    import no_such_module\n", 0),
+        ("def plot():\n    import no_such_module\n", 0),
+        ("def plot():\n    import no_such_module\ndef unused():\n    plot()\nif args.plot:\n    plot()\n", 0),
         ("import sys\nsys.path.append('lib')\nimport no_such_module\n", 0),
         ("print(1)\nimport json, helpers, numpy\n", 0),
     ],
 )
 def test_a_module_that_is_imported_late_and_is_missing_is_noted(tmp_path: Path, text: str, line: int) -> None:
     found = program_notes.find_missing(sources(tmp_path, s=text, helpers=""), str(tmp_path), [{}])
-    how = f"{sys.executable} -m pip install, or leave the import out"
+    how = f"install it with {sys.executable} -m pip, or leave the import out"
     assert found == ([f"s.py:{line}: the module no_such_module is not installed, so the run would fail there: {how}"] if line else [])
+
+
+def test_a_missing_module_in_another_file_counts_where_the_program_calls_the_function(tmp_path: Path) -> None:
+    helpers = "def show():\n    import no_such_module\ndef hide():\n    import no_such_other\n"
+    for program, number in (
+        ("import helpers\nhelpers.show()\n", 1),
+        ("from helpers import show\n", 0),
+        ("from helpers import show\nshow()\n", 1),
+    ):
+        found = program_notes.find_missing(sources(tmp_path, s=program, helpers=helpers), str(tmp_path), [{}])
+        assert [note.partition(" is not")[0] for note in found] == ["helpers.py:2: the module no_such_module"] * number
 
 
 MODEL = "import os\nimport tensorflow as tf\nmodel = tf.keras.Sequential()\n"

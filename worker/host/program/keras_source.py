@@ -15,9 +15,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ...settings.keras_settings import LEGACY
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 UNKNOWN = "?"
 _MODELS = frozenset(
@@ -123,7 +127,7 @@ class Source:
             if isinstance(node, ast.With) and all(text.endswith(".scope()") or text.startswith("tf.") for text in entered):
                 scopes = [scope, *(text for text in entered if text.endswith(".scope()"))]
                 yield from self._certain_statements(node.body, scopes[-1], functions)
-            elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+            elif _is_main(node):
                 yield from self._certain_statements(node.body, scope, functions)
             elif isinstance(called, ast.Name) and called.id in functions:
                 yield from self._certain_statements(functions.pop(called.id), scope, functions)
@@ -145,15 +149,22 @@ class Source:
                     if isinstance(node.func, ast.Name) and node.func.id in functions:
                         waiting.append(functions.pop(node.func.id))
 
-    def late_imports(self) -> Iterator[tuple[int, str]]:
-        """The line and the top-level module of each import that is in a function or after a statement that does something.
+    def late_imports(self, called: Container[str]) -> Iterator[tuple[int, str]]:
+        """The line and the top-level module of each import that is after a statement that does something, or in one of these functions.
 
         Imports in a condition, a loop or a ``try`` are left out.
         """
         is_late = False
         for node in self._tree.body:
-            yield from _certain_imports([node], is_late=is_late)
+            yield from _certain_imports([node], called, is_late=is_late)
             is_late = is_late or (isinstance(node, (ast.Expr, ast.With, ast.For, ast.While)) and not _is_text(node))
+
+    def functions(self) -> Iterator[tuple[str, list[ast.stmt]]]:
+        """The name and the body of each function and method; the name of a program's own statements is empty."""
+        yield "", self._tree.body
+        for node in self._nodes:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node.name, node.body
 
     def saves(self) -> Iterator[tuple[int, str, str]]:
         """Each call of `save` or `save_weights` of a Keras model: its line, its name, and the end of the path; empty: unknown."""
@@ -188,17 +199,48 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _certain_imports(body: list[ast.stmt], *, is_late: bool) -> Iterator[tuple[int, str]]:
+def _certain_imports(body: list[ast.stmt], called: Container[str], *, is_late: bool) -> Iterator[tuple[int, str]]:
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)) and is_late:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] * (not node.level)
             yield from ((node.lineno, name.partition(".")[0]) for name in names)
-        elif isinstance(node, ast.With):
-            yield from _certain_imports(node.body, is_late=is_late)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield from _certain_imports(node.body, is_late=True)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
-            yield from _certain_imports(node.body, is_late=is_late)
+        elif isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and node.name in called):
+            yield from _certain_imports(node.body, called, is_late=is_late or isinstance(node, ast.FunctionDef))
+        elif isinstance(node, ast.With) or _is_main(node):
+            yield from _certain_imports(node.body, called, is_late=is_late)
+
+
+def called_in(sources: Sequence[Source]) -> set[str]:
+    """The names of the functions and methods that the first of these files calls outside of any condition, also through another function.
+
+    A method counts if any method of its name is called.
+    """
+    functions = [function for source in sources for function in source.functions()]
+    found: set[str] = set()
+    waiting = [next((body for name, body in functions if not name), [])]
+    while waiting:
+        for name in {*_certain_calls(waiting.pop())} - found:
+            found.add(name)
+            waiting += [body for other, body in functions if other == name]
+    return found
+
+
+def _certain_calls(body: list[ast.stmt]) -> Iterator[str]:
+    """The last part of the name of each call in these statements. A condition and its body, and a definition, are left out."""
+    for node in body:
+        if isinstance(node, (ast.With, ast.For, ast.While, ast.Try)) or _is_main(node):
+            yield from _certain_calls(node.body)
+            parts: list[ast.AST] = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.withitem))]
+        elif isinstance(node, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            parts = []
+        else:
+            parts = [node]
+        calls = (call.func for part in parts for call in ast.walk(part) if isinstance(call, ast.Call))
+        yield from (func.id if isinstance(func, ast.Name) else func.attr for func in calls if isinstance(func, (ast.Name, ast.Attribute)))
+
+
+def _is_main(node: ast.stmt) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:

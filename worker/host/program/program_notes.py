@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.frames import OWN_CLUSTER
 from .import_path import find_module
-from .keras_source import Source
+from .keras_source import Source, called_in
 
 MOST_LOOKUPS = 20
 """At most so many modules are looked for in one file: each one that is missing costs the start of an interpreter."""
@@ -50,24 +50,25 @@ def _servers(sources: Sequence[Source]) -> Iterator[str]:
             yield f"{source.path}:{line} is for parameter servers (ParameterServerStrategy), and this run has none; {how}"
 
 
-def find_missing(sources: Iterable[Source], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
+def find_missing(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
     """Modules that a program imports late, after the beginning of its work, and that are not installed: a sentence for the first in a file.
 
-    An import at the beginning of a program fails within seconds, and needs no note. One in a condition or in a ``try`` may be optional.
+    An import at the beginning of a program fails within seconds, and needs no note. One in a condition, in a ``try``, or in a function
+    that is not called for certain, may never be reached.
     """
-    found = []
+    found, called = [], called_in(sources)
     for source in sources:
         if _CHANGES_PATH.search(source.text):
             continue
         directory = os.path.dirname(os.path.join(cwd, source.path))
         late = dict[str, int]()
-        for line, name in source.late_imports():
+        for line, name in source.late_imports(called):
             late.setdefault(name, line)
         for name, line in [*late.items()][:MOST_LOOKUPS]:
             if name in sys.stdlib_module_names or name == "worker":
                 continue
             if all(find_module(name, env, place) == "" for env in envs for place in dict.fromkeys((directory, cwd))):
-                how = f"{sys.executable} -m pip install, or leave the import out"
+                how = f"install it with {sys.executable} -m pip, or leave the import out"
                 found.append(f"{source.path}:{line}: the module {name} is not installed, so the run would fail there: {how}")
                 break
     return found

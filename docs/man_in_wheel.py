@@ -1,0 +1,28 @@
+"""Puts the man page into the wheel, from which pip installs share/man/man1/orch.1: hatchling runs this class (pyproject.toml)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class ManPage(BuildHookInterface):  # type: ignore[misc]
+    """Makes the page of the tree that is built, so that no page of another day can be in a wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":  # a source tree: `make man` writes the page
+            return
+        self._place = tempfile.TemporaryDirectory(prefix="orch-man-")
+        page = Path(self._place.name, "orch.1")
+        with open(page, "wb") as output:
+            subprocess.run([sys.executable, Path(self.root, "docs", "make_man.py")], check=True, stdout=output)
+        build_data["shared_data"][str(page)] = "share/man/man1/orch.1"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if version != "editable":
+            self._place.cleanup()
