@@ -112,6 +112,19 @@ def test_two_workers_learn_from_files_that_were_prepared(orch: Any, settings: di
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_tensorflow")
+def test_a_killed_training_goes_on_and_learns_the_digits(orch: Any, settings: dict[str, str]) -> None:
+    options = ("-n", "2", "--max-restarts", "1")
+    done = orch("up", str(EXAMPLES / "resume_loop.py"), *options, "--", "--die-at", "34", timeout=250, check=0, env=settings)
+    assert "loop-1 continues at step 30 (epoch 2, after 7 batches)" in done.err.replace("\n", " ")
+    saves = ("--checkpoint", "--checkpoint-every", "10")
+    again = orch("up", str(EXAMPLES / "resume_fit.py"), *options, *saves, "--", "--die", timeout=250, check=0, env=settings)
+    assert "fit-1 continues at step 30 (epoch 2, after step 6 of it)" in again.err.replace("\n", " ")
+    for text in (done.out, again.out):
+        assert {line.split("|")[0].strip() for line in text.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, str]) -> None:
     done = orch("up", str(EXAMPLES / "input_forms.py"), "-n", "2", timeout=250, check=0, env=settings)
     lines = [line.partition("| ")[2] for line in done.out.splitlines()]

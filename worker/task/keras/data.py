@@ -167,7 +167,8 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
     from tensorflow.python.eager import context
 
     real = tf.random.shuffle
-    if not shuffle or not shuffle_order.has_several_workers(strategy) or context.global_seed() is not None:
+    is_shared = shuffle_order.has_several_workers(strategy) or shuffle_order.is_kept()
+    if not shuffle or not is_shared or context.global_seed() is not None:
         yield
         return
     epochs, seed = itertools.count(), tf.constant(shuffle_order.draw_seed("arrays"), tf.int64)
