@@ -138,7 +138,7 @@ def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, s
 @pytest.mark.parametrize(
     ("example", "options", "tasks"),
     [
-        ("keras_fit", ("-n", "3"), ["worker-0", "worker-1", "worker-2"]),
+        ("keras_fit", ("-n", "2"), ["worker-0", "worker-1"]),
         pytest.param(
             "keras_parameter_server",
             ("--strategy", "parameter_server", "-n", "2", "--ps", "1", "--keras", "legacy"),
