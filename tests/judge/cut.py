@@ -103,7 +103,7 @@ KERAS_2: tuple[Unit, ...] = (
         "EarlyStopping",
         "ModelCheckpoint, of weights and of the best model",
     ),
-    *_of("tiny", "fit, evaluate and predict again and again"),
+    *_of("tiny", "fit, evaluate and predict again and again", "AdamW(0.05, weight_decay=0.5)"),
 )
 OLDER: tuple[Unit, ...] = _of(
     "tiny",
