@@ -22,7 +22,7 @@ WAIT_S = 180.0
 
 
 def patience(seconds: float) -> float:
-    """So many seconds on a machine without other work, and up to ten times as many where more processes want to run than there are cores."""
+    """So many seconds, and up to ten times as many where more processes want to run than there are cores."""
     return seconds * min(10, max(1, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
