@@ -45,6 +45,7 @@ INSIGHT = (
     *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
     *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "placement_log")),
     *(f"orchestrator.insight.seeing.{name}" for name in ("charts", "run_story")),
+    *(f"orchestrator.insight.top.{name}" for name in ("frame", "keys", "top_state")),
     "orchestrator.insight.tpu.tpu_report",
 )
 ARROWS: dict[str, tuple[str, ...]] = {
@@ -91,10 +92,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.supervision": PLACES,
     "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),
-    "orchestrator.insight": ("orchestrator.__version__", "orchestrator.record", "worker.checkpoint_files", "worker.data_files", *MODEL),
+    "orchestrator.insight": ("orchestrator.__version__", "orchestrator.record", "worker.data_files", *MODEL),
     "orchestrator.backends": ("worker", "worker.machine", "worker.host.warm", *MODEL),
     "orchestrator.record": ("worker.machine", *MODEL),
-    **{room: ("worker.machine", "worker.checkpoint_files", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
+    **{room: ("worker.machine", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
     "orchestrator.model": BELOW,
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
     **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
@@ -103,7 +104,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # From the ground up: values and their texts, what this machine tells, the sections of a task, what crosses the wire.
     "worker.values": (),
     "worker.data_files": (),
-    "worker.checkpoint_files": (),
     "worker.machine": (),
     "worker.machine.workdir": ("worker.protocol",),
     "worker.settings": (),
@@ -111,14 +111,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.protocol.task_files": (),
     "worker.tensorflow_facts": (),
     "worker.task": (
-        *(
-            "worker.checkpoint_files",
-            "worker.data_files",
-            "worker.machine",
-            "worker.protocol.task_environment",
-            "worker.protocol.task_files",
-            "worker.settings",
-        ),
+        *("worker.data_files", "worker.machine", "worker.protocol.task_environment", "worker.protocol.task_files", "worker.settings"),
         "worker.tensorflow_facts",
     ),
     "worker.host": ("worker.data_files", "worker.machine", "worker.protocol", "worker.settings", "worker.tensorflow_facts"),

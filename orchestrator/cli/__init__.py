@@ -30,9 +30,9 @@ COMMANDS = {
     "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
     "logs": ("commands.logs_command", "Show the output of the tasks of a run."),
     "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
+    "top": ("looking.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
     "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
     "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
-    "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
     "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
     "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),
@@ -46,7 +46,7 @@ COMMANDS = {
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
 }
 HABITS = {
-    **dict.fromkeys(("status", "list", "ls", "queue", "top"), "ps"),
+    **dict.fromkeys(("status", "list", "ls", "queue"), "ps"),
     **dict.fromkeys(("stop", "cancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),

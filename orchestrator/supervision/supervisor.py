@@ -30,7 +30,7 @@ from .log_collector import LogCollector
 from .preparation import Preparation
 
 if TYPE_CHECKING:
-    from ..record.storage.samples import SampleFiles
+    from .sampling import Samples
 
 UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
@@ -79,7 +79,7 @@ class Supervisor:
         self._is_host_lost = False
         self._asked_at_end = False
         self._snapshots = Snapshots(rundir)
-        self._samples: SampleFiles | None = None
+        self._samples: Samples | None = None
         self._prepare(started)
         self._outputs = LogCollector(request.run.spec, rundir, self._on_event, viewer.on_output)
 
@@ -238,10 +238,11 @@ class Supervisor:
 
     def _keep_sample(self, sample: messages.Sampled) -> None:
         if self._samples is None:
-            from ..record.storage.samples import SampleFiles  # no start waits for this import
+            from .sampling import Samples  # no start waits for this import
 
-            self._samples = SampleFiles(self._rundir)
-        self._samples.keep(sample)
+            self._samples = Samples(self._rundir)
+        for line in self._samples.keep(sample, self.cluster):
+            self.note(line)
 
     def _on_lost(self, loss: LostError) -> None:
         self._is_host_lost = True
@@ -354,7 +355,9 @@ class Supervisor:
 
     def _tick(self) -> None:
         self._look_for_awaited()
-        self._on_event(events.Tick(now(), self._outputs.written_at if self.cluster.policy.timeouts.hang_s is not None else 0.0))
+        watches_hangs = self.cluster.policy.timeouts.hang_s is not None
+        absent = self._samples.describe_absent(self.cluster) if self._samples is not None and watches_hangs else ""
+        self._on_event(events.Tick(now(), self._outputs.written_at if watches_hangs else 0.0, absent))
 
     def _expect_end(self, cluster: Cluster) -> None:
         """From now on some tasks should end: look in time whether they have."""

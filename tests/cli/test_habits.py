@@ -22,7 +22,7 @@ def hello(script: Script) -> Path:
 
 def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     orch("run", "hello.py", "--strategy", "none", check=0)
-    for word in ("status", "ls", "list", "top"):
+    for word in ("status", "ls", "list"):
         assert "succeeded" in orch.in_process(word, check=0).out
     assert "was not running" in orch.in_process("stop", check=0).out
     assert "hello" in orch.in_process("tail", check=0).out
@@ -82,8 +82,7 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["logs", "--until", "10m"], "--until: --since T begins at a time"),
-        (["logs", "--no-log-prefix"], "--no-log-prefix: the files below .orch/latest have no prefix"),
+        (["logs", "-t"], "-t: did you mean --timestamps?"),
         (["ps", "-w"], "-w: watch -n 2 orch ps"),
         (["ps", "-q"], "-q: orch ps --help lists the options"),
         (["down", "--all"], "--all: orch down ends one run; orch ps --all lists the runs"),

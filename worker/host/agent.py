@@ -261,9 +261,12 @@ class Agent:
         from .sampling.sampler import Sampler, Watched
 
         def find_tasks() -> list[Watched]:
-            return [Watched(task.order.task, task.order.attempt, task.pid) for task in self._launcher.running]
+            return [Watched(task.order.task, task.order.attempt, task.pid, task.output.directory) for task in self._launcher.running]
 
-        self._sampler = Sampler(self._loop, self._link, self._helpers, find_tasks, has_gpus=self._has_gpus)
+        def has_tasks() -> bool:
+            return self._launcher.has_tasks
+
+        self._sampler = Sampler(self._loop, self._link, self._helpers, find_tasks, has_tasks, has_gpus=self._has_gpus)
         self._sampler.begin()
 
     def _close_listeners(self) -> None:

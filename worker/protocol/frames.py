@@ -348,6 +348,27 @@ class TaskUse:
     read: Rate = 0.0
     written: Rate = 0.0
     """Bytes per second that its calls have read from files and pipes, or written to them, also from the page cache."""
+    step: Rate = 0.0
+    """The number of the newest step; 0: the task has made none, or orch does not know its steps."""
+    rate: Rate = 0.0
+    """Steps per second. This and the next three are about the newest window of steps (worker/task/pace/step_times.py)."""
+    work: Rate = 0.0
+    peers: Rate = 0.0
+    input: Rate = 0.0
+    """What a step took in the median, in seconds: the work, the wait for peers, the wait for input."""
+    window: Count = 0
+    """How many windows of steps there were."""
+    came: Count = 0
+    met: Count = 0
+    """How often the task came to a meeting with its peers (a collective operation), and how often all had come; all tasks have the same
+    meetings in the same order."""
+    waits: Seconds = 0.0
+    """How long the task has waited in the meeting where it is now; 0: it is in none, or came a moment ago."""
+
+    @property
+    def busy(self) -> float:
+        """The seconds of a step in which the task did not wait for its peers, which they may have to wait for."""
+        return self.work + self.input
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ SERVES = "orch_serves"
 """The key of the line that says that the program stands in TensorFlow's `Server.join` (task/strategy/joined_server.py)."""
 OWN_KEYS = frozenset({INPUT, SERVES})
 """A line of `worker.report` has none of these keys."""
+PACE = "pace.json"
+"""How long the task's steps take, written once a second (task/pace/step_times.py)."""
 STACKS = "stacks.txt"
 """The Python stacks, added at each request."""
 BEGUN = "begun"

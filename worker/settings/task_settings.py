@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..values.fast_dataclass import dataclass
-from .checkpoint_settings import CheckpointSettings
 from .collective_settings import CollectiveSettings
 from .device_settings import DeviceSettings
 from .input_settings import InputSettings
@@ -29,4 +28,3 @@ class TaskSettings:
     keras: KerasSettings = KerasSettings()
     input: InputSettings = InputSettings()
     tpu: TpuSettings = TpuSettings()
-    checkpoints: CheckpointSettings = CheckpointSettings()

@@ -104,9 +104,10 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
             changes.append(lambda log_dir, module=module, given=given: module.apply_soon(given, log_dir))  # type: ignore[misc]
     if order["tf_config"] is not None:
         from . import sigterm
+        from .pace import step_times
         from .strategy import joined_server
 
-        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch]
+        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch, step_times.watch]
     return changes
 
 
@@ -177,7 +178,6 @@ SECTIONS = {
     "collectives": "strategy.collective_timeouts",
     "keras": "keras",
     "input": "input.input_policy",
-    "checkpoints": "checkpoints.keras_saves",
 }
 """The modules that apply a section of the task's settings before the program starts, by their function `apply_soon`. It is called with the
 section as JSON data and the directory of the task's logs, in this order, and only if the section is not at its defaults. Other sections are

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..protocol import task_files
 from .import_hooks import print_once
+from .pace import step_times
 
 INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"
@@ -27,6 +28,9 @@ def report(values: Mapping[str, Any]) -> None:
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:
         _writer.add(os.path.join(directory, task_files.REPORTS), _render(values))
+        step = _plain("step", values.get("step"))
+        if isinstance(step, (int, float)) and not isinstance(step, bool):
+            step_times.mark(step)
 
 
 class _Writer:

@@ -13,11 +13,13 @@ import click
 
 from ...errors import UsageError
 from ...model.planning.plan import Plan
+from ...model.run import stragglers
 from ...model.task_names import group_tasks
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import plan_of
+from ...record.storage.samples import read_latest
 from ...record.text import stack_report
 from ...requests import ask_running
 from .. import completion
@@ -52,6 +54,8 @@ def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, a
         return 0
     for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(clean(line))
+    if absent := stragglers.describe_absent(read_latest(run.path), stragglers.training(cluster)):
+        click.echo(absent)
     silent = [name for name, answer in answers.items() if not answer]
     if silent:
         click.echo(f"{group_tasks(silent)}: no answer (not Python, or not started yet)")

@@ -134,6 +134,8 @@ class Tick:
     at: float
     written_at: float = 0.0
     """When a task last wrote, if a deadline depends on it. (Each line of each task would otherwise be an event.)"""
+    absent: str = ""
+    """Which tasks have not come to a meeting in which others wait, in words; see `stragglers.describe_absent`."""
 
 
 Event = (

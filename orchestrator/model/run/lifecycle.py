@@ -97,7 +97,7 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.CheckpointSeen():
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case events.Tick():
-            return _on_tick(_mark_active(cluster, event.written_at), event.at)
+            return _on_tick(_mark_active(cluster, event.written_at), event.at, event.absent)
         case _:
             return cluster, ()  # only people and the timeline use the other events
 
@@ -356,7 +356,7 @@ def _begin_alone(cluster: Cluster, at: float) -> Step:
 # --- deadlines ---------------------------------------------------------------------------------
 
 
-def _on_tick(cluster: Cluster, at: float) -> Step:
+def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
     due = [kind for kind, deadline in deadlines.deadlines_of(cluster).items() if deadline <= at]
     limits = cluster.policy.timeouts
     match due[0] if due else None:  # one deadline that ends the attempt is enough
@@ -383,7 +383,8 @@ def _on_tick(cluster: Cluster, at: float) -> Step:
             what = f"{formed} {limits.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
             return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
         case "hang":
-            return _run_out(cluster, at, Cause(f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)", at))
+            what = f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)"
+            return _run_out(cluster, at, Cause(f"{what}; {absent}" if absent else what, at))
         case "alone":
             return _begin_alone(cluster, at)
     return cluster, ()

@@ -6,7 +6,8 @@ So all files together never have more than six times `MOST_BYTES`, however long 
 last day roughly, and the time before more roughly still. Files only grow by whole lines, so that a reader can follow them.
 
 A line: ``{"at": …, "s": SECONDS, "host": …, "tasks": {"worker-0/1": [state, cpu, memory, …]}, "use": [cpu, cores, …], "gpus": [[…]]}``.
-The numbers are the fields of `TaskUse`, `HostUse` and `GpuUse`, in their order; trailing zeros are left out.
+The numbers are the fields of `TaskUse`, `HostUse` and `GpuUse`, in their order; trailing zeros are left out. What is said of a task's steps
+is that of its newest window, and stays until the next window: a task makes steps as long as `step` grows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -34,9 +36,9 @@ FOLDED_S = (0.0, 30.0, 300.0)
 """The time that a line of each file is about; 0: one sample."""
 MOST_BYTES = 4 << 20
 """The size of a file from which on another one is begun."""
-_HIGHEST = frozenset({"memory", "own_memory", "threads", "swap", "group_memory"})
+_HIGHEST = frozenset({"memory", "own_memory", "threads", "swap", "group_memory", "waits"})
 """Of these numbers, a folded line has the highest; of the limits and names the last; of all others the mean."""
-_LAST = frozenset({"task", "attempt", "cores", "memory_total", "group_limit", "index"})
+_LAST = frozenset({"task", "attempt", "cores", "memory_total", "group_limit", "index", "step", "window", "came", "met"})
 
 T = TypeVar("T", TaskUse, HostUse, GpuUse)
 
@@ -118,7 +120,8 @@ def _fold_uses(uses: Sequence[T]) -> T:
         elif isinstance(values[0], int) and not any(isinstance(value, float) for value in values):
             folded[field.name] = round(sum(values) / len(values))
         else:
-            folded[field.name] = round(sum(values) / len(values), 2)
+            mean = sum(values) / len(values)
+            folded[field.name] = round(mean, 2 if mean >= 1 else 6)
     return type(uses[0])(**folded)
 
 
@@ -211,6 +214,7 @@ def parse(lines: Iterable[bytes]) -> Iterator[Sampled]:
             yield from_line(found)
 
 
+_HOST = re.compile(rb'"host":("(?:[^"\\]|\\.)*")')
 LATEST_BYTES = 256 * 1024
 """How much of the end of the newest file is read for the newest samples."""
 
@@ -222,7 +226,9 @@ def read_latest(run: Path) -> dict[str, Sampled]:
         with contextlib.suppress(FileNotFoundError, OrchError), open_file(run / DIRECTORY / name) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LATEST_BYTES))
-            lines = file.read().splitlines(keepends=True)
-            for sample in parse(lines[0 if size <= LATEST_BYTES else 1 :]):
-                found[sample.host] = sample
+            newest: dict[bytes, bytes] = {}
+            for line in file.read().splitlines(keepends=True)[0 if size <= LATEST_BYTES else 1 :]:
+                host = _HOST.search(line)
+                newest[host[1] if host else b""] = line
+            found |= {sample.host: sample for sample in parse(newest.values())}
     return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from worker.values.fast_dataclass import dataclass
 
-from ..case import MASKED, ONE_NUMBER, Case, Result
+from ..case import Case, Result
 from ..place import Place, aligned
 from .inputs import sliced
 
@@ -90,9 +90,7 @@ def draw(number: int) -> Draw:
 
 def case_of(number: int) -> Case:
     drawn = draw(number)
-    return Case(
-        f"draw {number}", "draws", functools.partial(_run, drawn=drawn), forms=("even",), says=f"{ONE_NUMBER}|{MASKED}|BatchNormalization"
-    )
+    return Case(f"draw {number}", "draws", functools.partial(_run, drawn=drawn), forms=("even",))
 
 
 def _data(drawn: Draw, rows: int) -> tuple[Any, ...]:

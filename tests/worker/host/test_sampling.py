@@ -29,6 +29,7 @@ class Channel:
     def __init__(self) -> None:
         self.sent: list[Sampled] = []
         self.is_full = False
+        self.awaits = False
         self.due: list[Callable[[], None]] = []
 
     def send(self, sample: Sampled) -> None:
@@ -48,7 +49,11 @@ class Channel:
 
 def sampler_of(channel: Any, *pids: int) -> Sampler:
     tasks = [Watched(f"worker-{number}", 1, pid) for number, pid in enumerate(pids)]
-    made = Sampler(channel, channel, channel, lambda: [task for task in tasks if Path(f"/proc/{task.pid}").exists()], has_gpus=False)
+
+    def living() -> list[Watched]:
+        return [task for task in tasks if Path(f"/proc/{task.pid}").exists()]
+
+    made = Sampler(channel, channel, channel, living, lambda: channel.awaits, has_gpus=False)
     made.begin()
     return made
 
@@ -91,7 +96,7 @@ def test_a_later_process_of_the_same_pid_begins_anew(tmp_path: Path) -> None:
     hertz = os.sysconf("SC_CLK_TCK")
     now = int(proc_files.now() * hertz)
     write(1_000_000, now - 1_000_000)
-    made = Sampler(channel, channel, channel, lambda: [Watched("worker-0", 1, 7)], has_gpus=False, proc=str(tmp_path))
+    made = Sampler(channel, channel, channel, lambda: [Watched("worker-0", 1, 7)], lambda: False, has_gpus=False, proc=str(tmp_path))
     made.begin()
     channel.sample()
     assert (channel.sent[0].tasks[0].state, channel.sent[0].tasks[0].threads) == ("R", 3)
@@ -137,6 +142,19 @@ def test_it_stops_with_the_last_task_and_begins_again(burner: subprocess.Popen[b
     assert (len(channel.sent), channel.due) == (1, [])
     made.begin()
     assert len(channel.due) == 1
+
+
+def test_it_waits_for_tasks_that_have_no_process_yet(burner: subprocess.Popen[bytes]) -> None:
+    """TensorFlow's import takes longer than the time to the first sample."""
+    channel = Channel()
+    channel.awaits = True
+    made = sampler_of(channel)
+    channel.due.pop()()
+    assert channel.sent == []
+    assert len(channel.due) == 1
+    made._find_tasks = lambda: [Watched("worker-0", 1, burner.pid)]
+    time.sleep(0.1)
+    assert [use.task for use in channel.sample().tasks] == ["worker-0"]
 
 
 @pytest.mark.parametrize("count", [8, 64])

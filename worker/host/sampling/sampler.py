@@ -18,7 +18,7 @@ from ..helpers import Helpers
 from ..link import Link
 from ..loop import Loop
 from ..processes import process_state
-from . import proc_files
+from . import pace_file, proc_files
 from .control_group import ControlGroup
 from .proc_files import ProcessCounts
 
@@ -38,15 +38,27 @@ class Watched:
     task: str
     attempt: int
     pid: int
+    directory: str = ""
+    """Where its files for the agent are."""
 
 
 class Sampler:
-    """Sends `Sampled` while `find_tasks` returns any."""
+    """Sends `Sampled` while `find_tasks` returns any, and waits for those that will come."""
 
     def __init__(
-        self, loop: Loop, link: Link, helpers: Helpers, find_tasks: Callable[[], Sequence[Watched]], *, has_gpus: bool, proc: str = "/proc"
+        self,
+        loop: Loop,
+        link: Link,
+        helpers: Helpers,
+        find_tasks: Callable[[], Sequence[Watched]],
+        awaits_tasks: Callable[[], bool],
+        *,
+        has_gpus: bool,
+        proc: str = "/proc",
     ) -> None:
-        self._loop, self._link, self._helpers, self._find_tasks, self._proc = loop, link, helpers, find_tasks, proc
+        """`awaits_tasks`: whether tasks will come that have no process yet, such as during TensorFlow's import."""
+        self._loop, self._link, self._helpers, self._proc = loop, link, helpers, proc
+        self._find_tasks, self._awaits_tasks = find_tasks, awaits_tasks
         self._is_on = False
         """A timer calls `_sample`."""
         self._group = ControlGroup()
@@ -62,16 +74,23 @@ class Sampler:
         """Tasks were started: sample until none is left."""
         if not self._is_on and self._sees_processes:
             self._is_on = True
-            self._at = proc_files.now()
-            self._host, self._stall = proc_files.read_host(self._proc), self._group.read()
+            self._begin_anew()
             self._loop.after(EVERY_S, self._sample)
+
+    def _begin_anew(self) -> None:
+        """The next sample is about the time from now on."""
+        self._at = proc_files.now()
+        self._host, self._stall = proc_files.read_host(self._proc), self._group.read()
 
     def _sample(self) -> None:
         tasks = self._find_tasks()
-        if not tasks:
+        if not tasks and not self._awaits_tasks():
             self._is_on, self._before = False, {}
             return
         self._loop.after(EVERY_S, self._sample)
+        if not tasks:
+            self._begin_anew()
+            return
         if self._link.is_full:
             return
         self._ask_gpus()
@@ -115,6 +134,7 @@ class Sampler:
             faults=round(max(0.0, faults), 1),
             read=round(max(0.0, read)),
             written=round(max(0.0, written)),
+            **pace_file.read(task.directory),
         )
 
     def _measure_own_memory(self, tasks: Sequence[Watched], used: list[messages.TaskUse | None], at: float) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from ...protocol import task_files
 from ..import_hooks import print_once, replace
+from ..pace import meetings, step_times
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
@@ -64,6 +65,7 @@ def _install(module: Any, counter: Counter) -> None:
     replace(module.DistributedIteratorBase, "get_next_as_optional", get_next)
     replace(module, "_create_per_replica", create_per_replica)
     setattr(module, _STATE, counter)
+    step_times.take_input(lambda number: counter.read(number)[number])
 
 
 class Counter:
@@ -102,12 +104,15 @@ class Counter:
             return give()
         if tf.executing_eagerly():
             begun = time.perf_counter()
-            value = give()
+            with meetings.within_input():
+                value = give()
             self._add(0, lambda: [time.perf_counter() - begun])
             return value
+        if meetings.is_deterministic():
+            return give()
         with tf.device(_HOST):
             since = tf.timestamp()
-        with tf.control_dependencies([since]):
+        with tf.control_dependencies([since]), meetings.within_input():
             value = give()
         given = [part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]
         with tf.device(_HOST), tf.control_dependencies(given):
@@ -173,8 +178,9 @@ class Counter:
             return
         # TensorFlow may be ending, the program may have left a graph open, the disk may be full.
         with self._lock, contextlib.suppress(Exception):
-            sums = self._read()
-            waited, steps = sums[0], int(sums[1])
+            sums = self.read()
+            # The workers tell each other whether they have data: this wait is one for the slowest worker, and not one for input.
+            waited, steps = max(0.0, sums[0] - meetings.read()[3]), int(sums[1])
             if not steps:
                 return
             now = time.monotonic()
@@ -187,9 +193,12 @@ class Counter:
                 found |= {"seconds": round(self._moving_s, 3), "waiting_s": round(self._moving_waited_s, 3)}
                 self._append(self._path, json.dumps({"at": time.time(), task_files.INPUT: found}).encode() + b"\n")
 
-    def _read(self) -> defaultdict[int, float]:
+    def read(self, number: int | None = None) -> defaultdict[int, float]:
+        """The sums until now; only those that begin with this number, if one is given."""
         sums = self._sums.copy()
         for (first, _), variable in list(self._variables.items()):
+            if number not in (None, first):
+                continue
             added = self._tf.raw_ops.ReadVariableOp(resource=variable, dtype=self._tf.float64).numpy()
             for index, number in enumerate(added, first):
                 sums[index] += float(number)

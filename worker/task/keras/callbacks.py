@@ -18,6 +18,7 @@ from typing import Any
 
 from ..import_hooks import print_once, replace
 from ..input import input_counter
+from ..pace import step_times
 from . import state
 from .fit import is_wanted
 
@@ -101,8 +102,11 @@ def _shared_state(base: Any) -> Any:
         """Gives the layers of all workers the same state before the state is used or saved."""
 
         def on_train_begin(self, logs: Any = None) -> None:
-            if is_wanted(self.model.distribute_strategy):
-                tell_of_normalization(self.model)
+            if is_wanted(self.model.distribute_strategy) and any(_is_normalized_by_parts(layer) for layer in self.model._flatten_layers()):
+                print_once(
+                    "BatchNormalization normalises each worker's part of a batch by the statistics of this part, as Keras documents, so "
+                    "the numbers differ from those of one process; BatchNormalization(synchronized=True) takes those of the whole batch"
+                )
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             if is_wanted(self.model.distribute_strategy):
@@ -111,14 +115,6 @@ def _shared_state(base: Any) -> Any:
         on_test_begin = on_train_end = on_epoch_end
 
     return SharedState
-
-
-def tell_of_normalization(model: Any) -> None:
-    if any(_is_normalized_by_parts(layer) for layer in model._flatten_layers()):
-        print_once(
-            "BatchNormalization normalises each worker's part of a batch by the statistics of this part, as Keras documents, so "
-            "the numbers differ from those of one process; BatchNormalization(synchronized=True) takes those of the whole batch"
-        )
 
 
 def _is_normalized_by_parts(layer: Any) -> bool:
@@ -207,12 +203,22 @@ def _progress(base: Any) -> Any:
             self._until: float | None = None
             """When the last step ended; None: unknown before the end of the epoch."""
 
+        def on_train_begin(self, logs: Any = None) -> None:
+            step_times.begin_fit()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            step_times.end_fit()
+
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self._epoch, self._step, self._since = epoch + 1, 0, time.monotonic()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self._step, self._until = batch + 1, time.monotonic() if isinstance(logs, dict) else None
-            if self._until is not None and self._until - self._reported >= REPORT_S:
+            steps, self._step = batch + 1 - self._step, batch + 1
+            self._until = time.monotonic() if isinstance(logs, dict) else None
+            if self._until is None:
+                return
+            step_times.advance(steps)
+            if self._until - self._reported >= REPORT_S:
                 self._report(logs, self._until)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

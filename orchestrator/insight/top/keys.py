@@ -1,0 +1,72 @@
+"""What a key does in `orch top`. Pure: a key gives the next view, and what the program around it has to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from .frame import selected_place, shown
+from .top_state import SORTS, TopState, View
+
+Action = Literal["", "quit", "logs", "stacks", "restart"]
+MOVES = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
+LONGEST_FILTER = 40
+
+
+def press(state: TopState, key: str) -> tuple[View, Action]:
+    """The view after a key, and what is to be done. `key`: a character, or a name: ``up``, ``enter``, ``escape``, ``backspace``, …"""
+    view = replace(state.view, message="")
+    if view.asks == "restart":
+        return replace(view, asks=""), "restart" if key in ("y", "Y") else ""
+    if view.asks == "filter":
+        return _type(view, key), ""
+    if key == "q":
+        return view, "quit"
+    if key in MOVES:
+        return _move(state, view, MOVES[key]), ""
+    if view.page != "tasks":
+        return (replace(view, page="tasks", lines=(), first=0), "") if key in ("escape", "enter", "?", "l", "k") else (view, "")
+    return _choose(state, view, key)
+
+
+def _choose(state: TopState, view: View, key: str) -> tuple[View, Action]:
+    chosen = shown(state)
+    match key:
+        case "l" | "enter" if chosen:
+            return replace(view, selected=chosen[selected_place(state, chosen)].task), "logs"
+        case "k" if state.lives:
+            return replace(view, message="asking all tasks for their stacks ..."), "stacks"
+        case "r" if state.lives:
+            return replace(view, asks="restart"), ""
+        case "k" | "r":
+            return replace(view, message="the run is over"), ""
+        case "s":
+            return replace(view, sort=SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)], first=0), ""
+        case "/":
+            return replace(view, asks="filter"), ""
+        case "?":
+            return replace(view, page="help", first=0), ""
+        case "escape":
+            return replace(view, filter="", first=0), ""
+    return view, ""
+
+
+def _type(view: View, key: str) -> View:
+    if key == "enter":
+        return replace(view, asks="")
+    if key == "escape":
+        return replace(view, asks="", filter="")
+    if key == "backspace":
+        return replace(view, filter=view.filter[:-1])
+    is_character = len(key) == 1 and key.isprintable()
+    return replace(view, filter=(view.filter + key)[:LONGEST_FILTER], first=0) if is_character else view
+
+
+def _move(state: TopState, view: View, by: int) -> View:
+    if view.page != "tasks":
+        return replace(view, first=max(0, min(view.first + by, max(0, len(view.lines) - 1))))
+    chosen = shown(state)
+    if not chosen:
+        return view
+    place = max(0, min(selected_place(state, chosen) + by, len(chosen) - 1))
+    return replace(view, selected=chosen[place].task)

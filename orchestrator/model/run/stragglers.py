@@ -1,0 +1,197 @@
+"""Which task makes the others wait, judged from how long the tasks' steps take. Pure.
+
+In synchronous training all tasks make the same number of steps in the same time. So the slow one is not seen by its speed: it is the one
+that is busy for longer in each step, and waits least for the others. At a standstill it is the one that did not come to a meeting (a
+collective operation) in which the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+
+from worker.protocol.messages import HostUse, Sampled, TaskUse
+from worker.values.fast_dataclass import dataclass
+
+from ..task_names import group_tasks
+from .cluster import Cluster
+
+SLOWER = 1.25
+"""A slow task is busy for so many times as long in a step as the others in the median."""
+SLOWER_S = 0.005
+"""And for so many seconds longer: the first worker of a training does a little more than the others."""
+WAITS_LESS = 1 / 3
+"""And a slow task waits for less than this part of what the others wait."""
+WINDOWS = 3
+"""A task is slow in so many windows of steps, one after the other."""
+LASTS_S = 1.5
+"""Tasks that have been in a meeting for so long wait for the others."""
+THROTTLED, FAULTS, OTHERS_CORES = 5.0, 50.0, 0.5
+"""From here on a cause is named: percent of the time at a CPU limit, page faults per second with a disk, cores that other programs use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A task was slow, from one window of its steps on."""
+
+    since: int
+    newest: int
+    """The number of the window that was judged last."""
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is known from earlier samples. The keys are the tasks' names and attempts."""
+
+    judged: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The number of the window that was judged last."""
+    suspicions: Mapping[tuple[str, int], Suspicion] = field(default_factory=dict)
+    told: frozenset[tuple[str, int]] = frozenset()
+
+
+def watch(before: Watch, latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[Watch, tuple[str, ...]]:
+    """What is known after the newest sample of each host, and a line for each task that has turned out to be slow.
+
+    `tasks`: the attempts of the training tasks that run, by name. Nothing is judged before all of them have made steps.
+    """
+    uses = running(latest, tasks)
+    if len(uses) < 2 or len(uses) < len(tasks) or not all(use.window and use.came for use in uses.values()):
+        return before, ()
+    judged, suspicions, told, lines = dict(before.judged), dict(before.suspicions), set(before.told), []
+    for name, use in uses.items():
+        key = name, use.attempt
+        if use.window == judged.get(key):
+            continue
+        judged[key] = use.window
+        others = [other for other in uses.values() if other is not use]
+        if not is_slow(use, others):
+            suspicions.pop(key, None)
+            continue
+        found = suspicions.get(key)
+        found = Suspicion(use.window, use.window) if found is None else replace(found, newest=use.window, times=found.times + 1)
+        suspicions[key] = found
+        if found.times > 1 and found.newest - found.since >= WINDOWS - 1 and key not in told:
+            told.add(key)
+            lines.append(describe(use, others, latest))
+    return Watch(judged, suspicions, frozenset(told)), tuple(lines)
+
+
+def training(cluster: Cluster) -> dict[str, int]:
+    """The attempts of the training tasks that run, by name."""
+    return {task.name: task.attempt for task in cluster.tasks.values() if task.trains and task.started_at and not task.has_ended}
+
+
+def running(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> dict[str, TaskUse]:
+    """The newest numbers of these tasks, in their order."""
+    found = {use.task: use for sample in latest.values() for use in sample.tasks if tasks.get(use.task) == use.attempt}
+    return {name: found[name] for name in tasks if name in found}
+
+
+def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
+    """Whether a task makes the others wait, by its newest window."""
+    usual, wait = _median(other.busy for other in others), _median(other.peers for other in others)
+    return use.busy > SLOWER * usual and use.busy - usual > SLOWER_S and use.peers < WAITS_LESS * wait
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def describe(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled]) -> str:
+    """The line about a slow task: ``worker-3 is slower: 182 ms of work per step, the others 121-126 ms; …``."""
+    reads = _reads(use, others)
+    what, own, theirs = (
+        ("waiting for input", use.input, [other.input for other in others])
+        if reads
+        else ("work", use.work, [other.work for other in others])
+    )
+    wait = _median(other.peers for other in others)
+    parts = [f"{use.task} is slower: {milliseconds(own)} of {what} per step, the others {_span(theirs)}"]
+    parts.append(f"they wait {milliseconds(wait)} of each step for {use.task}")
+    return "; ".join([*parts, *causes(use, others, latest)])
+
+
+def _reads(use: TaskUse, others: Sequence[TaskUse]) -> bool:
+    """Whether the wait for input is the larger part of what a task is slower."""
+    return use.input - _median(other.input for other in others) > (use.busy - _median(other.busy for other in others)) / 2
+
+
+def causes(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled]) -> list[str]:
+    """Why a task may be slow, as far as the samples tell."""
+    host = next((sample for sample in latest.values() if use in sample.tasks), None)
+    if host is None:
+        return []
+    found = []
+    if use.faults >= FAULTS:
+        found.append(f"its pages come from a disk ({use.faults:.0f} faults per second): host {host.host} swaps, or has too little memory")
+    here = {other.task for other in host.tasks}
+    if any(other.task not in here for other in others):  # what is true of a host explains nothing between tasks of this host
+        found += _causes_of_host(host)
+    if not found and not _reads(use, others) and _is_idle(use, others):
+        found.append(
+            "it uses no more CPU time than they do: it sleeps, or waits for a core, a lock, a disk or a network (orch stacks shows where)"
+        )
+    return found
+
+
+def _causes_of_host(host: Sampled) -> list[str]:
+    use, found = host.use, []
+    if use.throttled >= THROTTLED:
+        found.append(f"on host {host.host} a CPU limit is reached in {use.throttled:.0f} % of the time (cpu.stat)")
+    busy = _of_others(host.use, host.tasks)
+    if busy >= OTHERS_CORES:
+        found.append(f"other programs use {busy:.1f} of the {use.cores} cores of host {host.host}")
+    return found
+
+
+def _of_others(use: HostUse, tasks: Iterable[TaskUse]) -> float:
+    """How many cores the other programs of a host use, if no core is left; 0: some core is left."""
+    return max(0.0, use.cpu - sum(task.cpu for task in tasks)) / 100 if use.cores and use.cpu > 90 * use.cores else 0.0
+
+
+def _is_idle(use: TaskUse, others: Sequence[TaskUse]) -> bool:
+    """Whether CPU time explains less than half of what a task is slower."""
+    if not use.rate or not all(other.rate and other.cpu for other in others):
+        return False
+    computed = use.cpu / 100 / use.rate - _median(other.cpu / 100 / other.rate for other in others)
+    return computed < (use.busy - _median(other.busy for other in others)) / 2
+
+
+def _median(values: Iterable[float]) -> float:
+    found = sorted(values)
+    return (found[(len(found) - 1) // 2] + found[len(found) // 2]) / 2
+
+
+def milliseconds(seconds: float) -> str:
+    """``182 ms``, ``1.4 s``, ``0.3 ms``."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.1f} ms"
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = milliseconds(min(values)), milliseconds(max(values))
+    return low if low == high else f"{low.removesuffix(' ms') if high.endswith(' ms') else low}-{high}"
+
+
+# --- at a standstill -------------------------------------------------------------------------------
+
+
+def absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """The tasks that have not come to the meeting in which others have been for some time, and those others; nothing if none is awaited."""
+    uses = running(latest, tasks)
+    most = max((use.came for use in uses.values()), default=0)
+    there = [name for name, use in uses.items() if use.came == most and use.met < most and use.waits >= LASTS_S]
+    missing = [name for name, use in uses.items() if use.came < most]
+    return (missing, there) if there and len(missing) + len(there) == len(uses) else ([], [])
+
+
+def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> str:
+    """``worker-2 did not come: worker-0..1 wait for it after step 47``; empty if no task is awaited."""
+    missing, there = absent(latest, tasks)
+    if not missing:
+        return ""
+    uses = running(latest, tasks)
+    stopped = [name for name in missing if uses[name].state in ("T", "t")]
+    state = " (stopped by SIGSTOP)" if stopped == missing else ""
+    after = f" after step {min(uses[name].step for name in there):g}" if all(uses[name].step for name in there) else ""
+    waits = "waits" if len(there) == 1 else "wait"
+    return f"{group_tasks(missing)}{state} did not come: {group_tasks(there)} {waits} for {'it' if len(missing) == 1 else 'them'}{after}"

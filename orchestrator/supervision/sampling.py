@@ -1,0 +1,38 @@
+"""Keeps what the agents have measured: in files of the run, and the newest of each host, to find the task for which the others wait."""
+
+from __future__ import annotations
+
+from worker.protocol.messages import Sampled
+
+from ..model.run import stragglers
+from ..model.run.cluster import Cluster, Phase
+from ..model.run.stragglers import Watch
+from ..record.storage.run_directory import RunDir
+from ..record.storage.samples import SampleFiles
+
+
+class Samples:
+    """The samples of one run."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._files = SampleFiles(run)
+        self._latest: dict[str, Sampled] = {}
+        """The newest sample of each host."""
+        self._watch = Watch()
+
+    def keep(self, sample: Sampled, cluster: Cluster) -> tuple[str, ...]:
+        """Keep a sample. Returns a line for each task that has turned out to be slower than the others."""
+        self._files.keep(sample)
+        self._latest[sample.host] = sample
+        if cluster.phase is not Phase.RUNNING:
+            return ()
+        self._watch, lines = stragglers.watch(self._watch, self._latest, stragglers.training(cluster))
+        return lines
+
+    def describe_absent(self, cluster: Cluster) -> str:
+        """Which tasks have not come to where the others wait, in words; empty: no task is awaited."""
+        return stragglers.describe_absent(self._latest, stragglers.training(cluster))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()

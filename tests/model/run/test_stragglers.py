@@ -1,0 +1,133 @@
+"""Which task is said to be slow or missing, from what the tasks measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.model.run import stragglers
+from orchestrator.model.run.stragglers import Watch
+from worker.protocol.messages import HostUse, Sampled, TaskUse
+
+NOTHING = HostUse()
+TASKS = {f"worker-{number}": 1 for number in range(4)}
+
+
+def use(number: int, work: float, peers: float, *, window: int = 1, read: float = 0.002, rate: float = 5.0, **more: Any) -> TaskUse:
+    return TaskUse(f"worker-{number}", 1, "S", step=20.0, rate=rate, work=work, peers=peers, input=read, window=window, came=60, **more)
+
+
+def even(window: int, **more: Any) -> list[TaskUse]:
+    return [use(number, 0.120 + number / 1000, 0.008, window=window, **more) for number in range(4)]
+
+
+def uneven(window: int, **more: Any) -> list[TaskUse]:
+    return [*even(window)[:3], use(3, 0.182, 0.001, window=window, **more)]
+
+
+def of_one_host(uses: list[TaskUse], host: HostUse = NOTHING) -> dict[str, Sampled]:
+    found = [one if one.task == "worker-3" else use(int(one.task[-1]), one.work, 0.060, window=one.window) for one in uses]
+    return {"a": Sampled(1.0, 2.0, tuple(found), host, host="a")}
+
+
+def told(*samples: dict[str, Sampled], tasks: dict[str, int] = TASKS) -> list[str]:
+    before = Watch()
+    lines: list[str] = []
+    for latest in samples:
+        before, found = stragglers.watch(before, latest, tasks)
+        lines += found
+    return lines
+
+
+def test_the_task_that_works_longer_and_waits_least_is_named_once() -> None:
+    (line,) = told(*(of_one_host(uneven(window)) for window in range(1, 9)))
+    assert line == "worker-3 is slower: 182 ms of work per step, the others 120-122 ms; they wait 60 ms of each step for worker-3"
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [even(window) for window in range(1, 9)],
+        [uneven(1), uneven(2)],
+        [uneven(2)] * 8,
+        [uneven(1), uneven(2), even(3), uneven(4), uneven(5), even(6)],
+        [[*even(window)[:3], use(3, 0.182, 0.058, window=window)] for window in range(1, 9)],
+    ],
+    ids=["even", "two windows", "the same window again and again", "not one after the other", "it waits as long as the others"],
+)
+def test_no_task_is_named_without_three_windows_one_after_the_other(samples: list[list[TaskUse]]) -> None:
+    assert told(*map(of_one_host, samples)) == []
+
+
+def test_tiny_steps_differ_by_more_than_a_quarter_and_nobody_cares() -> None:
+    samples = [[*(use(n, 0.002, 0.003, window=w, read=0.0) for n in range(3)), use(3, 0.004, 0.0, window=w, read=0.0)] for w in range(1, 9)]
+    assert told(*map(of_one_host, samples)) == []
+
+
+def test_nothing_is_said_before_all_tasks_have_made_steps() -> None:
+    late = [[*uneven(window)[1:], TaskUse("worker-0", 1, "S")] for window in range(1, 9)]
+    assert told(*map(of_one_host, late)) == []
+    assert told(*(of_one_host(uneven(window)[1:]) for window in range(1, 9))) == []
+
+
+def test_a_task_of_another_attempt_is_another_one() -> None:
+    again = [{"a": Sampled(1.0, 2.0, tuple(uneven(window)), host="a")} for window in range(1, 9)]
+    assert told(*again, tasks=dict.fromkeys(TASKS, 2)) == []
+
+
+def test_slow_input_of_one_task_is_named_as_such() -> None:
+    samples = [of_one_host([*even(window)[:3], use(3, 0.121, 0.001, window=window, read=0.082)]) for window in (1, 2, 3)]
+    assert told(*samples) == [
+        "worker-3 is slower: 82 ms of waiting for input per step, the others 2.0 ms; they wait 60 ms of each step for worker-3"
+    ]
+
+
+IDLE = "it uses no more CPU time than they do: it sleeps, or waits for a core, a lock, a disk or a network (orch stacks shows where)"
+LIMIT = "on host b a CPU limit is reached in 41 % of the time (cpu.stat)"
+OTHERS = "other programs use 1.6 of the 2 cores of host b"
+SWAPS = "its pages come from a disk (90 faults per second): host b swaps, or has too little memory"
+
+
+@pytest.mark.parametrize(
+    ("slow", "host", "expected"),
+    [
+        ({}, HostUse(), ""),
+        ({"cpu": 30.0}, HostUse(throttled=41.0, cores=2), LIMIT),
+        ({"cpu": 30.0}, HostUse(cpu=190.0, cores=2), OTHERS),
+        ({"cpu": 30.0}, HostUse(cpu=150.0, cores=2), IDLE),
+        ({"cpu": 100.0}, HostUse(), ""),
+        ({"faults": 90.0}, HostUse(throttled=41.0), f"{SWAPS}; {LIMIT}"),
+    ],
+)
+def test_a_cause_is_named_where_it_is_known(slow: dict[str, Any], host: HostUse, expected: str) -> None:
+    others = [use(number, 0.12, 0.06, cpu=30.0 if slow else 0.0) for number in range(3)]
+    odd = use(3, 0.182, 0.0, **({"cpu": 100.0} | slow))
+    latest = {"a": Sampled(1.0, 2.0, tuple(others), host="a"), "b": Sampled(1.0, 2.0, (odd,), host, host="b")}
+    assert "; ".join(stragglers.causes(odd, others, latest)) == expected
+
+
+def test_what_is_true_of_a_host_explains_no_difference_between_its_tasks() -> None:
+    uses = uneven(1, cpu=100.0)
+    latest = of_one_host(uses, HostUse(throttled=41.0))
+    assert stragglers.causes(uses[3], uses[:3], latest) == []
+
+
+@pytest.mark.parametrize(
+    ("third", "expected"),
+    [
+        (("T", 141, 141, 0.0), "worker-2 (stopped by SIGSTOP) did not come: worker-0..1 wait for it after step 47"),
+        (("S", 141, 141, 0.0), "worker-2 did not come: worker-0..1 wait for it after step 47"),
+        (("S", 142, 141, 3.0), ""),
+        (("S", 142, 142, 0.0), ""),
+    ],
+    ids=["stopped", "elsewhere", "all are there", "the meeting is over"],
+)
+def test_the_task_that_did_not_come_is_named(third: tuple[str, int, int, float], expected: str) -> None:
+    uses = [TaskUse(f"worker-{number}", 1, "S", step=47, came=142, met=141, waits=9.0) for number in range(2)]
+    state, came, met, waits = third
+    odd = TaskUse("worker-2", 1, state, step=47, came=came, met=met, waits=waits)
+    latest = {"a": Sampled(1.0, 2.0, (*uses, odd), host="a")}
+    tasks = {f"worker-{number}": 1 for number in range(3)}
+    assert stragglers.describe_absent(latest, tasks) == expected
+    assert stragglers.describe_absent({}, tasks) == ""

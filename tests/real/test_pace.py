@@ -1,0 +1,137 @@
+"""Three workers of Keras's `fit`: the one that works longer is named, and the one that does not come."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.record.storage import samples
+from orchestrator.testing import cluster
+from tests.conftest import Orch
+from tests.live import LiveRun, wait_until
+from worker.protocol.messages import TaskUse
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900), pytest.mark.usefixtures("warm_tensorflow")]
+
+TRAIN = """
+import os, time
+import numpy as np
+import tensorflow as tf
+import keras
+
+class Sleep(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if os.path.exists("slow") and os.environ["ORCH_TASK"] == "worker-2":
+            time.sleep(0.05)
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+x = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
+# A last batch that is smaller: the workers tell each other in each step whether they have data.
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).repeat().batch(48)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(data, steps_per_epoch=10**9, verbose=0, callbacks=[Sleep()])
+"""
+
+
+def uses_of(run: LiveRun) -> dict[str, TaskUse]:
+    return {use.task: use for sample in samples.read_latest(run.path).values() for use in sample.tasks}
+
+
+def notes(run: LiveRun) -> list[str]:
+    return [event["text"] for event in run.events() if event["event"] == "run_noted" and "is slower" in event["text"]]
+
+
+def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    going = orch.start("up", "train.py", "-n", "3", "--hang-timeout", "30", "--set", "collectives.heartbeat_s=600")
+    wait_until(lambda: [use.window >= 5 for use in uses_of(run).values()] == [True] * 3, "windows of steps")
+    assert notes(run) == []
+    begun = {name: use.window for name, use in uses_of(run).items()}
+
+    (tmp_path / "slow").touch()
+    wait_until(lambda: notes(run), "line about the slow task")
+    (line,) = notes(run)
+    assert line.startswith("worker-2 is slower: ")
+    uses = uses_of(run)
+    assert all(uses[name].window > begun[name] for name in uses)
+    assert uses["worker-2"].work > 0.05
+    assert uses["worker-2"].work > uses["worker-0"].work + 0.03
+    assert uses["worker-0"].peers > uses["worker-2"].peers + 0.03
+    # The workers meet while they get their batches: that is no wait for input.
+    assert max(use.input for use in uses.values()) < 0.03
+
+    os.kill(run.event("task_started", task="worker-2")["pid"], signal.SIGSTOP)
+    wait_until(lambda: uses_of(run)["worker-2"].state == "T", "stopped task")
+    wait_until(lambda: min(uses_of(run)[name].waits for name in ("worker-0", "worker-1")) > 2, "waiting tasks")
+    missing = "worker-2 (stopped by SIGSTOP) did not come: worker-0..1 wait for it after step "
+    assert missing in orch("stacks").out
+    going.wait(check=124)
+    assert missing in run.cause()["what"]
+    assert len(notes(run)) == 1
+
+
+LOOP = """
+import os, time
+import tensorflow as tf
+import worker
+
+strategy = worker.strategy()
+is_slow = worker.context().index == 1
+
+def read(number):
+    time.sleep(0.05 if is_slow else 0.0)
+    return number
+
+def dataset(context):
+    numbers = tf.data.Dataset.range(10**6).map(lambda number: tf.py_function(read, [number], tf.int64))
+    return numbers.map(lambda number: tf.ensure_shape(number, [])).batch(1)
+
+@tf.function
+def step(batch):
+    def of_replica(batch):
+        return tf.distribute.get_replica_context().all_reduce("sum", tf.cast(batch, tf.float32))
+    return strategy.run(of_replica, args=(batch,))
+
+for number, batch in enumerate(worker.distribute(dataset, strategy=strategy)):
+    step(batch)
+    worker.report(step=number)
+"""
+
+
+def test_a_loop_of_ones_own_that_reads_slowly_is_named(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    orch.start("up", "train.py", "-n", "2")
+    wait_until(lambda: notes(run), "line about the slow task")
+    (line,) = notes(run)
+    assert line.startswith("worker-1 is slower: ")
+    assert "of waiting for input per step" in line
+    uses = uses_of(run)
+    assert uses["worker-1"].input > uses["worker-0"].input + 0.02
+    assert uses["worker-0"].peers > uses["worker-1"].peers + 0.02
+    orch("down", check=0)
+
+
+def fit_deterministically() -> list[float]:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x: Any = np.ones((8, 2), np.float32)
+    return [float(loss) for loss in model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0).history["loss"]]
+
+
+def test_where_tensorflow_refuses_timestamps_none_are_taken() -> None:
+    with cluster(workers=2) as c:
+        first, second = c.run(fit_deterministically).values()
+    assert first == second

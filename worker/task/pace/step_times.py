@@ -1,0 +1,174 @@
+"""Measures how long the steps of this task take: work, the wait for its peers, and the wait for input, each folded over windows of steps.
+
+`mark` is called after a step: by `fit`, or by `worker.report(step=…)`. Where neither calls it, the batches count that the task has got.
+A window ends after `WINDOW_STEPS` steps and `WINDOW_S` seconds, or after `LONGEST_S`, and has the medians of its marks: a step with a
+validation or a checkpoint in it changes nothing. Marks within `APART_S` count as one. So a mark costs a comparison, and some 50 µs for
+every `APART_S`.
+
+The agent reads the newest window from the file `task_files.PACE`, which a thread writes once a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...protocol import task_files
+from . import meetings, shared
+
+WINDOW_STEPS, WINDOW_S, LONGEST_S = 20, 1.0, 10.0
+APART_S = 0.05
+POLL_S = 1.0
+"""The time between two writings of the file, in seconds."""
+
+
+class Pace:
+    """The steps of one process. `path`: the file for the agent; `clock`: seconds that only grow."""
+
+    def __init__(self, path: str, clock: Any = time.monotonic) -> None:
+        self._path, self._clock, self._pid = path, clock, os.getpid()
+        self._lock = threading.Lock()
+        self._next = 0.0
+        """Marks before this time are left out."""
+        self._is_marked = False
+        """The program, or `fit`, tells of its steps."""
+        self.step = 0.0
+        """The number of the newest step."""
+        self._before: tuple[float, float, float, float] | None = None
+        """At the last mark: the time, the step, the seconds waited for peers, and those waited for input."""
+        self._marks: list[tuple[float, float, float, float, float]] = []
+        """Of the window so far: the seconds, the steps, and for each step the work and both waits, in seconds."""
+        self._windows = 0
+        self._newest: dict[str, float] = {}
+        self._met: tuple[float, float] = (0.0, 0.0)
+        self._met_at = clock()
+        self._written = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that began, and not a fork of it."""
+        return os.getpid() == self._pid
+
+    def mark(self, step: float) -> None:
+        """The step of this number is over."""
+        self._is_marked = True
+        self.step = step
+        if self._clock() >= self._next:
+            self._mark(step)
+
+    def _mark(self, step: float) -> None:
+        if not self._lock.acquire(blocking=False):  # another thread, or a signal handler in this one
+            return
+        try:
+            now = self._clock()
+            self._next = now + APART_S
+            _, _, waited, within = meetings.read()
+            # Of the time to get a batch, the meeting of the workers in it is a wait for peers.
+            self._count(now, step, waited, max(0.0, _input(0) - within))
+        except Exception:  # TensorFlow may be ending
+            self._before = None
+        finally:
+            self._lock.release()
+
+    def _count(self, now: float, step: float, peers: float, fetched: float) -> None:
+        before, self._before = self._before, (now, step, peers, fetched)
+        if before is None or step <= before[1]:  # the first step, or the numbers began anew
+            return
+        seconds, steps = now - before[0], step - before[1]
+        waited, read = max(0.0, peers - before[2]), max(0.0, fetched - before[3])
+        self._marks.append((seconds, steps, max(0.0, seconds - waited - read) / steps, waited / steps, read / steps))
+        lasted, counted = sum(mark[0] for mark in self._marks), sum(mark[1] for mark in self._marks)
+        if (counted >= WINDOW_STEPS and lasted >= WINDOW_S) or lasted >= LONGEST_S:
+            self._windows += 1
+            work, waited, read = (sorted(mark[place] for mark in self._marks)[len(self._marks) // 2] for place in (2, 3, 4))
+            self._newest = {"rate": counted / lasted, "work": work, "peers": waited, "input": read}
+            self._marks.clear()
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def poll_forever(self) -> None:
+        while self.is_here:
+            time.sleep(POLL_S)
+            self.poll()
+
+    def poll(self) -> None:
+        """Write the file for the agent, if anything has changed."""
+        try:
+            if not self._is_marked and (steps := _input(1)):
+                self.step = steps
+                self._mark(steps)
+            came, met = meetings.read()[:2]
+        except Exception:  # TensorFlow may be ending
+            return
+        if (came, met) != self._met:
+            self._met, self._met_at = (came, met), self._clock()
+        waits = round(self._clock() - self._met_at, 1) if came > met else 0.0
+        found = {"step": self.step, **self._newest, "window": self._windows, "came": came, "met": met, "waits": waits}
+        text = json.dumps({name: round(value, 6) for name, value in found.items()})
+        if text != self._written:
+            self._written = text
+            task_files.write(os.path.dirname(self._path), os.path.basename(self._path), text)
+
+
+class _State:
+    """What this process has begun to measure."""
+
+    pace: Pace | None = None
+    fits = 0
+    """How many calls of Keras's `fit` go on, one inside the other."""
+    read_input: Callable[[int], float] | None = None
+    """Gives for 0 the seconds that the task has taken to get its batches, with the meetings in this, and for 1 how many it has got. None:
+    orch does not count the input of this process.
+    """
+
+
+_state = shared("steps", _State)
+
+
+def _input(number: int) -> float:
+    return 0.0 if _state.read_input is None else _state.read_input(number)
+
+
+def take_input(read: Callable[[int], float]) -> None:
+    """From now on the input is counted; see `read_input` of `_State`."""
+    _state.read_input = read
+
+
+def watch(log_dir: str) -> None:
+    """Measure the steps of this task, and its waits for its peers, once TensorFlow is imported."""
+    meetings.watch(begin)
+
+
+def begin() -> Pace | None:
+    """Begin to measure, once, in a task of orch. Returns what measures; None: not in a task, or in a process that a task has forked."""
+    directory = os.environ.get("ORCH_LOG_DIR")
+    if directory and _state.pace is None:
+        _state.pace = Pace(os.path.join(directory, task_files.PACE))
+        threading.Thread(target=_state.pace.poll_forever, name="orch-steps", daemon=True).start()
+    return _state.pace if _state.pace is not None and _state.pace.is_here else None
+
+
+def mark(step: float) -> None:
+    """The program says that the step of this number is over. `fit` counts better, so within `fit` this does nothing."""
+    if not _state.fits and (pace := begin()) is not None:
+        pace.mark(step)
+
+
+def begin_fit() -> None:
+    """Keras's `fit` begins, and will call `advance`."""
+    _state.fits += 1
+
+
+def end_fit() -> None:
+    """`fit` is over."""
+    _state.fits = max(0, _state.fits - 1)
+
+
+def advance(steps: int) -> None:
+    """So many steps of `fit` are over since the last call."""
+    if (pace := begin()) is not None:
+        pace.mark(pace.step + steps)
