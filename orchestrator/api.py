@@ -36,7 +36,7 @@ Program = str | os.PathLike[str] | Mapping[str, Any] | ClusterSpec
 def launch(
     program: Program | None = None,
     /,
-    *,
+    *words: str | int | float,
     args: Sequence[str | int | float] | None = None,
     workers: int | None = None,
     ps: int | None = None,
@@ -63,7 +63,8 @@ def launch(
             run.wait().check()
 
     `program`: a script (``"train.py"``), or a spec: a file (its name ends in .yaml, .yml or .json), a mapping with the keys of orch.yaml,
-    or a `ClusterSpec`. The keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``command``, ``timeouts``,
+    or a `ClusterSpec`. `words`: the arguments of the script, which may also be given as ``args=[…]``.
+    The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``command``, ``timeouts``,
     ``restart``, ``preload``, …). They change the spec; a flag overrides a key. `launch` does not read an `orch.yaml` by itself,
     and reads no ORCH_* variable but ORCH_HOME.
 
@@ -73,7 +74,11 @@ def launch(
     run cannot be made. A mistake that only the hosts can find, such as a script that is not valid Python, is in the result of the run.
     """
     given = dict(locals())  # the keywords: the signature lists them for readers and editors
-    named = {name: value for name, value in given.items() if name not in ("program", "home", "settings")}
+    named = {name: value for name, value in given.items() if name not in ("program", "words", "home", "settings")}
+    if words and args is not None:
+        raise UsageError("launch: the arguments of the script are given twice, after the program and as args=")
+    if words:
+        named["args"] = words
     spec = read_spec(program, {**settings, **named}, os.environ)
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
 

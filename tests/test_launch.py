@@ -167,6 +167,8 @@ def test_a_program_is_needed_and_only_one(tmp_path: Path) -> None:
         orchestrator.launch(workers=2)
     with pytest.raises(UsageError, match="given a script and module; only one"):
         orchestrator.launch("a.py", module="b")
+    with pytest.raises(UsageError, match="the arguments of the script are given twice"):
+        orchestrator.launch("a.py", "--epochs", 5, args=["--epochs", 5])
 
 
 def test_a_spec_is_a_file_a_mapping_or_a_value(tmp_path: Path) -> None:
@@ -340,7 +342,7 @@ def test_several_runs_at_once_from_threads_leave_signals_alone(program: Callable
 
     def run(word: str) -> str:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        launched = orchestrator.launch(script, args=[word], **QUICK)
+        launched = orchestrator.launch(script, word, **QUICK)
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
         launched.wait(PATIENCE_S).check()
         return launched.logs("worker-0")
