@@ -231,13 +231,22 @@ class SlurmBed:
 
         _wait_until(are_idle, f"three idle nodes: {self.states()} {self.jobs()}")
 
-    def mend(self) -> None:
-        """Take back every fault, and end every job."""
+    def login_node(self, name: str) -> tuple[str, ...]:
+        """Starts a program on a machine with another name and address, which shares the disk: ``login_node("hostC")`` and the program."""
+        inside = 'hostname elsewhere && exec "$@"'
+        return ("nsenter", f"--net=/run/netns/{self.bed[name].netns}", "unshare", "--uts", "sh", "-c", inside, "sh")
+
+    def mend_daemons(self) -> None:
+        """Start the daemons again that have ended."""
         for name in ("slurmctld", *NAMES):
             process = self._daemons.get(name)
             if process is None or process.poll() is not None:
                 self._stop(name)
                 self.start_controller() if name == "slurmctld" else self.start_node(name)
+
+    def mend(self) -> None:
+        """Take back every fault, and end every job."""
+        self.mend_daemons()
         self.cancel_all()
         for name, state in self.states().items():
             if state not in ("idle", "comp", "mix", "alloc"):

@@ -35,6 +35,7 @@ NOT_RUN = {
     r"tensorboard ": "it serves until it is ended",
     r"rm -r |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
+    r"salloc ": "it needs a Slurm: tests/backends/test_slurm_inside.py",
     r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",
     r"orch (stacks|restart)": "it needs a run that goes on: tests/cli/test_stacks.py, tests/test_restarts.py",
     r"orch placement": "it needs a log of TensorFlow: tests/cli/test_placement.py",

@@ -146,6 +146,7 @@ def line(state: str, reason: str = "None", start: str = "N/A", limit: str = "1:0
     [
         (line("PENDING", "Resources", "2026-11-24T14:05:00"), "waiting", "queued in Slurm: Resources, starts about 14:05"),
         (line("PENDING", "Resources", "2026-11-25T14:05:00"), "waiting", "queued in Slurm: Resources, starts about Nov 25 14:05"),
+        (line("PENDING", "Resources", "2027-11-25T14:05:00"), "waiting", "queued in Slurm: Resources, starts about 2027-11-25"),
         (line("PENDING", "(Priority)"), "waiting", "queued in Slurm: Priority: other jobs come first"),
         (line("PENDING", "None"), "waiting", "queued in Slurm"),
         (line("PENDING", "SomethingNew"), "waiting", "queued in Slurm: SomethingNew"),
@@ -177,7 +178,7 @@ def test_the_words_of_a_job_that_is_not_over(word: Word | str, state: str | None
         ),
         (
             line("FAILED", "JobLaunchFailure", nodes="n3"),
-            f"n3 could not start it, most often because the node cannot write controller.log: {queue.UNSEEN}",
+            f"its batch step was killed, or did not begin, on n3: {queue.UNSEEN}",
             None,
         ),
         (line("COMPLETED"), "Slurm calls it COMPLETED", None),

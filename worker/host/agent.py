@@ -100,7 +100,7 @@ class Agent:
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
-            self._note("the agent received SIGTERM")
+            self._link.send(messages.RunNoted("the agent received SIGTERM", clock.now(), ends=True))
             self._lose_owner(self._term_grace_s)
         self._launcher.reap()
 

@@ -172,12 +172,14 @@ class HostBroken:
 
 @dataclass(frozen=True, slots=True)
 class RunNoted:
-    """A text for the user, which changes nothing."""
+    """A text for the user, which changes nothing unless `ends` is set."""
 
     text: str
     at: Moment
     host: str = ""
     """Empty: the note is the controller's own."""
+    ends: bool = False
+    """The agent ends because of this, as SIGTERM has told it to: somebody takes the host away."""
 
     @property
     def line(self) -> str:

@@ -28,9 +28,12 @@ REASONS = {
 }
 """Slurm's word for why a job waits, with what it means. Other words are shown as they are."""
 
-UNSEEN = "use a run directory on a disk that login nodes and compute nodes share, such as your home (--run-dir DIR, or ORCH_HOME)"
-_NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal:53")
-"""Slurm's ways to say that a batch step could not begin, as when its output file cannot be opened."""
+UNSEEN = (
+    "if its run directory has no controller.log, the node does not see that directory, which has to be on a disk that login nodes and "
+    "compute nodes share (--run-dir DIR, or ORCH_HOME)"
+)
+_NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal")
+"""Slurm's words for a batch step that ended by a signal, or could not open its output file: the same ones (22.05)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,7 @@ class QueuedJob:
             case "OUT_OF_MEMORY":
                 return "a node had no memory left for the job (mem)", None
             case "FAILED" if self.reason.startswith(_NO_OUTPUT):
-                return (
-                    f"{self.nodes or 'its node'} could not start it, most often because the node cannot write controller.log: {UNSEEN}",
-                    None,
-                )
+                return f"its batch step was killed, or did not begin, on {self.nodes or 'its node'}: {UNSEEN}", None
             case "FAILED":
                 return f"its batch step failed before orch could say why; see controller.log in its run directory{self._of_slurm()}", None
             case _:
@@ -115,9 +115,9 @@ def parse_time(text: str) -> float | None:
 
 
 def _clock(text: str, now: float) -> str:
-    """``14:05``, or ``Nov 25 14:05``; empty if Slurm does not know, or if the time is over."""
+    """``14:05``, ``Nov 25 14:05``, or ``2027-11-25``; empty if Slurm does not know, or if the time is over."""
     at = parse_time(text)
     if at is None or at <= now:
         return ""
     there, here = time.localtime(at), time.localtime(now)
-    return time.strftime("%H:%M" if there[:3] == here[:3] else "%b %d %H:%M", there)
+    return time.strftime("%H:%M" if there[:3] == here[:3] else "%b %d %H:%M" if there[0] == here[0] else "%Y-%m-%d", there)

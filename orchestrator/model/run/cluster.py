@@ -127,6 +127,8 @@ class Policy:
 
     is_command: bool = False
     """The program is no Python file: a shell, which exits with 143 if SIGTERM has ended what it ran, or any other."""
+    is_lent: bool = False
+    """The hosts are lent by an engine, which takes them away with SIGTERM to whatever runs there: agents, and a controller."""
     requeues: bool = False
     """The engine starts the job of the controller again, if the run ends because its allocation does."""
 

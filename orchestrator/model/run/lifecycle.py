@@ -16,7 +16,7 @@ from typing import Any
 
 from worker.protocol.task_files import INPUT, SERVES
 
-from ...errors import BROKEN, DEADLINE
+from ...errors import BROKEN, DEADLINE, TERMINATED
 from ..cause import root_cause
 from ..input import input_counts
 from ..input.input_counts import InputCounts
@@ -37,7 +37,8 @@ def policy_of(spec: ClusterSpec) -> Policy:
     # A command can be any program. A user who sets start_s for a command says that the command opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
     is_command = spec.program.kind == "command"
-    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, is_command, spec.backend.requeues)
+    is_lent, requeues = bool(spec.backend.INSIDE), spec.backend.requeues
+    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, is_command, is_lent, requeues)
 
 
 def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
@@ -90,6 +91,8 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.HostBroken():
             what = event.reason if cluster.tasks or not event.host else f"host {event.host}: {event.reason}"
             return _end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(what, event.at, host=event.host))
+        case events.RunNoted() if event.ends and cluster.policy.is_lent:
+            return _on_host_taken(cluster, event)
         case events.StopRequested():
             return _on_stop_requested(cluster, event)
         case events.RestartRequested():
@@ -242,7 +245,19 @@ def _survives_hosts(cluster: Cluster) -> bool:
     return cluster.policy.restart.lost_host == "retry"
 
 
+def _on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
+    """An engine takes the hosts back: whoever loses one first, the run ends as if it had been asked to."""
+    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
+        return cluster, ()
+    return _end(cluster, Outcome.CANCELLED, TERMINATED, event.at, Cause(f"{event.line}: it is taken away", event.at, host=event.host))
+
+
 def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
+    ending = cluster.ending
+    if ending is not None and ending.outcome is Outcome.CANCELLED and ending.cause is not None and ending.cause.host:
+        # The engine that has taken a host ends the controller too: that is no second request to end.
+        ending = replace(ending, exit_code=event.code, cause=Cause(event.reason, ending.cause.at))
+        return replace(cluster, ending=ending), ()
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
         return replace(cluster, stop_repeated=True, is_due=True), (events.Stop(running, 0.0),)

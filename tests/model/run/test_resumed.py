@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.errors import DEADLINE
+from orchestrator.errors import BROKEN, DEADLINE
 from orchestrator.model.run import deadlines
 from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Cluster, Outcome, Phase, Policy, TaskState
@@ -103,3 +103,26 @@ def test_an_allocation_that_ends_while_tasks_stop_lets_no_attempt_follow() -> No
     history.happen(ev.StopRequested("enough", 143, 110.0))
     history.happen(ev.Tick(120.0))
     assert history.cluster.is_due
+
+
+# --- hosts that are taken away ------------------------------------------------------------------
+
+TAKEN = ev.RunNoted("the agent received SIGTERM", 110.0, "a", ends=True)
+
+
+@pytest.mark.parametrize("then", [(), (ev.StopRequested("received SIGTERM", 143, 110.5),)], ids=["agent alone", "agent before controller"])
+def test_a_run_whose_host_is_taken_away_ends_as_if_it_was_asked_to(then: tuple[ev.Event, ...]) -> None:
+    history = History(Policy("multi_worker_mirrored", is_lent=True)).start_all()
+    assert history.happen(TAKEN) == [ev.Stop(tuple(WORKERS), history.cluster.policy.timeouts.grace_s)]
+    assert history.happen(*then, ev.HostLost("a", "its agent ended", 111.0)) == [], "the tasks keep their time"
+    verdict = history.sweep_all(112.0)
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 143)
+    assert verdict.cause is not None
+    assert verdict.cause.what == ("received SIGTERM" if then else "host a: the agent received SIGTERM: it is taken away")
+
+
+def test_elsewhere_a_host_whose_agent_is_ended_is_lost() -> None:
+    history = History(Policy("multi_worker_mirrored")).start_all()
+    assert history.happen(TAKEN) == []
+    history.happen(ev.HostLost("a", "its agent ended", 111.0))
+    assert history.sweep_all(112.0).exit_code == BROKEN

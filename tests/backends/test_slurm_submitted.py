@@ -1,0 +1,276 @@
+"""Runs that orch submits to a real Slurm: their controller is the batch step of a job. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import Completed, Orch
+from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
+from tests.slurm_bed import SlurmBed
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+
+SLEEP = "ready()\nsleep()"
+GOES_ON = """
+ATTEMPT = int(os.environ["ORCH_ATTEMPT"])
+tell(f"{TASK}.{ATTEMPT}.ready", os.getpid())
+signal.signal(signal.SIGTERM, lambda *_: (tell(f"{TASK}.{ATTEMPT}.saved"), os._exit(42)))
+while ATTEMPT == 1:
+    time.sleep(0.05)
+tell(f"{TASK}.node", os.uname().nodename)
+"""
+"""The first attempt trains, and saves when it is asked to end; the second one has little left to do."""
+
+
+class Place:
+    """A directory with a script and its spec, whose runs are submitted."""
+
+    def __init__(self, orch: Orch, slurm: SlurmBed, directory: Path) -> None:
+        self.orch, self.slurm, self.directory = orch, slurm, directory
+
+    def write(self, script: str, *, nodes: int = 2, more: str = "", **backend: object) -> None:
+        write_script(self.directory, script)
+        settings = json.dumps({"type": "slurm", "nodes": nodes, "lost_after_s": 6, **backend})
+        with (self.directory / "orch.yaml").open("a") as file:
+            file.write(f"backend: {settings}\ntimeouts: {{grace_s: 2}}\n{more}\n")
+
+    def submit(self, *words: str) -> tuple[str, str]:
+        """The name of a run that is left alone, and the number of its job."""
+        name = self.orch("up", "script.py", "-d", *words, check=0).out.strip()
+        return name, json.loads((self.directory / ".orch/runs" / name / "submission.json").read_text())["job"]
+
+    def ps(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.orch("ps", name, "--json").out)
+        return found
+
+    def wait_for_words(self, name: str, pattern: str) -> str:
+        """What `orch ps` says of the run, once it fits."""
+
+        said = ""
+
+        def fits() -> bool:
+            nonlocal said
+            said = self.orch("ps", name).out
+            return re.search(pattern, said) is not None
+
+        try:
+            wait_until(fits, f"{pattern} in orch ps", 60)
+        except pytest.fail.Exception:
+            pytest.fail(f"orch ps does not say {pattern}, but {said}")
+        return said
+
+    def start_again(self, job: str) -> None:
+        """Slurm lets a job wait for two minutes that it has queued again."""
+
+        def has_begun() -> bool:
+            state = self.slurm.jobs().get(job)
+            if state == "PENDING":
+                self.slurm.run("scontrol", "update", f"jobid={job}", "starttime=now", check=False)
+            return state != "PENDING"
+
+        wait_until(lambda: self.slurm.jobs().get(job) == "PENDING", f"pending job {job}")
+        assert self.slurm.left_behind() == []  # the end of a batch step that is still on its way would be taken for that of the next
+        wait_until(has_begun, f"running job {job}")
+
+    @contextmanager
+    def no_room(self, *options: str) -> Iterator[str]:
+        """Another job has all nodes."""
+        job = self.slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-o/dev/null", *options, "--wrap", "sleep 1000").strip()
+        wait_until(lambda: self.slurm.jobs().get(job) == "RUNNING", "full cluster")
+        try:
+            yield job
+        finally:
+            self.slurm.run("scancel", job)
+
+
+@pytest.fixture
+def place(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> Place:
+    return Place(orch, slurm, tmp_path)
+
+
+def attempts(run: LiveRun) -> list[list[str]]:
+    """The nodes that each attempt had."""
+    return [event["hosts"] for event in run.events() if event["event"] == "allocated"]
+
+
+def ready(place: Place, attempt: int, tasks: int = 2) -> list[psutil.Process]:
+    return [psutil.Process(int(wait_for_file(place.directory / f"worker-{index}.{attempt}.ready"))) for index in range(tasks)]
+
+
+def test_a_run_that_waits_in_a_full_queue(place: Place) -> None:
+    """A node is drained, then all are busy. Nothing of the run has begun, so its end waits for nothing."""
+    place.write("")
+    place.slurm.run("scontrol", "update", "nodename=hostC", "state=drain", "reason=test")
+    drained, _ = place.submit("--nodes", "3")
+    place.wait_for_words(drained, "queued in Slurm")
+    place.orch("down", drained, check=0)
+    place.slurm.run("scontrol", "update", "nodename=hostC", "state=resume")
+    with place.no_room() as job:
+        name, _ = place.submit()
+        place.wait_for_words(name, "queued in Slurm: (Resources|Priority)")
+        attached = place.orch.start("up", "script.py")
+        attached.wait_for("queued in Slurm")
+        attached.signal(signal.SIGINT)
+        attached.wait(check=130)
+        for command in ("logs", "stacks", "restart"):
+            assert "no tasks yet: queued in Slurm: " in place.orch(command, name, check=2).err
+        place.orch("down", name, check=0)
+        assert place.slurm.jobs() == {job: "RUNNING"}
+        place.orch("wait", name, check=143)
+
+
+def test_a_run_that_is_submitted_is_like_any_other(place: Place, tmp_path: Path, run: LiveRun) -> None:
+    """Its exit code, its first cause, its output; the record names the job and the nodes. A controller in a job is what a job costs."""
+    place.write("print('from', os.uname().nodename)\nsys.exit(7 if TASK == 'worker-1' else wait_for('never'))")
+    done = place.orch("up", "script.py", check=7)
+    assert re.search(r"submitted as Slurm's job \d+", done.err)
+    assert "worker-1" in run.cause()["task"]
+    assert "exit code 7" in done.err.splitlines()[-1] or "exit code 7" in done.err
+    assert "from hostB" in done.out
+    assert attempts(run) == [["hostA", "hostB"]]
+    assert (run.path / "request/job.sbatch").read_text().startswith("#!/bin/sh\n#SBATCH --job-name=script\n#SBATCH --nodes=2\n")
+    shown = place.orch("up", "script.py", "--dry-run", check=0).out
+    assert "#SBATCH --nodes=2" in shown
+
+
+def test_a_job_that_is_cancelled(place: Place, run: LiveRun) -> None:
+    place.write(SLEEP)
+    attached = place.orch.start("up", "script.py")
+    processes = wait_until_ready(place.directory, "worker-0", "worker-1")
+    place.slurm.run("scancel", *place.slurm.jobs())
+    done = attached.wait(check=143)
+    wait_until_gone(processes.values())
+    assert run.result()["exit_code"] == 143, done
+
+
+def test_a_controller_that_is_killed(place: Place, run: LiveRun) -> None:
+    place.write(SLEEP)
+    attached = place.orch.start("up", "script.py")
+    processes = wait_until_ready(place.directory, "worker-0", "worker-1")
+    os.kill(run.controller().pid, signal.SIGKILL)
+    wait_until_gone(processes.values())
+    done = attached.wait(check=125)
+    assert "its batch step was killed, or did not begin, on hostA" in done.err, done
+
+
+def test_a_run_that_makes_room_for_another_goes_on(place: Place, run: LiveRun) -> None:
+    """Preempted by a partition of higher priority, and queued again by Slurm."""
+    place.write(GOES_ON, partition="low")
+    name, job = place.submit()
+    first = ready(place, 1)
+    with place.no_room("--partition=high"):
+        wait_until_gone(first)
+        place.wait_for_words(name, "queued in Slurm")
+        assert place.ps(name)["state"] not in ("failed", "succeeded", "cancelled"), place.ps(name)
+    place.start_again(job)
+    assert place.orch("wait", name).code == 0
+    assert len(attempts(run)) == 2
+    assert [event["event"] for event in run.events()].count("run_resumed") == 1
+
+
+def test_from_another_login_node(place: Place, run: LiveRun) -> None:
+    """Slurm is told to queue the job again; then another login node looks, asks and ends."""
+    place.write(GOES_ON.replace("while ATTEMPT == 1", "while True"))
+    name, job = place.submit()
+    first = ready(place, 1)
+    place.slurm.run("scontrol", "requeue", job)
+    wait_until_gone(first)
+    place.start_again(job)
+    second = ready(place, 2)
+
+    def there(*words: str, check: int = 0) -> Completed:
+        return place.orch.start(*words, by=place.slurm.login_node("hostC")).wait(check=check)
+
+    assert "running" in there("ps", name).out
+    there("logs", name)
+    assert there("stacks", name).out.startswith("worker-0..1: in time.sleep")
+    there("restart", name)
+    ready(place, 3)
+    wait_until_gone(second)
+    there("down", name)
+    there("wait", name, check=143)
+    assert attempts(run)[:2] == [["hostA", "hostB"]] * 2
+    assert place.slurm.jobs() == {} or set(place.slurm.jobs().values()) == {"COMPLETING"}
+
+
+def test_a_time_limit_that_the_run_outlives(place: Place, run: LiveRun) -> None:
+    """The tasks save ahead of the limit, the job is queued again, and goes on from there."""
+    place.write(GOES_ON, time="1", save_before_s=50, requeue="always")
+    name, job = place.submit()
+    ready(place, 1)
+    assert (wait_for_file(place.directory / "worker-0.1.saved"), wait_for_file(place.directory / "worker-1.1.saved")) == ("", "")
+    place.start_again(job)
+    done = place.orch("wait", name)
+    assert done.code == 0
+    assert len(attempts(run)) == 2
+
+
+def test_the_node_of_the_controller_dies(place: Place, run: LiveRun) -> None:
+    """Slurm finds out after a while, and queues the job again, which gets other nodes."""
+    place.write(GOES_ON)
+    name, job = place.submit()
+    first = ready(place, 1)
+    place.slurm.kill_node("hostA")
+    wait_until_gone(first)
+    place.start_again(job)
+    assert place.orch("wait", name).code == 0
+    assert attempts(run) == [["hostA", "hostB"], ["hostB", "hostC"]]
+    assert (place.directory / "worker-0.node").read_text() == "hostB"
+    for left in Path(tempfile.gettempdir()).glob("orch-agent-*"):  # on the disk of the node, whose agent could remove nothing
+        shutil.rmtree(left)
+
+
+def test_a_run_directory_that_the_nodes_do_not_see(place: Place, slurm: SlurmBed) -> None:
+    place.write("")
+    (slurm.bed.own / "runs").mkdir(exist_ok=True)
+    done = place.orch("up", "script.py", "--run-dir", str(slurm.bed.own / "runs"), check=125)
+    assert "was killed, or did not begin, on hostA: if its run directory has no controller.log, the node does not see" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "backend.partition=nope"], "Invalid partition name specified; sinfo -s names the partitions"),
+        (["--set", "backend.options={foo: 1}"], "unrecognized option '--foo=1'"),
+        (["--nodes", "4"], "Requested node configuration is not available; sinfo -o"),
+        (["-n", "5", "--set", "backend.ntasks_per_node=2"], "5 tasks do not fit into 4 slots"),
+        (["--python", "/no/python"], "there is no Python /no/python"),
+        (["--run-dir", "/dev/shm/orch-runs"], "is in the memory of this machine (tmpfs), which no node sees"),
+        (["other.py"], "there is no script"),
+    ],
+)
+def test_what_would_fail_later_is_refused_before(place: Place, words: list[str], told: str) -> None:
+    place.write("")
+    done = place.orch("up", *([] if words == ["other.py"] else ["script.py"]), *words, check=2)
+    assert told in done.err, done
+    assert place.slurm.jobs() == {}
+    shutil.rmtree("/dev/shm/orch-runs", ignore_errors=True)
+
+
+def test_a_slurm_that_does_not_answer(place: Place) -> None:
+    """Nothing is submitted; and of a run in the queue, ps says that it cannot ask."""
+    place.write("")
+    with place.no_room():
+        name, _ = place.submit()
+        place.wait_for_words(name, "queued in Slurm")
+        with place.slurm.broken("slurmctld") as config:
+            env = {"SLURM_CONF": str(config)}
+            refused = place.orch("up", "script.py", env=env, check=125)
+            assert "Unable to contact slurm controller" in refused.err
+            assert "is slurmctld up? scontrol ping tells" in refused.err
+            said = wait_until(lambda: re.search(".*cannot ask Slurm.*", place.orch("ps", name, env=env).out), "words of the trouble")[0]
+            assert "queued in Slurm" in said
+        place.slurm.mend_daemons()
+        place.orch("down", name, check=0)
