@@ -6,6 +6,7 @@ at a time, with one question for all runs in the same `.orch`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from worker.machine.clock import now, patience
 
-from .errors import TERMINATED, OrchError
+from .errors import TERMINATED, OrchError, UsageError
 from .model.run import submission
 from .model.run.submission import Heard, Word
 from .record.storage import engine_files, run_store
@@ -24,6 +25,7 @@ from .record.storage.run_directory import RunDir
 
 if TYPE_CHECKING:  # most runs have no engine
     from .backends import Engine, RunFacts
+    from .backends.engines import Channel
 
 ASK_S, SELDOM_S = patience(12.0), patience(30.0)
 """The shortest time between two questions to an engine, in seconds; and the time if the answer has been the same for ten times as long."""
@@ -31,8 +33,12 @@ ENDING_S = patience(2.0)
 """The same while an engine may start the job of a run again that has a verdict."""
 ASKER_S = 5.0
 """How long another process is waited for that asks the same engine now."""
-WITHDRAWN_S = patience(30.0)
+WITHDRAWN_S = 60.0
 """How long a job may take to end that had not begun."""
+MIRROR_S = 1.0
+"""The shortest time between two questions for the files of a controller whose file system is another, in seconds."""
+FETCH_S = 10.0
+"""How long one look at a run may fetch: the rest of gigabytes of output comes with the next."""
 FORGOTTEN = Word("ended", "its engine does not know the job any more")
 
 
@@ -48,13 +54,47 @@ def find_all(home: Path) -> list[RunDir]:
 
 def attach(run: RunDir) -> RunDir:
     """The run, whose record is from now on kept up to date by whoever looks at it."""
-    run.renew = lambda: renew(run)
+    run.renew = _Renewer(run).renew
     return run
 
 
-def renew(run: RunDir) -> None:
-    """Bring the record of a submitted run up to date, as far as this is due."""
-    hear(run)
+class _Renewer:
+    """Keeps the record of one run up to date, for a process that looks at the run again and again."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._fetched_at = -math.inf
+        """When the files were last fetched, by the clock of `time.monotonic`; infinite: after the end of the job."""
+
+    def renew(self) -> None:
+        """Ask the engine, and fetch what the controller has written elsewhere, as far as this is due. May take seconds."""
+        if not self._run.is_submitted or self._run.lock.is_held():
+            return
+        heard = hear(self._run)
+        verdict = self._run.own_verdict()
+        has_all = verdict is not None and verdict.exit_code not in submission.REQUEUED
+        is_last = heard.word.state == "ended"
+        is_due = time.monotonic() - self._fetched_at >= (0.0 if is_last else MIRROR_S)
+        if has_all or heard.word.state == "waiting" or not is_due or not _is_own(self._run):
+            return
+        with suppress(OrchError):  # a spec that cannot be read
+            engine, facts, job = _job_of(self._run)
+            if (channel := engine.channel(facts, job)) is not None:
+                self._fetch(channel, heard)
+        self._fetched_at = math.inf if is_last else time.monotonic()
+
+    def _fetch(self, channel: Channel, heard: Heard) -> None:
+        from .record.storage import mirror
+
+        program, limit = mirror.SOURCE.read_text(), time.monotonic() + FETCH_S
+        with engine_files.exclusive(self._run.path / "mirroring", ASKER_S) as is_alone:
+            try:
+                while is_alone and mirror.store(self._run.path, channel.exchange(program, "fetch", mirror.have(self._run.path))):
+                    if time.monotonic() > limit:
+                        break
+            except OrchError as error:
+                if heard.word.state != "ended":  # of a job that has ended there may be nothing left to ask
+                    engine_files.keep_heard(self._run.path, replace(heard, trouble=str(error)))
 
 
 # --- the word of the engine --------------------------------------------------------------------
@@ -126,14 +166,25 @@ def _job_of(run: RunDir) -> tuple[Engine, RunFacts, str]:
 # --- requests ----------------------------------------------------------------------------------
 
 
+def _find_job(run: RunDir) -> tuple[Engine, RunFacts, str]:
+    """`_job_of`, for who changes something. Raises `UsageError` if the job is of a run of which this is a copy."""
+    submitted = engine_files.read_submission(run.path)
+    if submitted is not None and submitted.inode not in (0, run.path.stat().st_ino):
+        raise UsageError(f"{run.path} is a copy: {submitted.words} belongs to the directory in which the run was submitted")
+    return _job_of(run)
+
+
 def deliver(run: RunDir, line: bytes) -> None:
     """Give a line to the controller of a submitted run, which may be about to start. Raises `OrchError`."""
-    engine, facts, job = _job_of(run)
+    engine, facts, job = _find_job(run)
     channel = engine.channel(facts, job)
     if channel is None:
         engine_files.append_request(run.path, line)
     else:
-        channel.deliver(line)
+        from .record.storage import mirror
+
+        for _ in channel.exchange(mirror.SOURCE.read_text(), "deliver", line):
+            pass
 
 
 def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
@@ -147,7 +198,7 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
     heard = hear(run, anew=True)
     if heard.word.state != "waiting" or heard.trouble:
         return False
-    engine, facts, job = _job_of(run)
+    engine, facts, job = _find_job(run)
     engine.withdraw(facts, job)
     for heard in _until_ended(run):
         if heard.word.state == "ended":

@@ -178,11 +178,15 @@ class Run:
     def stop(self, now: bool = False) -> Result:
         """End the run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). Returns when no process is left.
 
-        On a file system without named pipes, `now` has no effect.
+        On a file system without named pipes, `now` has no effect. Raises `OrchError` if the controller of a run that another program has
+        started cannot be reached.
         """
         is_asked = False
-        with contextlib.suppress(OrchError):
+        try:
             is_asked = ask_stop(self._run, STOPPED, now=now)
+        except OrchError:
+            if self._process is None:
+                raise
         if not is_asked and self._process is not None:  # the run is over, or the file system has no named pipes
             self._process.terminate()
         return self.wait()
@@ -211,6 +215,7 @@ class Run:
 
     def _cluster(self) -> Cluster:
         with self._lock:
+            self._run.renew()
             return self._progress.read()
 
     @property
@@ -258,7 +263,7 @@ class Run:
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
         """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr."""
-        status = self._status(task)
+        status = self._status(task)  # which also renews the record
         paths = [self._run.log_path(task, attempt or status.attempt, one) for one in _streams(stream)]
         return "".join(b"".join(Follower(path).read_present()).decode("utf-8", "replace") for path in paths)
 

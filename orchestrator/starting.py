@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def submit(run: RunDir, request: Request) -> Submission | None:
     if engine is None:
         return None
     try:
-        submitted = engine.submit(request)
+        submitted = replace(engine.submit(request), inode=os.stat(run.path).st_ino)
     except OrchError:
         discard(run)
         raise

@@ -425,5 +425,7 @@ def test_a_handle_that_is_dropped_does_not_end_its_run(program: Callable[[str], 
 def test_a_run_is_seen_and_ended_from_the_command_line(waiting: Run, orch: Orch) -> None:
     shown = json.loads(orch("ps", "--json", check=0).out)
     assert (shown["run"], shown["state"], shown["controller_pid"]) == (waiting.run_id, "running", controller_of(waiting))
+    found = orchestrator.find()
+    assert (found.run_id, found.is_running, {task.state for task in found.tasks.values()}) == (waiting.run_id, True, {"started"})
     orch("down", waiting.run_id, check=0)
-    assert waiting.wait().exit_code == 143
+    assert waiting.wait().exit_code == found.wait().exit_code == 143

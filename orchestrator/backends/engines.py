@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import select
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from worker.values.fast_dataclass import dataclass
 
+from ..errors import OrchError
+
+SILENCE_S = 60.0
+"""How long a program beside a controller may take to answer, or to go on with its answer."""
+READ_BYTES = 1 << 16
+SAID_BYTES = 1 << 16
 CONTROLLER = str(Path(__file__).parents[1] / "controller.py")
 
 
@@ -22,26 +31,47 @@ def controller_argv(directory: str, python: str = sys.executable, program: str =
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some bytes of a file of a run, for the mirror of its directory (record/storage/mirror.py)."""
+class Channel:
+    """The way to one controller whose run directory this machine does not see: how a program is run beside the controller."""
 
-    path: str
-    """Relative to the directory of the run."""
-    stamp: int
-    """Of a file that only grows: where the bytes begin. Of a file that is replaced as a whole: its time in ns; -1: it is gone."""
-    data: bytes = b""
+    prefix: tuple[str, ...]
+    """A command that runs the words after it as they are, with this machine's stdin, stdout and stderr: ``kubectl exec -i POD --``."""
+    directory: str
+    """The directory of the run, there."""
+    python: str = "python3"
+    """An interpreter there; no module of orch is needed."""
 
+    def exchange(self, program: str, verb: str, given: bytes) -> Iterator[bytes]:
+        """Run the text of a program there, with the directory and `verb` as its arguments, and return its output as it comes.
 
-class Channel(Protocol):
-    """The way to one controller, whose run directory this machine does not see."""
-
-    def deliver(self, line: bytes) -> None:
-        """Append a line to the file `requests` in the directory of the controller. Raises `OrchError`."""
-        ...
-
-    def fetch(self, have: Mapping[str, int]) -> Iterator[Piece]:
-        """Run `mirror_argv` beside the controller, with `have` as its input, and return its output. Raises `OrchError`.
-
-        `have`: the files that are here, with their stamps (`Piece.stamp`; of a file that only grows, its size).
+        Raises `OrchError` if it cannot be run, fails, or is silent for `SILENCE_S`.
         """
-        ...
+        argv = (*self.prefix, self.python, "-c", program, self.directory, verb)
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as said:  # files: neither side waits for the other
+            stdin.write(given)
+            stdin.seek(0)
+            try:
+                process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=said)
+            except OSError as error:
+                raise OrchError(f"{argv[0]} cannot be run: {error.strerror or error}") from None
+            try:
+                yield from _read(process, argv[0])
+            finally:
+                process.kill()
+                process.communicate()
+            if process.returncode:
+                said.seek(0)
+                last = said.read(SAID_BYTES).decode(errors="replace").strip().rpartition("\n")[2]
+                raise OrchError(f"the machine of the controller cannot be asked: {last or f'{argv[0]} ended with {process.returncode}'}")
+
+
+def _read(process: subprocess.Popen[bytes], name: str) -> Iterator[bytes]:
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    while select.select((fd,), (), (), SILENCE_S)[0]:
+        data = os.read(fd, READ_BYTES)
+        if not data:
+            process.wait()
+            return
+        yield data
+    raise OrchError(f"the machine of the controller has not answered for {SILENCE_S:g} s ({name})")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -63,13 +65,17 @@ class _Followed:
         """The sizes up to which the files of output were given to the viewer."""
         self._words = ""
         self._asked = 0
+        self._is_over = False
+        self._failure: Exception | None = None
+        """Why it is no longer known whether the run goes on."""
         # As in `signals.handle_signals`: nohup leaves a SIGHUP pending that must end nothing.
         self._taken = [one for one in ENDINGS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
     def follow(self) -> int:
         """Shows the run until its end, or until the user leaves it. Returns the exit code."""
+        threading.Thread(target=self._watch, daemon=True).start()
         while True:
-            is_over = not self._run.is_alive()  # read first: a run that is over writes no more
+            is_over = self._is_over  # read first: a run that is over writes no more
             self._look()
             if is_over:
                 return self._end()
@@ -77,6 +83,15 @@ class _Followed:
             taken = signal.sigtimedwait(self._taken, self._run.look_s(0.0))
             if taken is not None and (code := self._on_signal(taken.si_signo)):
                 return code
+
+    def _watch(self) -> None:
+        """Finds out whether the run goes on, in a thread of its own: an engine may answer late, and keys have their effect meanwhile."""
+        try:
+            while self._run.is_alive():
+                time.sleep(self._run.look_s(0.0))
+        except Exception as error:
+            self._failure = error
+        self._is_over = True
 
     def _look(self) -> None:
         """Shows what the controller and the tasks have written."""
@@ -106,17 +121,23 @@ class _Followed:
             return code
         self._asked += 1
         if self._asked > MOST_ASKED:
-            self._show.say(f"{self._run.run_id} goes on; orch down {self._run.run_id} ends it")
             self._show.abandon()
+            say(f"{self._run.run_id} goes on; orch down {self._run.run_id} ends it")
             return code
+        threading.Thread(target=self._stop, args=(why, code, self._asked == MOST_ASKED), daemon=True).start()
+        return 0
+
+    def _stop(self, why: str, code: int, at_once: bool) -> None:
+        """Asks for the end; in a thread, as `_watch`."""
         try:
-            ask_stop(self._run, why, code=code, now=self._asked == MOST_ASKED)
+            ask_stop(self._run, why, code=code, now=at_once)
         except OrchError as error:
             self._show.say(str(error))
-        return 0
 
     def _end(self) -> int:
         """Shows the end of the run, as if it had run here."""
+        if self._failure is not None:
+            raise self._failure
         verdict, cluster = self._run.read_verdict(), read_cluster(self._run)
         if verdict is None:
             self._show.abandon()

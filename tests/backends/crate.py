@@ -9,7 +9,8 @@ The engine is the directory of this file, in which a test writes and reads:
     lent        the crates that are lent, in place of those that were asked for
     until       the allocation ends so many seconds after it has begun
     engine.log  what was asked of the engine: a line for each request, and for each time that hosts were given back
-With `engine: near` the controller is a job of the program in crate_engine.py, on the file system of the run.
+With `engine: near` the controller is a job of the program in crate_engine.py, on the file system of the run; with `engine: far` it has
+a file system and a network of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class CrateSettings(BackendSpec):
     """The section `backend:` with `type: crate`."""
 
     crates: str = setting("", "The file that names the crates: a name and its slots on each line.", example="crates.txt")
-    engine: str = setting("", "Where the controller is a job of the engine: near.", example="near", words="none")
+    engine: str = setting("", "Where the engine runs the controller: near or far.", example="far", words="none")
 
 
 def _list(spec: ClusterSpec) -> Path:
@@ -70,7 +71,7 @@ class Crate:
     def request(self, run: RunFacts) -> Request:
         crates = _list(run.spec).read_text()
         order = f"run: {run.run_id}\ndirectory: {run.directory}\n{crates}"
-        job = crate_engine.order(run, _list(run.spec).parent) if self.engine(run.spec) else {}
+        job = crate_engine.order(run, _list(run.spec).parent, _engine(run.spec)) if _engine(run.spec) else {}
         return Request(run, _hosts(run.spec, crates), {"order.txt": order, **job}, Reaching(at_once=2))
 
     @asynccontextmanager
@@ -95,9 +96,8 @@ class Crate:
             _log(engine, "given back", request.run.run_id)
 
     def engine(self, spec: ClusterSpec) -> crate_engine.CrateEngine | None:
-        assert isinstance(spec.backend, CrateSettings)
-        is_inside = crate_engine.JOB in os.environ
-        return crate_engine.CrateEngine(_list(spec).parent) if spec.backend.engine and not is_inside else None
+        where = _engine(spec)
+        return crate_engine.CrateEngine(_list(spec).parent, where == "far") if where and crate_engine.JOB not in os.environ else None
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         if failure.error is not None or failure.code == 44:
@@ -107,6 +107,11 @@ class Crate:
     def cancel(self, run: RunFacts) -> Cleanup:
         _log(_list(run.spec).parent, "cancelled", run.run_id)
         return Cleanup(local.kill_tasks(run.run_id), hint="the crates were emptied")
+
+
+def _engine(spec: ClusterSpec) -> str:
+    assert isinstance(spec.backend, CrateSettings)
+    return spec.backend.engine
 
 
 def _hosts(spec: ClusterSpec, crates: str) -> tuple[Host, ...]:

@@ -8,7 +8,13 @@ Each job is a directory YARD/jobs/N, in which both sides and the test write:
     die         the host of the job dies at once, with all of its processes
     term        the job loses its host: SIGTERM to its controller
 
-YARD/queue: no job begins. YARD/requeue: a job that has lost its host waits again. YARD/deaf: the engine gives no answers.
+A job that is far has a network, processes and a directory `.orch` of its own, which the engine keeps in YARD/far.
+
+YARD/queue      no job begins
+YARD/requeue    a job that has lost its host waits again
+YARD/deaf       the engine gives no answers
+YARD/slow       the engine is busy
+YARD/cut        nothing reaches the machine of a job that is far
 """
 
 from __future__ import annotations
@@ -42,21 +48,24 @@ controller.main()
 
 if __name__ != "__main__":
     from orchestrator.backends import Request, RunFacts
-    from orchestrator.backends.engines import controller_argv
+    from orchestrator.backends.engines import Channel, controller_argv
     from orchestrator.errors import OrchError
     from orchestrator.model.run.submission import Submission, Word
+    from orchestrator.model.spec.parse import to_document
     from worker.values.fast_dataclass import dataclass
 
-    def order(run: RunFacts, yard: Path) -> dict[str, str]:
+    def order(run: RunFacts, yard: Path, where: str) -> dict[str, str]:
         """What is submitted, as a file of the request."""
         argv = controller_argv(run.directory, program=str(yard / "control.py"))
-        return {ORDER: json.dumps({"run": run.run_id, "argv": argv}, indent=2) + "\n"}
+        spec = to_document(run.spec) if where == "far" else None
+        return {ORDER: json.dumps({"run": run.run_id, "argv": argv, "directory": run.directory, "spec": spec}, indent=2) + "\n"}
 
     @dataclass(frozen=True, slots=True)
     class CrateEngine:
         """See `Engine`."""
 
         yard: Path
+        is_far: bool
 
         def submit(self, request: Request) -> Submission:
             if (self.yard / "refuses").exists():
@@ -73,6 +82,8 @@ if __name__ != "__main__":
         def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
             with open(self.yard / "asked", "a") as log:
                 log.write(f"{','.join(sorted(jobs))}\n")
+            while (self.yard / "slow").exists():
+                time.sleep(0.1)
             if (self.yard / "deaf").exists():
                 raise OrchError("cannot ask the crates: nobody answers")
             known = {job: self.yard / "jobs" / job / "word.json" for job in jobs}
@@ -81,8 +92,9 @@ if __name__ != "__main__":
         def withdraw(self, run: RunFacts, job: str) -> None:
             (self.yard / "jobs" / job / "withdraw").touch()
 
-        def channel(self, run: RunFacts, job: str) -> None:
-            return
+        def channel(self, run: RunFacts, job: str) -> Channel | None:
+            way = (str(self.yard / "reach"),) if not (self.yard / "cut").exists() else ("false",)
+            return Channel(way, run.directory, sys.executable) if self.is_far else None
 
 
 # --- the daemon --------------------------------------------------------------------------------
@@ -121,7 +133,7 @@ class Job:
             given = json.loads((self._place / "order.json").read_text())
             with open(self._place / "log", "ab") as log:
                 self._process = subprocess.Popen(
-                    ["setpriv", "--pdeathsig", "KILL", *given["argv"]],
+                    ["setpriv", "--pdeathsig", "KILL", *self._far(given), *given["argv"]],
                     env={**os.environ, JOB: self._place.name},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -129,6 +141,26 @@ class Job:
                     start_new_session=True,
                 )
             self._say("running", "running at the crates")
+
+    def _far(self, given: dict[str, Any]) -> list[str]:
+        """What a controller is started with that shall see another `.orch` than the run's: the same path, on another disk."""
+        if given["spec"] is None:
+            return []
+        here, disk = self._yard / ".orch", self._yard / "far"
+        run = disk / Path(given["directory"]).relative_to(here)
+        run.mkdir(parents=True, exist_ok=True)
+        write(run / "spec.yaml", given["spec"])
+        enter = f'mount --bind "{disk}" "{here}" && '
+        (self._yard / "reach").write_text(f"""#!/bin/sh\nexec unshare --mount sh -c '{enter}exec "$@"' sh "$@"\n""")
+        (self._yard / "reach").chmod(0o700)
+        space = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        return [*space, "sh", "-c", f'{enter}ip link set lo up && exec "$@"', "sh"]
+
+    def _controller(self) -> int:
+        """The pid of the controller, or of the first process of its machine."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return int(children[0]) if (self._yard / "far").exists() else self._process.pid
 
     def _look(self) -> None:
         assert self._process is not None
@@ -145,7 +177,7 @@ class Job:
                     continue
                 else:
                     (self._place / "withdrawn").touch()
-                os.kill(self._process.pid, number)
+                os.kill(self._controller(), number)
 
     def _end(self, code: int) -> None:
         cause, given = self._why
@@ -168,7 +200,7 @@ def main(yard: Path) -> None:
         for order in sorted(yard.glob("jobs/*/order.json")):
             job = jobs.setdefault(order.parent.name, Job(yard, order.parent))
             if not job.is_over:
-                with suppress(FileNotFoundError):  # the test has taken a file back
+                with suppress(OSError, IndexError):  # the test has taken a file back, or a process has just ended
                     job.go_on()
         time.sleep(0.02)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import orchestrator
-from tests.backends import crate
 from tests.backends.test_crate import ENTER, PROGRAM, ROOT, Up, orch
-from tests.live import PRELUDE, LiveRun, wait_for_file, wait_until
+from tests.live import PATIENCE_S, PRELUDE, LiveRun, wait_for_file, wait_until
 
 QUEUE = "no crate is free"
 SCRIPT = """
@@ -25,6 +25,8 @@ print(TASK, 'of attempt', os.environ['ORCH_ATTEMPT'], flush=True)
 ready()
 wait_for('go')
 """
+SAVES = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1.5), tell(TASK + '.saved'), sys.exit(0)))\n"
+"""A task that needs its grace period: an agent without a controller gives one second."""
 SPEC = "{script: script.py, tasks: {worker: 2}, preload: [], backend: {type: crate, crates: crates.txt, engine: near}}"
 
 
@@ -73,21 +75,25 @@ class Yard:
         return orch(self.path, "up", "-d", *words).stdout.strip()
 
 
-@pytest.fixture
-def yard(tmp_path: Path, _nothing_left: None) -> Iterator[Yard]:
-    """Two crates, and an engine that runs controllers."""
+@pytest.fixture(params=["near"])
+def yard(tmp_path: Path, _nothing_left: None, request: pytest.FixtureRequest) -> Iterator[Yard]:
+    """Two crates, and an engine that runs controllers: on this file system (near), or on another one and in another network (far)."""
     (tmp_path / "crates.txt").write_text("red 1\nblue 1\n")
     (tmp_path / "enter").write_text(ENTER)
     (tmp_path / "enter").chmod(0o700)
     (tmp_path / "script.py").write_text(PRELUDE + SCRIPT)
-    (tmp_path / "orch.yaml").write_text(SPEC)
-    argv = [sys.executable, "-m", "tests.backends.crate_engine", str(tmp_path)]
+    (tmp_path / "orch.yaml").write_text(SPEC.replace("near", request.param))
+    argv = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.backends.crate_engine", str(tmp_path)]
     env = {**os.environ, "ORCH_TIME_SCALE": "0.1"}
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, env=env, start_new_session=True) as daemon:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == b"ready\n"
         yield Yard(tmp_path)
         daemon.kill()
+
+
+FAR = pytest.mark.parametrize("yard", [pytest.param("far", marks=pytest.mark.root)], indirect=True)
+BOTH = pytest.mark.parametrize("yard", ["near", pytest.param("far", marks=pytest.mark.root)], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +105,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- waiting and running ------------------------------------------------------------------------
 
 
+@BOTH
 def test_an_attached_run_is_followed_from_the_queue_to_its_report(yard: Yard) -> None:
     yard.set("queue", QUEUE)
     up = Up(yard.path)
@@ -118,6 +125,7 @@ def test_an_attached_run_is_followed_from_the_queue_to_its_report(yard: Yard) ->
     assert "is_submitted" not in said
 
 
+@BOTH
 def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> None:
     shown = orch(yard.path, "up", "--dry-run").stdout
     yard.set("queue", QUEUE)
@@ -153,27 +161,33 @@ def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> N
     assert yard.ps()["state"] == "succeeded"
 
 
-def test_a_program_launches_finds_and_ends_such_a_run(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(yard.path)
-    crate.register()
+LAUNCH = """
+import json, os, time
+from pathlib import Path
+import orchestrator
+with orchestrator.launch("orch.yaml") as run:
+    assert run.is_running and run.tasks == {}
+    try:
+        run.wait(0.5)
+    except TimeoutError:
+        Path("queue").unlink()
+    found = orchestrator.find(run.run_id)
+    while {task.state for task in found.tasks.values()} != {"up"}:
+        time.sleep(0.1)
+    line = next(found.lines("worker-1")).text
+    stacks = sorted(found.stacks())
+    result = found.stop()
+print(json.dumps([line, stacks, result.outcome, result.exit_code, result.cause.what, run.wait().exit_code]))
+"""
+
+
+@FAR
+def test_a_program_launches_finds_and_ends_such_a_run(yard: Yard) -> None:
     yard.set("queue", QUEUE)
-    with orchestrator.launch("orch.yaml") as run:
-        assert run.is_running
-        with pytest.raises(TimeoutError):
-            run.wait(0.5)
-        yard.take_back("queue")
-        yard.ready("worker-0", "worker-1")
-        found = orchestrator.find(run.run_id)
-        wait_until(lambda: {task.state for task in found.tasks.values()} == {"up"}, "tasks")
-        assert next(found.lines("worker-1")).text == "worker-1 of attempt 1"
-        assert set(found.stacks()) == {"worker-0", "worker-1"}
-        result = found.stop()
-    assert (result.outcome, result.exit_code, result.cause and result.cause.what) == (
-        "cancelled",
-        143,
-        "stopped by the program that launched it",
-    )
-    assert run.wait().exit_code == 143
+    program = [sys.executable, "-c", f"from tests.backends import crate; crate.register()\n{LAUNCH}"]
+    done = subprocess.run(program, cwd=yard.path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    told = ["cancelled", 143, "stopped by the program that launched it", 143]
+    assert json.loads(done.stdout) == ["worker-1 of attempt 1", ["worker-0", "worker-1"], *told]
 
 
 # --- ending it ----------------------------------------------------------------------------------
@@ -197,9 +211,7 @@ def test_a_job_that_waits_is_withdrawn(yard: Yard, how: str) -> None:
 
 
 def test_ctrl_c_ends_the_tasks_gracefully_and_a_closed_terminal_leaves_them(yard: Yard) -> None:
-    (yard.path / "script.py").write_text(
-        PRELUDE + "import sys\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), tell(TASK + '.saved'), sys.exit(0)))\n" + SCRIPT
-    )
+    (yard.path / "script.py").write_text(PRELUDE + SAVES + SCRIPT)
     up = Up(yard.path)
     up.wait_for("of attempt 1")
     yard.ready("worker-0", "worker-1")
@@ -220,9 +232,26 @@ def test_ctrl_c_ends_the_tasks_gracefully_and_a_closed_terminal_leaves_them(yard
     assert (yard.path / "worker-0.saved").exists()
 
 
+def test_a_user_can_leave_while_the_engine_is_busy(yard: Yard) -> None:
+    yard.set("queue", QUEUE)
+    up = Up(yard.path)
+    up.wait_for(QUEUE)
+    yard.set("slow")
+    asked = yard.asked()
+    wait_until(lambda: yard.asked() > asked, "question")
+    for _ in range(3):
+        up.process.send_signal(signal.SIGINT)
+        time.sleep(1)  # a signal that is pending counts once
+    assert f"{LiveRun(yard.path).path.name} goes on; orch down" in up.end(130)
+    yard.take_back("slow")
+    assert yard.ps()["state"] == "running"
+    orch(yard.path, "down")
+
+
 # --- when the engine ends it --------------------------------------------------------------------
 
 
+@FAR
 def test_a_run_whose_host_died_has_the_end_that_the_engine_tells(yard: Yard) -> None:
     up = Up(yard.path)
     up.wait_for("of attempt 1")
@@ -235,8 +264,10 @@ def test_a_run_whose_host_died_has_the_end_that_the_engine_tells(yard: Yard) -> 
     assert "it was not running" in orch(yard.path, "down").stdout
 
 
+@FAR
 @pytest.mark.parametrize("how", ["die", "term"])
 def test_a_requeued_run_goes_on_with_its_next_attempt(yard: Yard, how: str) -> None:
+    (yard.path / "script.py").write_text(PRELUDE + SAVES + SCRIPT)
     yard.set("requeue")
     up = Up(yard.path)
     up.wait_for("worker-1 of attempt 1")
@@ -246,10 +277,13 @@ def test_a_requeued_run_goes_on_with_its_next_attempt(yard: Yard, how: str) -> N
     up.wait_for(QUEUE)
     wait_until(lambda: yard.word()["state"] == "waiting", "requeued job")
     yard.shown("attempt 2 has no tasks yet: queued")
+    assert {path.name for path in yard.path.glob("*.saved")} == ({"worker-0.saved", "worker-1.saved"} if how == "term" else set())
+    yard.set("lent", "red 2\n")
     yard.take_back("queue")
     up.wait_for("worker-1 of attempt 2")
     yard.set("go")
     said = up.end(0)
+    assert "attempt 2: multi_worker_mirrored, worker-0..1 on red\n" in said
     assert "succeeded after" in said
     assert [past["free"] for past in LiveRun(yard.path).result()["past"]] == [True]
 
@@ -265,6 +299,24 @@ def test_an_engine_that_does_not_answer_is_named_with_the_age_of_its_last_word(y
     assert yard.ps()["state"] == "running"
     yard.take_back("deaf")
     orch(yard.path, "down")
+
+
+@FAR
+def test_a_machine_that_cannot_be_reached_is_named_and_its_run_goes_on(yard: Yard) -> None:
+    name = yard.start()
+    yard.ready("worker-0", "worker-1")
+    yard.shown("running since")
+    yard.set("cut")
+    assert " s ago: running at the crates" in yard.shown("the machine of the controller cannot be asked")
+    assert "cannot be asked" in orch(yard.path, "down", check=125).stderr
+    yard.take_back("cut")
+    assert orch(yard.path, "down").stdout.startswith(f"{name}: cancelled after")
+    assert "worker-0 of attempt 1" in orch(yard.path, "logs").stdout
+    far = yard.path / "far" / "runs" / name
+    assert (far / "requests").read_text().count("\n") == 1
+    assert not (LiveRun(yard.path).path / "requests").exists()
+    for file in ("result.json", "events.jsonl", "plan.json", "attempt-1/worker-1/stdout.log"):
+        assert (far / file).read_bytes() == (LiveRun(yard.path).path / file).read_bytes()
 
 
 def test_one_question_is_for_all_runs_and_is_asked_seldom(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,8 +338,20 @@ def test_what_the_engine_refuses_leaves_no_run(yard: Yard) -> None:
     assert not list(yard.path.glob(".orch/runs/*"))
 
 
-def test_the_end_of_an_allocation_is_a_deadline(yard: Yard) -> None:
-    yard.set("until", "2")
-    up = Up(yard.path)
-    said = up.end(124)
-    assert "the time of its allocation is nearly over" in said
+@pytest.mark.parametrize(
+    ("lever", "text", "code", "told"),
+    [("until", "2", 124, "the time of its allocation is nearly over"), ("refusal", "no crates are left", 125, "Error: no crates are left")],
+)
+def test_an_allocation_may_end_or_be_refused(yard: Yard, lever: str, text: str, code: int, told: str) -> None:
+    yard.set(lever, text)
+    assert told in Up(yard.path).end(code)
+    assert yard.ps()["result"]["exit_code"] == code
+
+
+def test_a_copy_of_a_run_does_not_end_its_job(yard: Yard) -> None:
+    yard.set("queue", QUEUE)
+    name = yard.start()
+    shutil.copytree(yard.path / ".orch", yard.path / "copy", symlinks=True)
+    assert "is a copy" in orch(yard.path, "down", "--run-dir", "copy", check=2).stderr
+    assert yard.word()["state"] == "waiting"
+    assert orch(yard.path, "down").stdout.startswith(f"{name}: cancelled")

@@ -18,6 +18,14 @@ from .restarts import PREEMPTED
 REQUEUED = frozenset((PREEMPTED, TERMINATED))
 """The exit codes of a controller after which an engine may start the job again: a saved preemption, and SIGTERM."""
 
+_OUTCOMES = {
+    0: Outcome.SUCCEEDED,
+    BROKEN: Outcome.BROKEN,
+    DEADLINE: Outcome.TIMED_OUT,
+    TERMINATED: Outcome.CANCELLED,
+    INTERRUPTED: Outcome.CANCELLED,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -28,6 +36,8 @@ class Submission:
     words: str
     """For people: ``Slurm job 4711 in the partition debug``."""
     at: float = 0.0
+    inode: int = 0
+    """The run's directory, as its file system calls it: a copy of the directory is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,8 @@ class Word:
     cause: str = ""
     """Why a job ended, for a run whose controller could write no verdict: ``its time limit of 1 h``, ``the node n3 died``."""
     exit_code: int | None = None
-    """The exit code of a run that ended so: 143 if somebody has cancelled the job, 124 after a time limit. None: 125."""
+    """The exit code of a run that ended so: that of its controller, if the engine knows it; 143 if somebody has cancelled the job, 124
+    after a time limit. None: 125."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +85,10 @@ def lives(heard: Heard, verdict: Verdict | None) -> bool:
 
     A verdict after which the engine may start the job again counts once the engine says that the job has ended, or says nothing.
     """
+    if heard.word.state == "ended":
+        return False
     if verdict is None:
-        return heard.word.state != "ended"
+        return True
     if verdict.exit_code not in REQUEUED or heard.trouble:
         return False
     return heard.verdict_at != verdict.ended_at or heard.word.state in ("waiting", "running")
@@ -83,9 +96,8 @@ def lives(heard: Heard, verdict: Verdict | None) -> bool:
 
 def verdict_of(submission: Submission, heard: Heard) -> Verdict:
     """The end of a run whose job has ended, and whose controller has written no verdict."""
-    code = heard.word.exit_code or BROKEN
-    cancelled = code in (TERMINATED, INTERRUPTED)
-    outcome = Outcome.CANCELLED if cancelled else Outcome.TIMED_OUT if code == DEADLINE else Outcome.BROKEN
+    code = BROKEN if heard.word.exit_code is None else heard.word.exit_code
+    outcome = _OUTCOMES.get(code, Outcome.FAILED)
     cause = heard.word.cause or "the job ended, and its controller could not say how the run ended"
     return Verdict(outcome, code, 1, submission.at, heard.at, Cause(f"{submission.words}: {cause}", heard.at))
 

@@ -18,6 +18,7 @@
       controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
       submission.json engine.json requests      of a run whose controller is a job of an engine (engine_files.py)
+      mirroring                     a lock for whoever copies the files of a controller that has another file system (mirror.py)
 
 Directories have mode 0700, files 0600: environments and logs hold secrets. A file that is read whole is written under another name, then
 renamed.

@@ -211,6 +211,12 @@ def test_a_long_attempt_is_progress_where_nothing_is_reported_or_saved() -> None
 # --- preemption --------------------------------------------------------------------------------
 
 
+def test_a_shell_whose_child_got_sigterm_has_saved_nothing() -> None:
+    shell = Policy("multi_worker_mirrored", is_command=True)
+    assert [restarts.is_preemption(shell, code) for code in (42, 143)] == [True, False]
+    assert [restarts.is_preemption(Policy("multi_worker_mirrored"), code) for code in (42, 143, 1, None)] == [True, True, False, False]
+
+
 @pytest.mark.parametrize("code", [42, 143])
 @pytest.mark.parametrize("limit", [0, 1])
 def test_a_task_that_says_saved_restart_me_is_restarted_free_of_charge(code: int, limit: int) -> None:

@@ -35,13 +35,21 @@ def test_a_run_that_may_be_requeued_is_over_when_the_engine_has_said_so(code: in
     assert lives(Heard(RUNNING, 250.0, verdict_at=200.0), verdict(code)), "the job still ends"
     assert lives(Heard(QUEUED, 250.0, verdict_at=200.0), verdict(code)), "the job waits again"
     assert not lives(Heard(ENDED, 250.0, verdict_at=200.0), verdict(code))
+    assert not lives(Heard(ENDED, 250.0), verdict(code)), "the verdict was fetched after the word"
     assert not lives(Heard(UNKNOWN, 250.0, verdict_at=200.0), verdict(code))
     assert not lives(Heard(RUNNING, 150.0, trouble="cannot ask Slurm"), verdict(code)), "nobody can say more than the verdict does"
 
 
 @pytest.mark.parametrize(
     ("code", "outcome", "shown"),
-    [(143, Outcome.CANCELLED, 143), (130, Outcome.CANCELLED, 130), (124, Outcome.TIMED_OUT, 124), (None, Outcome.BROKEN, 125)],
+    [
+        (143, Outcome.CANCELLED, 143),
+        (130, Outcome.CANCELLED, 130),
+        (124, Outcome.TIMED_OUT, 124),
+        (None, Outcome.BROKEN, 125),
+        (3, Outcome.FAILED, 3),
+        (0, Outcome.SUCCEEDED, 0),
+    ],
 )
 def test_a_job_that_ended_without_a_verdict_has_the_end_that_the_engine_tells(code: int | None, outcome: Outcome, shown: int) -> None:
     ended = replace(ENDED, cause="the node n3 died", exit_code=code)
