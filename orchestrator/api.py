@@ -86,6 +86,10 @@ def launch(
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     _check_script(spec)
+    if spec.checkpoints.resume:
+        from .record.storage.saves_of_run import resumed  # most runs resume none
+
+        spec = resumed(Path(os.path.abspath(home)), spec)
     run = create(Path(os.path.abspath(home)), spec)
     if submit(run, request_for(run, spec)) is not None:
         return Run(engine_jobs.attach(run))

@@ -24,7 +24,7 @@ from tests.conftest import ROOT, Orch
 DOCUMENTS = sorted(path for where in (".", "docs", "examples", "benchmarks") for path in (ROOT / where).glob("*.md"))
 INDEX = ROOT / "docs/README.md"
 OWN_VARIABLES = {
-    *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE"),
+    *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE", "ORCH_ORDER"),
 }
 """What one process of orch tells another one by."""
 TUTORIAL = ROOT / "docs/tutorial.md"

@@ -6,6 +6,7 @@
     if worker.context().is_chief: ...        # which task is this
     dataset = worker.files("data/*.tfrecord", decode)  # this task's share of some files
     batches = worker.distribute(dataset)     # divided as the spec says
+    saver = worker.checkpoints(model=model, optimizer=optimizer)  # continues a training after a restart
     worker.report(step=step, loss=loss)      # progress, for `orch ps`
     image = worker.split(image, [1, 2, 4, 1])  # over the devices of a TPU's replica; without a TPU, the tensor stays whole
 
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from .task.checkpoints.callback import KerasCheckpoint as KerasCheckpoint
+    from .task.checkpoints.saver import Saver
     from .task.context import Context as Context
     from .task.strategy.tpu_errors import NoTpu as NoTpu
     from .task.strategy.tpu_errors import TpuError as TpuError
 
-__all__ = ["Context", "NoTpu", "TpuError", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
+__all__ = [
+    *("Context", "KerasCheckpoint", "NoTpu", "TpuError"),
+    *("assign", "checkpoints", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"),
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from .task.context import Context
 
         return Context
+    if name == "KerasCheckpoint":
+        from .task.checkpoints.callback import KerasCheckpoint
+
+        return KerasCheckpoint
     if name in ("NoTpu", "TpuError"):
         from .task.strategy import tpu_errors
 
@@ -148,7 +158,7 @@ def files(
     repeat: int | None = 1,
     shuffle: int = 0,
     seed: int | None = None,
-    start: int = 0,
+    start: int | None = None,
     shard: str | None = None,
     drop_remainder: bool | None = None,
     deterministic: bool | None = None,
@@ -167,7 +177,8 @@ def files(
     `batch`: the global batch size, of all replicas of all workers together. `repeat`: the number of epochs; None or -1: no end.
     `shuffle`: the size of the shuffle buffer, in elements; the order of the files changes in each epoch, too. 0: no shuffle.
     `seed`: the same order in each run. Without a seed, ``"file"`` and ``"off"`` have another order in each run, ``"data"`` that of seed 0.
-    `start`: the number of batches (global steps) of the training before; the dataset begins after them. A shuffle then needs a `seed`.
+    `start`: the number of batches (global steps) of the training before, such as `saver.steps`; the dataset begins after them. A shuffle
+    then needs a `seed`, or `worker.checkpoints` before this call.
     `shard`: ``"file"``: each worker reads its own files; ``"data"``: each worker reads all files and keeps its share of the elements;
     ``"off"``: each worker gets everything; ``"auto"``: by file if there are at least as many files as workers, else by data.
     `count`: count the elements first, which finds damaged files and gives all workers epochs of the same length. None: only if the files
@@ -184,6 +195,40 @@ def files(
     from .task.input import file_dataset
 
     return file_dataset.dataset(**arguments)
+
+
+def checkpoints(
+    checkpoint: Any = None,
+    /,
+    *,
+    every: int | None = None,
+    keep: int | None = None,
+    dir: str | None = None,
+    strategy: Any = None,
+    **objects: Any,
+) -> Saver:
+    """Saves for a training loop of your own. If there is a save, this call restores it. All workers make this call, and those of the saver.
+
+        saver = worker.checkpoints(model=model, optimizer=optimizer, every=100)
+        for epoch in saver.epochs(3):
+            for batch in saver.batches(dataset):  # after a restart: the epoch, and the batches, that are left
+                loss = train_step(batch)
+                saver.step(loss=loss)             # saves after every 100 steps, and reports as worker.report does
+
+    `objects`: variables, models, layers, optimizers, metrics, generators of random numbers and modules, by any names; or one
+    `tf.train.Checkpoint` of these. The models must be built. Optimizers are built here, if there is one model.
+    `every`: steps between two saves (the spec's ``checkpoints.every``, or 100). `keep`: how many saves stay (the spec's, or 3).
+    `dir`: the directory of the saves, which all workers see; by default the spec's ``checkpoints.dir``, or the run directory.
+    `strategy`: by default as in `worker.distribute`.
+
+    The saver has `steps` and `epoch` (both from 0), `step`, `save`, `wait`, `epochs` and `batches`. docs/resume.md says what is exact.
+
+    Raises ValueError for a save of another model, with the variable and the shapes; for an object that cannot be saved; and if no
+    directory is known. RuntimeError if some workers do not see the saves of the others.
+    """
+    from .task.checkpoints.saver import Saver
+
+    return Saver({**({"": checkpoint} if checkpoint is not None else {}), **objects}, every=every, keep=keep, dir=dir, strategy=strategy)
 
 
 def serve() -> NoReturn:

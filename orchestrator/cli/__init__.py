@@ -33,6 +33,7 @@ COMMANDS = {
     "top": ("looking.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
     "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
     "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
+    "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
     "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
     "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),

@@ -23,6 +23,7 @@ GROUPS = {
     "Devices": ("defaults.devices",),
     "Input": ("input",),
     "Limits and restarts": ("timeouts", "restart", "fail_on_nan"),
+    "Saves of a training": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
     "Output": ("defaults.log_level", "log_limit", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
 }
@@ -60,7 +61,10 @@ OTHERWISE = {
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
 OTHERWISE_OF = {
-    ("logs", "-t"): "did you mean --timestamps?",
+    ("logs", "--until"): "--since T begins at a time, --tail N shows the last lines, and --grep RE those that match",
+    **dict.fromkeys(
+        (("logs", "--no-prefix"), ("logs", "--no-log-prefix")), "the files below .orch/latest have no prefix; --json has none, too"
+    ),
     **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "watch -n 2 orch ps shows the tasks every two seconds"),
     **dict.fromkeys((("down", "-a"), ("down", "--all")), "orch down ends one run; orch ps --all lists the runs"),
 }

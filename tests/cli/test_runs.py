@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from datetime import time as datetime_time
 from pathlib import Path
 from typing import Any
 
@@ -592,6 +593,12 @@ def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script,
     assert since("1d", "--attempt", "1") == ["early 1", "late 1"]
     assert since("1d", "--tail", "1", "--attempt", "2") == ["late 2"]
     assert "--since: 'yesterday' is no time (write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
+    stamped = orch("logs", "-t", "--attempt", "2", check=0).out.splitlines()
+    times = [datetime.combine(moments[2], datetime_time.fromisoformat(line.split()[0])) for line in stamped]
+    assert [line.split(" ", 1)[1] for line in stamped] == ["worker-0 | early 2", "worker-0 | late 2"]
+    assert [at <= moment < at + timedelta(seconds=2) for at, moment in zip(times, moments[2:], strict=True)] == [True, True]
+    objects = [json.loads(line) for line in orch("logs", "-t", "--json", "--attempt", "2", check=0).out.splitlines()]
+    assert [datetime.fromisoformat(one["at"]).timestamp() for one in objects] == [at.timestamp() for at in times]
     marks.unlink()
     assert since("1d", "--attempt", "2") == ["early 2", "late 2"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from worker.values.fast_dataclass import dataclass
@@ -29,9 +29,20 @@ class Case:
     """``workers``: one process cannot have the same data. ``finite``: each replica draws its own random numbers."""
     because: str = ""
     """Why the numbers are not compared with those of one process."""
-    says: str = ""
-    """A regular expression that the line must match that says a difference; any line of orch, if empty."""
+    says: str | Mapping[str, str] = ""
+    """A regular expression that the line must match that says a difference, for all rows or by row. Where none is given, only a line about
+    parts of different size says a difference.
+    """
 
+    def words_of(self, row: str) -> str:
+        return self.says if isinstance(self.says, str) else self.says.get(row, "")
+
+
+CLIPPED = r"clip\w+: Keras clips the gradients of each"
+ONE_NUMBER = "a loss function that returns one number"
+MASKED = "a mask reaches the loss|the mean over the elements that are not masked or ignored"
+OWN_STATE = "which its layer assigns itself, has another value in each worker"
+"""What lines have that say a difference."""
 
 CASES: dict[str, Case] = {}
 

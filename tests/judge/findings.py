@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import CASES, Case, find
-from .verdicts import AS_ONE, BAD, ORDER, Verdict, judge
+from .verdicts import AS_ONE, BAD, ORDER, UNEVEN, Verdict, judge
 from .worlds import WORLDS, Answers, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,9 +25,6 @@ TITLES = {
     "loops": "loops of your own (`strategy.run`)",
     "draws": "trainings drawn at random",
 }
-
-UNEVEN = re.compile("parts of (unequal|different) size")
-"""What a line has that tells of uneven parts."""
 
 Verdicts = dict[str, dict[str, dict[str, Verdict]]]
 """By world, row and form of data."""

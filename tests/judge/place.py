@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+MISSING = {"is_missing": True}
+"""The result of a row that this Keras does not have."""
 BATCH = 24
 """The global batch: 2 and 3 replicas can divide it."""
 ROWS = {"even": 96, "uneven": 101, "tiny": 97}
@@ -140,7 +142,15 @@ Branch = tuple[Callable[[], list[Any]], Callable[[], Any]]
 
 
 def branches(
-    place: Place, made: dict[str, Branch], x: Any, y: Any, weights: Any = None, *, dtype: str | None = None, predicts: bool = False
+    place: Place,
+    made: dict[str, Branch],
+    x: Any,
+    y: Any,
+    weights: Any = None,
+    *,
+    dtype: str | None = None,
+    predicts: bool = False,
+    rate: float = 0.05,
 ) -> dict[str, Any]:
     """Train one model that has a branch with weights of its own for each row: what each branch gives. One trace serves many rows."""
     keras, names = place.keras, {row: f"b{number}" for number, row in enumerate(made)}
@@ -151,7 +161,7 @@ def branches(
         for row, (layers, loss) in made.items():
             try:
                 chain, of_branch = layers(), loss()
-            except (NameError, TypeError, AttributeError):  # this Keras does not have it
+            except (NameError, TypeError, AttributeError, ValueError):  # this Keras does not have it
                 continue
             hidden = inputs
             for number, layer in enumerate(chain):
@@ -160,7 +170,7 @@ def branches(
             outputs[names[row]] = keras.layers.Activation("linear", name=names[row])(hidden)
             losses[names[row]] = of_branch
         model = keras.Model(inputs, outputs)
-        model.compile(keras.optimizers.SGD(0.05), losses, jit_compile=False)
+        model.compile(keras.optimizers.SGD(rate), losses, jit_compile=False)
         return model
 
     model = place.kept(build)
@@ -172,7 +182,7 @@ def branches(
     found: dict[str, Any] = {}
     for row, name in names.items():
         if name not in present:
-            found[row] = {"is_missing": True}
+            found[row] = MISSING
             continue
         own = [layer for layer in model.layers if layer.name.startswith(f"{name}_")]
         shown = history[f"{name}_loss"] if len(present) > 1 else history["loss"]

@@ -21,6 +21,11 @@ WAIT_S = 180.0
 """How long a task waits for the results of the others, which had the same to compute."""
 
 
+def patience(seconds: float) -> float:
+    """So many seconds, and up to ten times as many where more processes want to run than there are cores."""
+    return seconds * min(10, max(1, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 class UnitFailed(Exception):
     """A case has raised an exception: the collectives of the tasks may no longer fit together, so their processes end."""
 
@@ -125,8 +130,8 @@ def _wait_for_all(directory: Path, task: str, number: int) -> None:
     (directory / f"{task}.{number - 1}").unlink(missing_ok=True)  # all have seen it: they are at this unit or have ended it
     ends = [directory / f"worker-{index}.{number}" for index in range(int(os.environ.get("WORLD_SIZE", "1")))]
     later = [path.with_suffix(f".{number + 1}") for path in ends]
-    until = time.monotonic() + WAIT_S
+    since = time.monotonic()
     while not all(end.exists() or after.exists() for end, after in zip(ends, later, strict=True)):
-        if time.monotonic() > until:
+        if time.monotonic() - since > patience(WAIT_S):
             raise UnitFailed("the other tasks did not come to the end of the unit")
         time.sleep(0.005)

@@ -10,6 +10,7 @@ from typing import Any
 from worker.values.fast_dataclass import dataclass
 
 from .case import Case
+from .place import MISSING
 from .worlds import Answers
 
 RELATIVE, ABSOLUTE = 1e-3, 2e-5
@@ -22,6 +23,8 @@ DIFFERS, WORKERS_DIFFER, CRASHES, HANGS = "differs", "workers differ", "crashes"
 GOOD, BAD = (AS_ONE, SAYS_SO, REFUSED, BY_HAND, ABSENT), (DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
 ORDER = (ABSENT, AS_ONE, REFUSED, BY_HAND, SAYS_SO, DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
 """From the best to the worst."""
+UNEVEN = re.compile("parts of (unequal|different) size")
+"""What a line has that tells of uneven parts."""
 UNCLEAR = ("AttributeError", "TypeError", "KeyError", "IndexError", "AssertionError", "NameError", "UnboundLocalError")
 """Exceptions that are no refusal: a program was not ready for what it got."""
 
@@ -48,13 +51,15 @@ def judge(case: Case, row: str, answers: Answers, reference: Answers) -> Verdict
     wanted = truth["result"]
     if row != case.name:
         results, wanted = [result[row] for result in results], wanted[row]
+    if wanted == MISSING:
+        return Verdict(ABSENT, "this Keras does not have it", lines)
     apart = next((text for other in results[1:] for text in differences(results[0], other, first="worker-0", second="another")), "")
     if apart and case.compare != "finite":
-        return Verdict(SAYS_SO if _is_said(case, lines) else WORKERS_DIFFER, apart, lines)
+        return Verdict(SAYS_SO if _is_said(case, row, lines) else WORKERS_DIFFER, apart, lines)
     against = {"one process": wanted, "workers": results[0], "finite": results[0]}[case.compare]
     found = next(differences(results[0], against, first="found", second="one process"), "") or next(not_finite(results, wanted), "")
     if found:
-        return Verdict(SAYS_SO if _is_said(case, lines) else DIFFERS, found, lines)
+        return Verdict(SAYS_SO if _is_said(case, row, lines) else DIFFERS, found, lines)
     return Verdict(AS_ONE, "", lines)
 
 
@@ -71,8 +76,9 @@ def _failed(answers: Answers, lines: tuple[str, ...]) -> Verdict:
     return Verdict(CRASHES, died or next(filter(None, errors), "") or "; ".join(endings), lines)
 
 
-def _is_said(case: Case, lines: tuple[str, ...]) -> bool:
-    return any(re.search(case.says, line) for line in lines)
+def _is_said(case: Case, row: str, lines: tuple[str, ...]) -> bool:
+    said = case.words_of(row)
+    return any(UNEVEN.search(line) or (said and re.search(said, line)) for line in lines)
 
 
 def differences(found: Any, wanted: Any, *, first: str, second: str, path: str = "") -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.testing import cluster
 from worker.values.fast_dataclass import dataclass
 
-from .tasks import Unit, run_units
+from .tasks import Unit, patience, run_units
 
 UNIT_S = 180.0
 """How long nothing may happen before a unit counts as hanging. A unit takes about a second on a free core."""
@@ -109,7 +109,7 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
             if any(outcome.has_ended for outcome in job.tasks.values()):
                 job.join(4)  # the others may raise the same
                 break
-            if time.time() - _last_change(directory) > UNIT_S:
+            if time.time() - _last_change(directory) > patience(UNIT_S):
                 hangs = True
                 break
         endings = {name: "hangs" if hangs else outcome.describe() for name, outcome in job.tasks.items() if outcome.state != "returned"}

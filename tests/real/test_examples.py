@@ -112,6 +112,19 @@ def test_two_workers_learn_from_files_that_were_prepared(orch: Any, settings: di
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_tensorflow")
+def test_a_killed_training_goes_on_and_learns_the_digits(orch: Any, settings: dict[str, str]) -> None:
+    options = ("-n", "2", "--max-restarts", "1")
+    done = orch("up", str(EXAMPLES / "resume_loop.py"), *options, "--", "--die-at", "34", timeout=250, check=0, env=settings)
+    assert re.search(r"loop-1 continues at step (23|30) ", done.err)  # a save is written in the background
+    saves = ("--checkpoint", "--checkpoint-every", "10")
+    again = orch("up", str(EXAMPLES / "resume_fit.py"), *options, *saves, "--", "--die", timeout=250, check=0, env=settings)
+    assert re.search(r"fit-1 continues at step (20|30) ", again.err)
+    for text in (done.out, again.out):
+        assert {line.split("|")[0].strip() for line in text.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, str]) -> None:
     done = orch("up", str(EXAMPLES / "input_forms.py"), "-n", "2", timeout=250, check=0, env=settings)
     lines = [line.partition("| ")[2] for line in done.out.splitlines()]
@@ -125,7 +138,7 @@ def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, s
 @pytest.mark.parametrize(
     ("example", "options", "tasks"),
     [
-        ("keras_fit", ("-n", "3"), ["worker-0", "worker-1", "worker-2"]),
+        ("keras_fit", ("-n", "2"), ["worker-0", "worker-1"]),
         pytest.param(
             "keras_parameter_server",
             ("--strategy", "parameter_server", "-n", "2", "--ps", "1", "--keras", "legacy"),

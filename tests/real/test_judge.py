@@ -11,7 +11,7 @@ import pytest
 from orchestrator.testing import cluster
 from tests.judge import cases, findings
 from tests.judge.case import CASES, Case
-from tests.judge.verdicts import AS_ONE, CRASHES, DIFFERS, HANGS, REFUSED, SAYS_SO, WORKERS_DIFFER, judge
+from tests.judge.verdicts import ABSENT, AS_ONE, CRASHES, DIFFERS, HANGS, REFUSED, SAYS_SO, WORKERS_DIFFER, judge
 
 assert cases  # importing them has filled the list
 
@@ -58,6 +58,25 @@ def test_a_difference_that_is_said_must_be_said_of_this_matter() -> None:
     apart = answer({"loss": 2.0}, "orch: fit(): the last batch has 1 row"), answer({"loss": 2.0})
     other = answer({"loss": 2.0}, "orch: jit_compile=True is ignored"), answer({"loss": 2.0})
     assert [verdict(*answers, wanted={"loss": 1.0}, case=case) for answers in (apart, other)] == [SAYS_SO, DIFFERS]
+    assert verdict(*apart, wanted={"loss": 1.0}) == DIFFERS, "a case that names no words"
+    uneven = (
+        answer({"loss": 2.0}, "orch: batches of 16, the last one of 1, give 2 replicas parts of different size."),
+        answer({"loss": 2.0}),
+    )
+    assert verdict(*uneven, wanted={"loss": 1.0}) == SAYS_SO
+
+
+def test_words_may_be_those_of_one_row() -> None:
+    case = Case("both", "losses", dict, rows=("a", "b"), says={"a": "mask"})  # type: ignore[arg-type]
+    found, wanted = ({"a": number, "b": number} for number in (2.0, 1.0))
+    said = {"worker-0": answer(found, "orch: a mask reaches the loss")}
+    assert [judge(case, row, said, {"worker-0": answer(wanted)}).word for row in case.rows] == [SAYS_SO, DIFFERS]
+
+
+def test_a_row_that_this_keras_does_not_have_is_not_judged() -> None:
+    case = Case("both", "losses", dict, rows=("a", "b"))  # type: ignore[arg-type]
+    of_one = {"worker-0": answer({"a": 1.0, "b": {"is_missing": True}})}
+    assert [judge(case, row, of_one, of_one).word for row in case.rows] == [AS_ONE, ABSENT]
 
 
 def test_random_numbers_are_finite_and_the_same_in_all_workers_or_wrong() -> None:

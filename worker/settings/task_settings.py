@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..values.fast_dataclass import dataclass
+from .checkpoint_settings import CheckpointSettings
 from .collective_settings import CollectiveSettings
 from .device_settings import DeviceSettings
 from .input_settings import InputSettings
@@ -28,3 +29,4 @@ class TaskSettings:
     keras: KerasSettings = KerasSettings()
     input: InputSettings = InputSettings()
     tpu: TpuSettings = TpuSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()

@@ -178,6 +178,7 @@ SECTIONS = {
     "collectives": "strategy.collective_timeouts",
     "keras": "keras",
     "input": "input.input_policy",
+    "checkpoints": "checkpoints.keras_saves",
 }
 """The modules that apply a section of the task's settings before the program starts, by their function `apply_soon`. It is called with the
 section as JSON data and the directory of the task's logs, in this order, and only if the section is not at its defaults. Other sections are

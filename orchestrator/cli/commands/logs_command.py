@@ -49,6 +49,7 @@ class LogOptions:
     grep: str | None
     stream: str | None
     attempt: int | None
+    timestamps: bool
     color: Literal["auto", "always", "never"]
     everything: bool
     as_json: bool
@@ -63,6 +64,7 @@ class LogOptions:
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
+@click.option("-t", "--timestamps", is_flag=True, help="Begin each line with the time at which orch saw the line, about a second late.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
@@ -90,6 +92,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
         color=not as_json and wants_color(given.color),
         fold=not (given.everything or as_json),
         grep=_pattern(given.grep),
+        timestamps=given.timestamps,
         as_json=as_json,
         behind=() if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)),
     )
@@ -179,6 +182,7 @@ class _Output:
 
     def __init__(self, run: RunDir, tasks: Sequence[str], given: LogOptions, since: KeptMarks | None, view: LogView) -> None:
         self._run, self._asked, self._view = run, given.attempt, view
+        self._marks = KeptMarks(run) if given.timestamps else None
         self._sink = Sink(err_fd=1 if view.as_json else 2, encoding=sys.stdout.encoding)
         self._follows: bool = given.follow
         self._streams = (given.stream,) if given.stream else STREAMS
@@ -236,7 +240,9 @@ class _Output:
             for data in follower.read_present():
                 if stream == "stdout":
                     self.write(self._view.complete(task))
-                self.write([(stream, self._view.render(task, stream, data, now()))])
+                parts = self._marks.split(task, self._attempts[task], stream, data, follower.offset) if self._marks else [(data, None)]
+                for part, at in parts:
+                    self.write([(stream, self._view.render(task, stream, part, now() if at is None else at))])
                 is_new = True
         if not (is_new and self._follows):  # no more of a traceback is to come, so the next task's lines need not come first
             self.write(self._view.complete(task))

@@ -37,6 +37,10 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     wins over the file.
     """
     spec = read_spec(ctx)[0]
+    if spec.checkpoints.resume:
+        from ...record.storage.saves_of_run import resumed  # most runs resume none
+
+        spec = resumed(home, spec)
     if dry_run:
         from .plan_command import print_dry_run
 

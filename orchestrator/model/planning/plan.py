@@ -254,7 +254,7 @@ def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> Ta
     """The settings that the bootstrap applies in a task. The sections of a strategy are for Python tasks that train."""
     reached = trains(tasks.type) and spec.program.kind != "command"
     own = named(spec.strategy).sections_inside if reached else ()
-    sections = {section: getattr(spec, section) for section in (*own, "keras")}
+    sections = {section: getattr(spec, section) for section in (*own, "keras", "checkpoints")}
     return TaskSettings(strategy=spec.strategy, devices=devices, input=tasks.input, **sections)
 
 

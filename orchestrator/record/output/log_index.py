@@ -9,6 +9,7 @@ An empty line stands before each of them: if the disk was full, the line before 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..storage.run_directory import RunDir
@@ -65,6 +66,17 @@ class KeptMarks:
         marks = self._marks.get(_key(task, attempt, stream), [])
         offset = next((size for time, size in reversed(marks) if time < self.at), 0)
         return _line_start(self._run.log_path(task, attempt, stream), offset)
+
+    def split(self, task: str, attempt: int, stream: str, data: bytes, end: int) -> Iterator[tuple[bytes, float | None]]:
+        """The parts of `data`, which ends at the offset `end`, each with the time of the mark that has it; None: no mark has it yet."""
+        start = end - len(data)
+        for time, size in self._marks.get(_key(task, attempt, stream), []):
+            if size > start and data:
+                part, data = data[: size - start], data[size - start :]
+                yield part, time
+                start = size
+        if data:
+            yield data, None
 
     def last_time(self, task: str, attempt: int, stream: str) -> float:
         """The time of a stream's last mark; 0 if there is none."""

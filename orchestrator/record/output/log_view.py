@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
@@ -164,7 +164,8 @@ class LogView:
         if self._shorten and stream == "stderr":
             lines = [shorten_line(line, MOST_CHARACTERS) for line in lines]
         if self.as_json:
-            return "".join([json.dumps({"task": task, "stream": stream, "line": line}) + "\n" for line in lines])
+            at = {"at": datetime.fromtimestamp(self._now, timezone.utc).isoformat(timespec="milliseconds")} if self._timestamps else {}
+            return "".join([json.dumps({"task": task, "stream": stream, "line": line, **at}) + "\n" for line in lines])
         head = self._heads[task]
         if self._timestamps:
             head = f"{datetime.fromtimestamp(self._now).strftime('%H:%M:%S.%f')[:-3]} {head}"

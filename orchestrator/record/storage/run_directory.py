@@ -61,6 +61,8 @@ FAR_S = 0.5
 """The shortest time between two looks at a run whose controller is elsewhere, in seconds."""
 SEARCH_S = 0.5
 """How long such a search may take. The controller gives no sign of life meanwhile, and a file server may be slow."""
+_SERIES = re.compile("(fit|loop)-[0-9]+")
+"""The directories of orch's own saves (worker/checkpoint_files/saves.py)."""
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 
@@ -223,10 +225,16 @@ class RunDir:
     def newest_checkpoint(self) -> float:
         """The newest mtime of a checkpoint's file; 0 if there is none.
 
+        Of orch's own saves, that of the manifest with the highest step counts: a save of a step that was saved before is no progress.
         Beyond `MOST_CHECKPOINTS` or `SEARCH_S`, directories count in place of files.
         """
         newest, changed, seen, began = 0.0, 0.0, 0, time.monotonic()
-        for folder, folders, names in os.walk(self.path / "checkpoints"):
+        base = self.path / "checkpoints"
+        for folder, folders, names in os.walk(base):
+            if folder == str(base):
+                own = [name for name in folders if _SERIES.fullmatch(name)]
+                folders[:] = [name for name in folders if name not in own]
+                newest = max((_highest_save(base / name) for name in own), default=0.0)
             seen += len(folders) + len(names)
             changed = max(changed, _changed_at(folder))  # a new checkpoint may be a new directory in any of them
             if seen > MOST_CHECKPOINTS:
@@ -328,6 +336,15 @@ def _verdict(result: dict[str, Any] | None) -> Verdict | None:
         return from_json(Verdict, {name: value for name, value in result.items() if name in known})
     except ContractError:
         return None
+
+
+def _highest_save(series: Path) -> float:
+    """The mtime of the manifest with the highest step; 0: nothing is saved."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(series), reverse=True):
+            if "." not in name and (at := _changed_at(str(series / name / "manifest.json"))):
+                return at
+    return 0.0
 
 
 def _changed_at(path: str) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from worker.values.fast_dataclass import dataclass
 
-from ..case import Case, Result
+from ..case import MASKED, ONE_NUMBER, Case, Result
 from ..place import Place, aligned
 from .inputs import sliced
 
@@ -90,7 +90,9 @@ def draw(number: int) -> Draw:
 
 def case_of(number: int) -> Case:
     drawn = draw(number)
-    return Case(f"draw {number}", "draws", functools.partial(_run, drawn=drawn), forms=("even",))
+    return Case(
+        f"draw {number}", "draws", functools.partial(_run, drawn=drawn), forms=("even",), says=f"{ONE_NUMBER}|{MASKED}|BatchNormalization"
+    )
 
 
 def _data(drawn: Draw, rows: int) -> tuple[Any, ...]:

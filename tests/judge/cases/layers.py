@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..case import Case, Result, add, case
+from ..case import OWN_STATE, Case, Result, add, case
 from ..place import Branch, Place, aligned, branches
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -226,15 +226,15 @@ def _own_state(place: Place, **how: Any) -> Result:
     return place.fit(model, place.dataset(x, place.target(x)))
 
 
-OWN_STATE = "each replica computes with the mean of its own part during a step: the workers are compared"
+ITS_OWN = "each replica computes with the mean of its own part during a step: the workers are compared"
 
 
-@case("layers", "a layer of one's own with a moving mean", compare="workers", because=OWN_STATE)
+@case("layers", "a layer of one's own with a moving mean", compare="workers", because=ITS_OWN, says=OWN_STATE)
 def own_state(place: Place) -> Result:
     return _own_state(place)
 
 
-@case("layers", "a layer of one's own that counts its calls")
+@case("layers", "a layer of one's own that counts its calls", says=OWN_STATE)
 def counting(place: Place) -> Result:
     class Count(place.keras.layers.Layer):  # type: ignore[name-defined]
         def build(self, shape: Any) -> None:

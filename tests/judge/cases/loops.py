@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..case import Case, Result, add, case
+from ..case import CLIPPED, Case, Result, add, case
 from ..place import BATCH, Place, give_weights
 
 
@@ -92,7 +92,7 @@ for source in SOURCES:
     for update in STEPS if source == SOURCES[0] else STEPS[:1]:
         # The function of the guide makes batches for each pipeline: a partial batch is then of one worker.
         forms = ("even",) if "function" in source else ("even", "uneven", "tiny")
-        add(Case(f"{source}, {update}", "loops", functools.partial(_loop, source=source, update=update), forms=forms))
+        add(Case(f"{source}, {update}", "loops", functools.partial(_loop, source=source, update=update), forms=forms, says=CLIPPED))
 
 
 @case("loops", "an epoch in one tf.function, with get_next_as_optional")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..case import Case, Result, add, case
+from ..case import MASKED, ONE_NUMBER, Case, Result, add, case
 from ..place import Branch, Place, aligned, branches
 
 KINDS: dict[str, tuple[int, str | None]] = {
@@ -102,7 +102,8 @@ def _train(place: Place, kind: str, codes: list[str], suffix: str = "") -> Resul
     """One model with a branch for each of these losses: a branch has weights of its own, so that no loss can hide another one."""
     made: dict[str, Branch] = {f"{code}{suffix}": (lambda: head(place, kind), functools.partial(_evaluated, place, code)) for code in codes}
     weights = aligned(np.linspace(0, 2, place.rows).astype("float32")) if suffix else None
-    return branches(place, made, place.draws(8), labels(place, kind), weights)
+    rate = 0.05 if "sum" not in codes[0] else 0.002  # the gradient of a sum is that of a mean times the rows
+    return branches(place, made, place.draws(8), labels(place, kind), weights, rate=rate)
 
 
 OWN: dict[str, Callable[[Place], Any]] = {
@@ -113,17 +114,34 @@ OWN: dict[str, Callable[[Place], Any]] = {
 }
 
 
+SAYS = {
+    "Dice()": ONE_NUMBER,
+    "Tversky()": ONE_NUMBER,
+    "SparseCategoricalCrossentropy(ignore_class=1)": MASKED,
+    "Circle()": "the loss Circle compares the rows of a batch",
+    "Huber(reduction='mean_with_sample_weight') with sample_weight": "divides the loss of each part of a batch by the sample weights",
+}
+
+
 def _add(kind: str, codes: list[str], suffix: str = "") -> None:
     rows = tuple(f"{code}{suffix}" for code in codes)
     train = functools.partial(_train, kind=kind.removeprefix("sums of "), codes=codes, suffix=suffix)
-    add(Case(f"losses: {kind}" if kind.startswith("sums") else f"losses of {kind}{suffix}", "losses", train, rows=rows))
+    add(Case(f"losses: {kind}" if kind.startswith("sums") else f"losses of {kind}{suffix}", "losses", train, rows=rows, says=SAYS))
 
 
 for kind, text in LOSSES.items():
     _add(kind, text.strip().splitlines())
 _add("numbers", ["MeanSquaredError()", "MeanAbsoluteError()", "Huber(reduction='mean_with_sample_weight')"], " with sample_weight")
 _add("labels", ["SparseCategoricalCrossentropy()"], " with sample_weight")
-add(Case("functions as losses", "losses", functools.partial(_train, kind="numbers", codes=list(OWN)), rows=tuple(OWN)))
+add(
+    Case(
+        "functions as losses",
+        "losses",
+        functools.partial(_train, kind="numbers", codes=list(OWN)),
+        rows=tuple(OWN),
+        says=dict.fromkeys(OWN, ONE_NUMBER),
+    )
+)
 
 
 @case("losses", "a loss of one's own")
@@ -184,7 +202,7 @@ def regularizers(place: Place) -> Result:
     return place.fit(place.kept(build), place.dataset(x, place.target(x)))
 
 
-@case("losses", "activity_regularizer")
+@case("losses", "activity_regularizer", says="activity_regularizer: Keras before 3.14")
 def activity(place: Place) -> Result:
     dense = place.keras.layers.Dense
     model = place.kept(lambda: place.sequential(dense(4, "tanh", activity_regularizer="l2"), dense(1)))

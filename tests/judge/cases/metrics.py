@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case, Result, add, case
-from ..place import Place, aligned
+from ..place import MISSING, Place, aligned
 from .losses import head, labels
 
 METRICS = {
@@ -101,9 +101,7 @@ def _train(place: Place, kind: str, codes: list[str], weighs: bool) -> Result:
         parts.append(aligned(np.linspace(0, 2, place.rows).astype("float32")))
     found = place.fit(place.kept(build), place.dataset(*parts), validation_data=place.dataset(*(part[:49] for part in parts)))
     of_rows = {f"{code} in {'weighted_metrics' if weighs else 'metrics'}": name for name, code in names.items()}
-    return {
-        row: {key: found[key] for key in (name, f"val_{name}")} if name in found else {"is_missing": True} for row, name in of_rows.items()
-    }
+    return {row: {key: found[key] for key in (name, f"val_{name}")} if name in found else MISSING for row, name in of_rows.items()}
 
 
 for kind, text in METRICS.items():
@@ -162,7 +160,7 @@ def function(place: Place) -> Result:
     return place.fit(model, place.dataset(*parts))
 
 
-@case("metrics", "metrics after each batch, in a callback")
+@case("metrics", "metrics after each batch, in a callback", says="is no mean over rows: what Keras shows of single batches")
 def of_batches(place: Place) -> Result:
     seen: list[dict[str, float]] = []
 

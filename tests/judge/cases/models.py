@@ -97,7 +97,7 @@ def _own_mean(self: Any, data: Any) -> dict[str, Any]:
     return {"own": loss}
 
 
-@case("models", "a train_step that computes the mean over its part")
+@case("models", "a train_step that computes the mean over its part", says=r"train_step computes a loss by neither")
 def mean_step(place: Place) -> Result:
     return _on_rows(place, lambda: _own(place, place.keras.Model, metrics=(), train_step=_own_mean))
 
@@ -196,7 +196,7 @@ def test_on_batch(place: Place) -> Result:
     return {name: float(value) for name, value in model.test_on_batch(x[:BATCH], place.target(x)[:BATCH], return_dict=True).items()}
 
 
-@case("models", "predict_on_batch", forms=("even",))
+@case("models", "predict_on_batch", forms=("even",), says="^orch: predict_on_batch: ")
 def predict_on_batch(place: Place) -> Result:
     found = np.asarray(place.small().predict_on_batch(place.draws(8)[:BATCH]), "float64")
     return {"predicted": found.tolist()}

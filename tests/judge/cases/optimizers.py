@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..case import Case, Result, add, case
+from ..case import CLIPPED, Case, Result, add, case
 from ..place import Place
 
 PLAIN = """
@@ -62,7 +62,7 @@ def _train(place: Place, code: str) -> Result:
 
 
 for code in PLAIN:
-    add(Case(code, "optimizers", functools.partial(_train, code=code)))
+    add(Case(code, "optimizers", functools.partial(_train, code=code), says=CLIPPED if "clip" in code else ""))
 
 
 @case("optimizers", "MultiOptimizer, Adam for the last layer", forms=("even",))
@@ -90,7 +90,7 @@ def excluded(place: Place) -> Result:
     return place.fit(place.kept(build), place.dataset(x, place.target(x)))
 
 
-@case("optimizers", "an optimizer of one's own: update_step", forms=("even", "uneven"))
+@case("optimizers", "an optimizer of one's own: update_step", forms=("even", "uneven"), says=CLIPPED)
 def own_update(place: Place) -> Result:
     tf = place.tf
 
@@ -120,7 +120,7 @@ def _own(place: Place, make: Any) -> Result:
     return place.fit(model, place.dataset(x, place.target(x)))
 
 
-@case("optimizers", "gradients of single rows (Embedding), and a constraint")
+@case("optimizers", "gradients of single rows (Embedding), and a constraint", says=CLIPPED)
 def sparse_gradients(place: Place) -> Result:
     layers = place.keras.layers
 
@@ -158,7 +158,7 @@ def mixed_bfloat16(place: Place) -> Result:
     return _with_policy(place, "mixed_bfloat16", place.draws(8))
 
 
-@case("optimizers", "mixed_float16, the gradients of one replica overflow")
+@case("optimizers", "mixed_float16, the gradients of one replica overflow", says="^orch: mixed precision: ")
 def overflowing(place: Place) -> Result:
     x = place.draws(8)
     x[12:16] *= 3000

@@ -73,6 +73,18 @@ def test_a_line_that_was_begun_before_is_shown_whole(tmp_path: Path) -> None:
     assert KeptMarks(run, 2500.0).offset(*TASK) == 20
 
 
+def test_each_byte_has_the_time_of_the_first_mark_that_has_it(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "r")
+    marks = Marks(run)
+    for size, at in ((4, 1000.0), (9, 2000.0)):
+        marks.grew(*TASK, size)
+        marks.write(at)
+    kept = KeptMarks(run)
+    assert [*kept.split(*TASK, b"0123456789ab", 12)] == [(b"0123", 1000.0), (b"45678", 2000.0), (b"9ab", None)]
+    assert [*kept.split(*TASK, b"567", 8)] == [(b"567", 2000.0)]
+    assert [*kept.split(*TASK, b"", 4)] == []
+
+
 def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r")
     marks = Marks(run)

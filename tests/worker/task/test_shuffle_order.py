@@ -11,7 +11,7 @@ from worker.task.input import shuffle_order
 
 def draws(monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[int]:
     """What a new task draws."""
-    for name in ("ORCH_RUN_ID", "ORCH_ATTEMPT", "TF_CONFIG"):
+    for name in ("ORCH_RUN_ID", "ORCH_ATTEMPT", "ORCH_ORDER", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -23,11 +23,12 @@ def config(index: int, port: int = 1) -> str:
     return json.dumps({"cluster": {"worker": [f"a:{port}", f"b:{port}"]}, "task": {"type": "worker", "index": index}})
 
 
-def test_all_workers_draw_the_same_seeds_and_each_run_and_attempt_draws_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_and_attempts_draw_the_same_seeds_and_each_run_draws_others(monkeypatch: pytest.MonkeyPatch) -> None:
     first = draws(monkeypatch, ORCH_RUN_ID="digits-1", ORCH_ATTEMPT="1", TF_CONFIG=config(0))
     assert first == draws(monkeypatch, ORCH_RUN_ID="digits-1", ORCH_ATTEMPT="1", TF_CONFIG=config(1))
-    others = draws(monkeypatch, ORCH_RUN_ID="digits-1", ORCH_ATTEMPT="2") + draws(monkeypatch, ORCH_RUN_ID="digits-2", ORCH_ATTEMPT="1")
-    assert len({*first, *others}) == 9, "two draws are equal"
+    assert first == draws(monkeypatch, ORCH_RUN_ID="digits-1", ORCH_ATTEMPT="2")
+    assert len({*first, *draws(monkeypatch, ORCH_RUN_ID="digits-2", ORCH_ATTEMPT="1")}) == 6, "two draws are equal"
+    assert first == draws(monkeypatch, ORCH_RUN_ID="digits-2", ORCH_ORDER="digits-1"), "a run that continues another one"
     assert all(0 < seed < 1 << 56 for seed in first)
 
 

@@ -19,7 +19,7 @@ from ...values.words import count_of
 from ..context import context
 from ..import_hooks import print_once
 from ..strategy import strategy_builder
-from . import input_policy
+from . import input_policy, shuffle_order
 from .worker_parts import WorkerParts
 
 MOST_COUNTED = 1 << 30
@@ -57,6 +57,8 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     for name, setting in _FROM_SETTINGS.items():
         if given[name] is None:
             given[name] = getattr(task.settings.input, setting)
+    input_policy.starts_given += given["start"] is not None
+    given["start"] = given["start"] or 0
     wishes = SimpleNamespace(**given)
     if wishes.repeat == -1:  # as in tf.data: without end
         wishes.repeat = None
@@ -86,6 +88,7 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     found = found.with_options(options).prefetch(tf.data.AUTOTUNE if wishes.prefetch is None else wishes.prefetch)
     setattr(found, input_policy.SHARED, True)
+    setattr(found, input_policy.START, wishes.start)
     return found
 
 
@@ -100,7 +103,7 @@ def _elements(share: WorkerShare, wishes: SimpleNamespace, of_step: int, *, know
     first, skipped = divmod(wishes.start * of_step, of_epoch) if of_epoch else (0, wishes.start * of_step)
     # If each worker keeps some of all elements, all workers must read the files in one order.
     seed = 0 if wishes.seed is None and share.by == "data" else wishes.seed
-    epoch = _epochs(share, wishes, int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+    epoch = _epochs(share, wishes, _draw_seed(share) if seed is None else seed)
     if wishes.repeat is None:
         found = tf.data.Dataset.counter(first).flat_map(epoch)
         length = tf.data.INFINITE_CARDINALITY
@@ -110,6 +113,13 @@ def _elements(share: WorkerShare, wishes: SimpleNamespace, of_step: int, *, know
     if length != tf.data.UNKNOWN_CARDINALITY:
         found = found.apply(tf.data.experimental.assert_cardinality(length))
     return found.skip(skipped) if skipped else found
+
+
+def _draw_seed(share: WorkerShare) -> int:
+    """A seed that is another one in each run, and the same in all attempts of a run."""
+    if not (os.environ.get("ORCH_RUN_ID") or shuffle_order.is_kept()):
+        return int.from_bytes(os.urandom(4), "little")
+    return shuffle_order.draw_seed(f"worker.files {share.index}") % (1 << 32)
 
 
 def _epochs(share: WorkerShare, wishes: SimpleNamespace, seed: int) -> Callable[[Any], Any]:
@@ -186,7 +196,7 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
 def _check_start(wishes: SimpleNamespace, parts: WorkerParts) -> None:
     """Raises ValueError if the elements before `start` are not known."""
     comes_again = wishes.batch is not None and parts.are_equal and wishes.deterministic is not False
-    if wishes.start and not (comes_again and (wishes.seed is not None or not wishes.shuffle)):
+    if wishes.start and not (comes_again and (wishes.seed is not None or not wishes.shuffle or shuffle_order.is_kept())):
         of = f"{parts.workers} workers" if parts.replicas == 1 else f"{parts.workers * parts.replicas} replicas"
         ways = f"say batch=, a multiple of the {of}, and seed= (input.shuffle_seed), and not deterministic=False"
         raise ValueError(f"worker.files: start={wishes.start} needs batches and an order that come again: {ways}")

@@ -29,6 +29,10 @@ OPTIONS = ("fetch_to_device", "per_replica_buffer_size", "replication_mode")
 """The settings that are fields of `tf.distribute.InputOptions`."""
 SHARED = "_orch_shared"
 """An attribute of the datasets of `worker.files`, which has applied the policy itself."""
+starts_given = 0
+"""How many calls of `worker.files` in this process have said where they start."""
+START = "_orch_start"
+"""An attribute of these datasets: the number of batches that they leave out at the beginning."""
 
 
 def apply_soon(settings: JsonSettings, log_dir: str) -> None:

@@ -2,7 +2,7 @@
 
 A shuffle without a seed has another order in each worker. A worker that keeps "its" elements of another order than the other workers' gives
 some elements twice, and others never. So a dataset that TensorFlow divides by elements gets a seed that all workers have, drawn for each
-attempt of a run, for each shuffle that has none. The seed is given when the dataset is divided, in a copy of its graph: the dataset itself,
+run, for each shuffle that has none. The seed is given when the dataset is divided, in a copy of its graph: the dataset itself,
 datasets from functions, and datasets under FILE and OFF keep the worker's own order. A program that has a seed (`tf.random.set_seed`, or an
 argument) keeps its order.
 """
@@ -29,6 +29,9 @@ _SHUFFLES = re.compile(r"(ShuffleDataset|ShuffleAndRepeatDataset|RandomDataset|G
 _INT64 = 9
 """DT_INT64 in tensorflow/core/framework/types.proto."""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
+ORDER = "ORCH_ORDER"
+"""The variable with the word of `word`, where saves are made: an empty one stands for the id of the run."""
+_MENDED = "_orch_order"
 _drawn: Counter[str] = Counter()
 """How many seeds this process has drawn, by purpose."""
 
@@ -39,20 +42,34 @@ def apply_soon() -> None:
 
 
 def _mend(module: Any) -> None:
+    if hasattr(module.StrategyBase, _MENDED):
+        return
+    setattr(module.StrategyBase, _MENDED, True)
+
     def distribute(real: Any, strategy: Any, dataset: Any, options: Any = None) -> Any:
         return real(strategy, in_one_order(dataset, strategy), options)
 
     import_hooks.replace(module.StrategyBase, "experimental_distribute_dataset", distribute)
 
 
-def draw_seed(purpose: str) -> int:
-    """A number that all workers draw alike in this attempt of the run, and another one at the next call for the same purpose.
+def word() -> str:
+    """The word from which the order is drawn: the same in all workers, in all attempts of a run, and in a run that continues it.
 
-    In a script run by hand, which has no run, the number depends on the cluster.
+    In a script run by hand, which has no run, the word depends on the cluster.
     """
+    run = os.environ.get(ORDER) or os.environ.get("ORCH_RUN_ID")
+    return run or re.sub(r'"task".*?}', "", os.environ.get("TF_CONFIG", ""))
+
+
+def is_kept() -> bool:
+    """Whether the order must come again after a restart, because the training continues from a save: then each shuffle gets a seed."""
+    return ORDER in os.environ
+
+
+def draw_seed(purpose: str) -> int:
+    """A number that all workers draw alike in all attempts of the run, and another one at the next call for the same purpose."""
     _drawn[purpose] += 1
-    run = os.environ.get("ORCH_RUN_ID") or re.sub(r'"task".*?}', "", os.environ.get("TF_CONFIG", ""))
-    text = f"{run} {os.environ.get('ORCH_ATTEMPT', '')} {purpose} {_drawn[purpose]}"
+    text = f"{word()} {purpose} {_drawn[purpose]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
@@ -66,17 +83,22 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     """The dataset, in the same order in all workers if they divide its elements. All workers must make the same calls."""
     import tensorflow as tf
 
-    if not (has_several_workers(strategy) and isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly()):
+    is_shared = has_several_workers(strategy)
+    if not ((is_shared or is_kept()) and isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly()):
         return dataset
     policy = dataset.options().experimental_distribute.auto_shard_policy.name
-    if policy in ("OFF", "FILE"):
+    is_shared = is_shared and policy not in ("OFF", "FILE")
+    if not (is_shared or is_kept()):
         return dataset
     before = list(parts(dataset))
-    graphs = [graph for part in before for graph in _function_graphs(part)]
-    if policy == "AUTO" and (any(map(_is_reader, before)) or any(_has_reader(nodes) for graph in graphs for nodes in _bodies(graph))):
-        return dataset  # AUTO is FILE here
-    _warn_of_other_orders(dataset, before)
-    if not any(map(_is_unseeded, before)) and not any(_unseeded(nodes) for graph in graphs for nodes in _bodies(graph)):
+    graphs = [graph for part in before for graph in function_graphs(part)]
+    if policy == "AUTO" and (any(map(_is_reader, before)) or any(_has_reader(nodes) for graph in graphs for nodes in bodies(graph))):
+        is_shared = False  # AUTO is FILE here
+    if is_shared:
+        _warn_of_other_orders(dataset, before)
+    elif not is_kept():
+        return dataset
+    if not any(map(is_unseeded, before)) and not any(_unseeded(nodes) for graph in graphs for nodes in bodies(graph)):
         return dataset
     try:
         size = _size(before)
@@ -114,7 +136,7 @@ def parts(dataset: Any) -> Iterator[Any]:
             yield part
 
 
-def _is_unseeded(part: Any) -> bool:
+def is_unseeded(part: Any) -> bool:
     if not re.search("Shuffle|Random", type(part).__name__) or not hasattr(part, "_seed2"):
         return False
     return int(part._seed) == 0 == int(part._seed2)
@@ -124,7 +146,7 @@ def _is_reader(part: Any) -> bool:
     return bool(re.search("FixedLengthRecord|TextLine|TFRecord", type(part).__name__))
 
 
-def _function_graphs(part: Any) -> list[Any]:
+def function_graphs(part: Any) -> list[Any]:
     """The graphs of the functions that a dataset calls, such as that of `flat_map`."""
     return [function.function.graph.as_graph_def() for function in part._functions()]
 
@@ -138,7 +160,7 @@ def _size(before: list[Any]) -> int:
 # --- the dataset as a graph --------------------------------------------------------------------------
 
 
-def _bodies(graph: Any) -> list[Any]:
+def bodies(graph: Any) -> list[Any]:
     """The nodes of a graph, and those of each function in it."""
     return [graph.node, *(function.node_def for function in graph.library.function)]
 
@@ -178,7 +200,7 @@ def _with_seeds(dataset: Any) -> Any:
     graph = graph_pb2.GraphDef()
     graph.ParseFromString(dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy())
     seed = draw_seed(" ".join(node.op for node in graph.node if node.op != "Const"))
-    for body in sorted(_bodies(graph), key=lambda nodes: [node.op for node in nodes]):  # the names of functions are those of one process
+    for body in sorted(bodies(graph), key=lambda nodes: [node.op for node in nodes]):  # the names of functions are those of one process
         for node, at in _unseeded(body):
             seed += 1
             for index in at:

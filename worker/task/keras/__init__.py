@@ -23,25 +23,29 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
     is_exact = bool(settings.get("exact", False))
     if settings.get("mode") != "off":
         import_hooks.after("keras", lambda keras: _change_keras_3(is_reported, is_exact), "fit")
-        if is_reported:
-            import_hooks.after("tf_keras", lambda keras: _report_keras_2(), "fit")
+        import_hooks.after("tf_keras", lambda keras: _change_keras_2(is_reported), "fit")
 
 
 def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
-        from . import callbacks, fit, old_releases, optimizer, parts, saving, steps  # noqa: F401
+        from . import callbacks, fit, lines_of_keras_2, old_releases, optimizer, parts, saving, steps  # noqa: F401
 
         import_hooks.compile_stand_in()
 
 
-def _report_keras_2() -> None:
+def _change_keras_2(is_reported: bool) -> None:
     from tf_keras.src import callbacks as keras_callbacks
-    from tf_keras.src.engine import training
+    from tf_keras.src.engine import data_adapter, training
+    from tf_keras.src.utils import losses_utils
 
-    from . import callbacks
+    from . import callbacks, lines_of_keras_2
 
-    callbacks.mend(keras_callbacks, training.Model, is_in_cluster=False, is_reported=True)
+    if is_reported:
+        callbacks.mend(keras_callbacks, training.Model, is_in_cluster=False, is_reported=True)
+    import_hooks.attempt(
+        lambda: lines_of_keras_2.name_differences(training.Model, data_adapter, losses_utils), "lines about numbers", "tf_keras"
+    )
 
 
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:

@@ -102,11 +102,8 @@ def _shared_state(base: Any) -> Any:
         """Gives the layers of all workers the same state before the state is used or saved."""
 
         def on_train_begin(self, logs: Any = None) -> None:
-            if is_wanted(self.model.distribute_strategy) and any(_is_normalized_by_parts(layer) for layer in self.model._flatten_layers()):
-                print_once(
-                    "BatchNormalization normalises each worker's part of a batch by the statistics of this part, as Keras documents, so "
-                    "the numbers differ from those of one process; BatchNormalization(synchronized=True) takes those of the whole batch"
-                )
+            if is_wanted(self.model.distribute_strategy):
+                tell_of_normalization(self.model)
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             if is_wanted(self.model.distribute_strategy):
@@ -115,6 +112,14 @@ def _shared_state(base: Any) -> Any:
         on_test_begin = on_train_end = on_epoch_end
 
     return SharedState
+
+
+def tell_of_normalization(model: Any) -> None:
+    if any(_is_normalized_by_parts(layer) for layer in model._flatten_layers()):
+        print_once(
+            "BatchNormalization normalises each worker's part of a batch by the statistics of this part, as Keras documents, so "
+            "the numbers differ from those of one process; BatchNormalization(synchronized=True) takes those of the whole batch"
+        )
 
 
 def _is_normalized_by_parts(layer: Any) -> bool:

@@ -63,16 +63,17 @@ def rows_of_parts(distributed: Any, strategy: Any) -> int:
     return size // replicas if size > 0 and size % replicas == 0 and (is_full or is_fixed) else 0
 
 
-def warn_of_uneven_parts(epochs: Any, replicas: int) -> None:
-    """Say that Keras's own step differs from that of one process where the replicas get parts of different size. `epochs`: Keras's
-    iterator over the epochs.
+def warn_of_uneven_parts(distributed: Any, adapter: Any, replicas: int) -> None:
+    """Say that Keras's own step differs from that of one process where the replicas get parts of different size. `distributed`: the
+    dataset that Keras 3 or Keras 2 has divided; `adapter`: what Keras made of the program's data.
     """
     from tensorflow.python.data.experimental.ops import distribute
 
-    dataset: Any = getattr(epochs._distributed_dataset, "_original_dataset", None)
+    dataset: Any = getattr(distributed, "_original_dataset", None)
     rows: int | None
-    if hasattr(epochs.data_adapter, "_partial_batch_size"):  # arrays
-        size, rows = int(epochs.data_adapter.batch_size), int(epochs.data_adapter.partial_batch_size or 0)
+    if hasattr(adapter, "_partial_batch_size"):  # arrays
+        size, last = (value() if callable(value) else value for value in (adapter.batch_size, adapter.partial_batch_size))
+        size, rows = int(size), int(last or 0)
     elif dataset is not None:
         size = int(distribute.compute_batch_size(dataset))
         rows = 0 if _static_size(dataset) else _elements(dataset)
@@ -83,7 +84,8 @@ def warn_of_uneven_parts(epochs: Any, replicas: int) -> None:
         print_once(f"batches whose rows {replicas} replicas cannot share evenly, such as a last one, give parts of different size. {why}")
     elif size % replicas or rows % size % replicas:
         last = f", the last one of {rows % size}," if rows % size else ""
-        print_once(f"batches of {size}{last} give {replicas} replicas parts of different size. {why}")
+        empty = "; what is a mean over the rows of a replica that gets none is NaN" if 0 < rows % size < replicas else ""
+        print_once(f"batches of {size}{last} give {replicas} replicas parts of different size. {why}{empty}")
 
 
 def _policy(dataset: Any) -> str:
@@ -167,7 +169,8 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
     from tensorflow.python.eager import context
 
     real = tf.random.shuffle
-    if not shuffle or not shuffle_order.has_several_workers(strategy) or context.global_seed() is not None:
+    is_shared = shuffle_order.has_several_workers(strategy) or shuffle_order.is_kept()
+    if not shuffle or not is_shared or context.global_seed() is not None:
         yield
         return
     epochs, seed = itertools.count(), tf.constant(shuffle_order.draw_seed("arrays"), tf.int64)

@@ -112,7 +112,7 @@ def name_parts(trainer: Any) -> None:
         strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
         replicas = getattr(strategy, "num_replicas_in_sync", 1)
         if replicas > 1 and is_known():
-            data.warn_of_uneven_parts(self, replicas)
+            data.warn_of_uneven_parts(self._distributed_dataset, self.data_adapter, replicas)
 
     def predict_on_batch(real: Any, self: Any, x: Any) -> Any:
         replicas = self.distribute_strategy.num_replicas_in_sync

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from worker.protocol.messages import Program
+from worker.settings.checkpoint_settings import CheckpointSettings
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.declare import setting
 from worker.settings.input_settings import InputSettings
@@ -203,6 +204,9 @@ class ClusterSpec:
     )
     tpu: TpuSettings = setting(
         TpuSettings(), f"The TPU of strategy {with_section('tpu')}, and its layout: local, a name or an address, or a mapping as here."
+    )
+    checkpoints: CheckpointSettings = setting(
+        CheckpointSettings(), "The saves from which a training continues: the steps between two saves, or a mapping as here."
     )
     restart: Restart = setting(Restart(), "Restarts after failures: the number, or a mapping as here.")
     fail_on_nan: bool = setting(

@@ -1,0 +1,105 @@
+"""`orch checkpoints`: the saves of a directory, how each came about, and which would be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from worker.checkpoint_files import saves
+from worker.checkpoint_files.saves import LOCAL, Save
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import bytes_of, count_of
+
+from ...record.lines import clean
+from ...record.text.format import aligned, describe_seconds
+
+_KINDS = {"": "steps", "epoch": "end of an epoch", "final": "end of the training"}
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRow:
+    """One save. `problem` empty: it is whole, as far as it was looked at."""
+
+    series: str
+    name: str
+    path: str
+    step: int
+    epoch: int | None
+    step_in_epoch: int | None
+    saved_at: float | None
+    age_s: float | None
+    bytes: int
+    made_by: str
+    problem: str
+    is_next: bool
+    """A restart would begin with this save."""
+    sha256: str
+    """Of all tensors; empty without a manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRow:
+    """The saves of one training, the newest first."""
+
+    name: str
+    reached: int | None
+    """The last finished step; None: unknown."""
+    saves: tuple[SaveRow, ...]
+
+
+def read(base: str, *, verify: bool) -> list[SeriesRow]:
+    """The saves of a directory of this host. `verify`: read all tensors, and compare their checksums."""
+    found = []
+    for series in saves.series_of(LOCAL, base):
+        rows: list[SaveRow] = []
+        for save in saves.list_saves(LOCAL, base, series):
+            problem = saves.check(LOCAL, save) if verify else save.problem
+            rows.append(_row(save, problem, is_next=not problem and not any(row.is_next for row in rows)))
+        aside = sorted(name for name in LOCAL.names(saves.join(base, series)) if saves.DAMAGED in name)
+        rows += [
+            _row(Save(saves.join(base, series, name), series, name, None), "damaged, and moved aside", is_next=False) for name in aside
+        ]
+        found.append(SeriesRow(series, saves.reached(LOCAL, base, series), tuple(rows)))
+    return found
+
+
+def _row(save: Save, problem: str, *, is_next: bool) -> SaveRow:
+    manifest: dict[str, Any] = save.manifest or {}
+    made = ""
+    if manifest:
+        of_run = f" of {manifest['run']}" if manifest["run"] else ""
+        made = f"{_KINDS[manifest['kind']]}, attempt {manifest['attempt']}{of_run}"
+    at = manifest.get("at")
+    return SaveRow(
+        *(save.series, save.name, save.directory, save.step, manifest.get("epoch"), manifest.get("step_in_epoch"), at),
+        age_s=saves.age(manifest) if manifest else None,
+        bytes=save.size(LOCAL),
+        made_by=made,
+        problem=problem,
+        is_next=is_next,
+        sha256=manifest.get("sha256", ""),
+    )
+
+
+def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[str]:
+    """The saves as a table for each training."""
+    if not found:
+        yield f"there is no save in {base}"
+    for series in found:
+        reached = "" if series.reached is None else f": the training has finished step {series.reached}"
+        yield f"{series.name}{reached}"
+        rows = [("", "STEP", "EPOCH", "AGE", "SIZE", "SAVED AT")]
+        for row in series.saves:
+            if row.epoch is None:
+                rows.append(("", row.name, "", "", "", f"not restored: {clean(row.problem)}"))
+                continue
+            place = f"{row.epoch + 1}" + (f", step {row.step_in_epoch}" if row.step_in_epoch else "")
+            state = f"; DAMAGED: {clean(row.problem)}" if row.problem else "; whole" if verified else ""
+            text = f"{clean(row.made_by)}{state}"
+            rows.append(("->" if row.is_next else "", str(row.step), place, describe_seconds(row.age_s or 0), bytes_of(row.bytes), text))
+        yield from aligned(rows)
+        if not any(row.is_next for row in series.saves):
+            yield "no save of this training would be restored"
+    whole = [row for series in found for row in series.saves if row.is_next]
+    if whole:
+        yield f"-> would be restored; {count_of(sum(len(series.saves) for series in found), 'save')} in {base}"

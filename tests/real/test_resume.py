@@ -1,0 +1,211 @@
+"""Trainings that are killed end as one without a restart: the same SHA-256 of all saved tensors, each element read exactly once."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.record.storage.run_directory import RunDir
+from worker.checkpoint_files import saves
+from worker.checkpoint_files.saves import LOCAL
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
+
+ORDER = ("--set", "checkpoints.order=one")
+"""Two runs with the same order of their shuffles."""
+HEAD = """
+import json, os, signal, sys
+import keras, numpy as np, tensorflow as tf
+TASK, ATTEMPT = os.environ["ORCH_TASK"], os.environ["ORCH_ATTEMPT"]
+DEATH = json.loads(os.environ.get("DEATHS", "{}")).get(ATTEMPT)
+x = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
+y = x.sum(1, keepdims=True)
+
+def die_at(*place):
+    if DEATH == [TASK, *place]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def layers():
+    return [
+        keras.Input((8,)),
+        keras.layers.Dense(16, "relu", kernel_initializer=keras.initializers.GlorotUniform(1)),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.3, seed=3),
+        keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2)),
+    ]
+"""
+LOOP = (
+    HEAD
+    + """
+import worker
+strategy = worker.strategy()
+with strategy.scope():
+    model = keras.Sequential(layers())
+    name = os.environ.get("OPTIMIZER", "SGD")
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1) if name == "AdamW" else keras.optimizers.SGD(0.01, momentum=0.9)
+damage = os.environ.get("DAMAGE") and ATTEMPT == "2" and TASK == "worker-0"
+if damage:  # one bit of the newest save, and a save that was not finished
+    series = os.path.join(os.environ["ORCH_CHECKPOINT_DIR"], "loop-1")
+    newest = max(name for name in os.listdir(series) if name.startswith("step-"))
+    with open(os.path.join(series, newest, "model.safetensors"), "r+b") as file:
+        file.seek(-5, 2)
+        byte = file.read(1)
+        file.seek(-5, 2)
+        file.write(bytes([byte[0] ^ 1]))
+    os.makedirs(os.path.join(series, "step-0000000099"))
+dataset = tf.data.Dataset.from_tensor_slices((x, y, np.arange(48))).shuffle(48).batch(8)
+saver = worker.checkpoints(model=model, optimizer=optimizer, every=5)
+
+@tf.function
+def step(batch):
+    def of_replica(batch):
+        x, y, _ = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2) / strategy.num_replicas_in_sync
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+    return strategy.reduce("SUM", strategy.run(of_replica, args=(batch,)), axis=None)
+
+with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}"), "a") as seen:
+    for epoch in saver.epochs(4):
+        for batch in saver.batches(dataset):
+            die_at(saver.steps + 1)
+            loss = step(batch)
+            saver.step(loss=loss)
+            if os.environ.get("DAMAGE"):  # so that the test knows the newest save
+                saver.wait()
+            print(saver.steps, *strategy.experimental_local_results(batch[2])[0].numpy(), file=seen, flush=True)
+"""
+)
+FIT = (
+    HEAD
+    + """
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential(layers())
+    model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mse", metrics=["mae"])
+
+class Death(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        die_at(self.epoch, batch)
+
+stops = keras.callbacks.EarlyStopping("val_loss", patience=9)
+slows = keras.callbacks.ReduceLROnPlateau("val_loss", patience=1)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(48).batch(8) if os.environ.get("DATA") == "dataset" else x
+found = model.fit(
+    data, None if data is not x else y, batch_size=None if data is not x else 8, epochs=3, verbose=0,
+    callbacks=[Death(), stops, slows], validation_data=(x[:8] * 2, -y[:8]),
+)
+print("END", json.dumps([found.epoch, found.history, stops.wait, float(stops.best), slows.wait]))
+"""
+)
+
+
+def saved(run: RunDir, series: str) -> str:
+    """The SHA-256 of all tensors at the end of a training, checked."""
+    save = next(saves.list_saves(LOCAL, str(run.path / "checkpoints"), series))
+    assert save.is_final
+    assert saves.check(LOCAL, save) == ""
+    assert save.manifest is not None
+    return str(save.manifest["sha256"])
+
+
+def latest(tmp_path: Path) -> RunDir:
+    return RunDir((tmp_path / ".orch/latest").resolve())
+
+
+def steps_of(*runs: RunDir) -> dict[str, dict[int, tuple[int, ...]]]:
+    """What each task has read in each step; a step that was done again must have read the same."""
+    found: dict[str, dict[int, tuple[int, ...]]] = {}
+    for run in runs:
+        for path in run.path.glob("ids-*"):
+            for line in path.read_text().splitlines():
+                step, *ids = map(int, line.split())
+                assert found.setdefault(path.name, {}).setdefault(step, tuple(ids)) == tuple(ids)
+    return found
+
+
+def check_each_once(steps: dict[str, dict[int, tuple[int, ...]]]) -> None:
+    for first in range(1, 25, 6):
+        ids = [number for of_task in steps.values() for step in range(first, first + 6) for number in of_task[step]]
+        assert sorted(ids) == list(range(48)), f"the epoch of step {first}"
+
+
+def words(done: Any) -> str:
+    return " ".join(done.err.split())
+
+
+def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
+    """And with a save of which one bit has changed, one that was not finished, and a run that continues another one."""
+    program = str(script(LOOP, "loop.py"))
+    orch("up", program, "-n", "2", *ORDER, check=0)
+    whole = latest(tmp_path)
+    check_each_once(steps_of(whole))
+
+    deaths = json.dumps({"1": ["worker-1", 14], "2": ["worker-0", 17]})
+    done = orch("up", program, "-n", "2", *ORDER, "--max-restarts", "2", env={"DEATHS": deaths, "DAMAGE": "1"}, check=0)
+    killed = latest(tmp_path)
+    said = words(done)
+    assert "the save loop-1/step-0000000012-epoch is damaged and stays aside: model.safetensors: the bytes of" in said
+    assert "step-0000000010 is taken" in said
+    assert "loop-1 continues at step 10 (epoch 2, after 4 batches)" in said
+    assert "the training had finished step 13: 3 steps are done again" in said
+    assert "loop-1 continues at step 15 (epoch 3, after 3 batches)" in said
+    assert steps_of(killed) == steps_of(whole)
+    assert saved(killed, "loop-1") == saved(whole, "loop-1")
+    names = {path.name for path in (killed.path / "checkpoints/loop-1").iterdir()}
+    assert "step-0000000012-epoch.damaged-1" in names
+    assert "step-0000000099" not in names
+    shown = orch("checkpoints", "--verify", killed.run_id, check=1)
+    assert "step-0000000012-epoch.damaged-1" in shown.out
+    assert "end of the training, attempt 3" in shown.out
+    (series,) = json.loads(orch("checkpoints", "--json", whole.run_id, check=0).out)
+    assert [row["step"] for row in series["saves"] if row["is_next"]] == [24]
+    assert series["reached"] == 24
+
+    orch("up", program, "-n", "2", *ORDER, env={"DEATHS": json.dumps({"1": ["worker-1", 9]}), "DAMAGE": "1"}, check=137)
+    ended = latest(tmp_path)
+    done = orch("up", program, "-n", "2", "--resume", ended.run_id, check=0)
+    assert "loop-1 continues at step 6 (epoch 2, after 0 batches), saved" in words(done)
+    assert f"by attempt 1 of {ended.run_id}; the training had finished step 8: 2 steps are done again" in words(done)
+    assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
+    assert steps_of(ended, latest(tmp_path)) == steps_of(whole)
+
+
+@pytest.mark.parametrize("data", ["arrays", "dataset"])
+def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path, data: str) -> None:
+    """`History`, and the state of callbacks and metrics, included. The script knows nothing of orch."""
+    program = str(script(FIT, "fit.py"))
+    options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "4")
+    first = orch(*options, env={"DATA": data}, check=0)
+    whole = latest(tmp_path)
+    deaths = json.dumps({"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 1]})
+    done = orch(*options, "--max-restarts", "2", env={"DATA": data, "DEATHS": deaths}, check=0)
+    began = [int(step) for step in re.findall(r"fit-1 continues at step (\d+)", words(done))]
+    assert [step > 0 for step in began] == [True, True], "a save is written in the background, so the newest may be lost"
+    ends = [sorted(line for line in each.out.splitlines() if " END " in line or "| END" in line) for each in (first, done)]
+    assert len(ends[0]) == 2
+    assert ends[0] == ends[1]
+    assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
+
+
+@pytest.mark.soak
+def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool) -> None:
+    program, chance = str(script(LOOP, "loop.py")), random.Random(1)
+    sums = {}
+    for name in ("SGD", "AdamW") if soaks else ("AdamW",):
+        orch("up", program, "-n", "2", *ORDER, env={"OPTIMIZER": name}, check=0)
+        sums[name] = saved(latest(tmp_path), "loop-1"), steps_of(latest(tmp_path))
+    for _ in range(20 if soaks else 1):
+        name = chance.choice(sorted(sums))
+        deaths = {str(attempt): [f"worker-{chance.randrange(2)}", chance.randint(1, 24)] for attempt in range(1, 4)}
+        env = {"OPTIMIZER": name, "DEATHS": json.dumps(deaths)}
+        orch("up", program, "-n", "2", *ORDER, "--max-restarts", "3", "--set", "restart.without_progress=0", env=env, check=0)
+        assert (saved(latest(tmp_path), "loop-1"), steps_of(latest(tmp_path))) == sums[name], deaths

@@ -1,0 +1,152 @@
+"""`worker.checkpoints` in one process: generators, files, another model's save, and inputs without a position."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import tfrecords
+from tests.worker.agent_double import ROOT, run_plainly
+from worker.checkpoint_files import saves
+from worker.checkpoint_files.saves import LOCAL
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import json, os, random, sys
+import keras, numpy as np, tensorflow as tf
+import worker
+from worker.task.checkpoints import saver as module
+from worker.task.input import shuffle_order
+
+def anew():
+    "As in a process that has just started."
+    module._loops = 0
+    shuffle_order._drawn.clear()
+    keras.backend.clear_session()
+
+def model(width=3):
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(width), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    return {"model": made, "optimizer": keras.optimizers.SGD(0.1, momentum=0.9)}
+
+told = {}
+given = model()
+generator = tf.random.Generator.from_seed(7)
+saver = worker.checkpoints(**given, generator=generator, dir="general")
+keras.random.normal((1,))
+generator.normal((1,))
+saver.step()
+saver.save()
+saver.wait()
+def draws(given, generator):
+    drawn = [random.random(), float(np.random.rand()), float(keras.random.normal((1,))[0]), float(generator.normal((1,))[0])]
+    return drawn + given["model"](tf.ones((1, 4)), training=True).numpy().ravel().tolist()
+told["before"] = draws(given, generator)
+anew()
+given, generator = model(), tf.random.Generator.from_seed(1)
+again = worker.checkpoints(**given, generator=generator, dir="general")
+told["steps"], told["after"] = again.steps, draws(given, generator)
+
+anew()
+try:
+    worker.checkpoints(**model(5), generator=generator, dir="general")
+except ValueError as error:
+    told["other"] = str(error)
+anew()
+try:
+    worker.checkpoints(table=tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0), dir="general")
+except ValueError as error:
+    told["table"] = str(error)
+
+def numbers(saver):
+    decode = lambda record: tf.strings.to_number(record, tf.int64)
+    return worker.files("*.tfrecord", decode, batch=4, repeat=2, shuffle=8, start=saver.steps)
+anew()
+saver = worker.checkpoints(v=tf.Variable(0), dir="files", every=3)
+told["read"] = []
+for batch in numbers(saver):
+    told["read"].append(batch.numpy().tolist())
+    saver.step()
+    if saver.steps == 3:
+        break
+saver.wait()
+anew()
+saver = worker.checkpoints(v=tf.Variable(0), dir="files", every=3)
+told["read"] += [batch.numpy().tolist() for batch in numbers(saver)]
+anew()
+saver = worker.checkpoints(v=tf.Variable(0), dir="whole")
+told["whole"] = [batch.numpy().tolist() for batch in numbers(saver)]
+
+for kind, data in {
+    "random": tf.data.Dataset.range(8).map(lambda x: tf.random.uniform([])),
+    "python": tf.data.Dataset.range(8).map(lambda x: tf.numpy_function(lambda x: x, [x], tf.int64)),
+    "generator": tf.data.Dataset.from_generator(lambda: iter(range(8)), output_signature=tf.TensorSpec([], tf.int64)),
+    "variable": tf.data.Dataset.range(8).map(lambda x, v=tf.Variable(0): v.assign_add(1)),
+    "shuffled": tf.data.Dataset.range(8).shuffle(8),
+    "seeded": tf.data.Dataset.range(8).shuffle(8, seed=1).map(lambda x: x + 1).cache().batch(2),
+}.items():
+    from worker.task.checkpoints import input_check
+    told[kind] = input_check.tell(worker.distribute(data))
+anew()
+saver = worker.checkpoints(v=tf.Variable(0), dir="plain")
+tf.random.normal([1])
+saver.step()
+with open("told.json", "w") as file:
+    json.dump(told, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    place = tmp_path_factory.mktemp("saves")
+    for name, first in (("a", 0), ("b", 8)):
+        tfrecords.write(place / f"{name}.tfrecord", [str(number).encode() for number in range(first, first + 8)])
+    (place / "program.py").write_text(PROGRAM)
+    done = run_plainly([str(place / "program.py")], place, env={"PYTHONPATH": str(ROOT)}).check()
+    found: dict[str, Any] = json.loads((place / "told.json").read_text())
+    return {**found, "err": " ".join(done.err.split()), "place": place}
+
+
+def test_generators_go_on(told: dict[str, Any]) -> None:
+    assert told["steps"] == 1
+    assert told["before"] == told["after"]
+
+
+def test_another_model_is_refused(told: dict[str, Any]) -> None:
+    assert "has the shape [4, 3] (F32) there and [4, 5] (F32) here" in told["other"]
+    assert "model/sequential/dense/kernel" in told["other"]
+    assert "Nothing was restored" in told["other"]
+    assert "table is of type MutableHashTable, whose state is not saved" in told["table"]
+
+
+def test_files_begin_where_the_saver_is(told: dict[str, Any]) -> None:
+    assert told["read"] == told["whole"]
+    assert sorted(number for batch in told["read"] for number in batch) == sorted([*range(16)] * 2)
+
+
+def test_what_cannot_be_positioned_is_said_at_the_start(told: dict[str, Any]) -> None:
+    assert "a function of it draws random numbers (RandomUniform)" in told["random"][0]
+    assert "a function of Python" in told["python"][0]
+    assert any("generator" in reason for reason in told["generator"])
+    assert "changes a variable (AssignAdd" in told["variable"][0]
+    assert told["shuffled"] == told["seeded"] == []
+    assert "checkpoints: the input of program.py:" in told["err"]
+    assert "draws random numbers by an operation of TensorFlow whose position no save has" in told["err"]
+    assert "the input of this loop is not positioned" in told["err"]
+
+
+def test_a_changed_bit_anywhere_is_found(told: dict[str, Any]) -> None:
+    (save,) = saves.list_saves(LOCAL, str(told["place"] / "general"), "loop-1")
+    assert saves.check(LOCAL, save) == ""
+    for name in ("model.safetensors", "chief-0.safetensors", "manifest.json"):
+        path = Path(save.directory) / name
+        whole = path.read_bytes()
+        for place in (0, len(whole) // 2, len(whole) - 3):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            assert saves.check(LOCAL, saves.read_save(LOCAL, str(told["place"] / "general"), "loop-1", save.name)), f"{name}, byte {place}"
+        path.write_bytes(whole[:-9])
+        assert saves.check(LOCAL, saves.read_save(LOCAL, str(told["place"] / "general"), "loop-1", save.name)), f"{name}, cut off"
+        path.write_bytes(whole)

@@ -1,0 +1,222 @@
+"""The saves of a training: their directories, their manifests, and whether they are whole.
+
+    DIR/fit-1/reached                         the last step of the training, saved or not
+    DIR/fit-1/step-0000000120/                a save: after step 120
+        model.safetensors                     what all workers have alike, and the chief has written
+        worker-0.safetensors, worker-1...     what each worker has of its own: seeds, statistics of BatchNormalization, metrics
+        manifest.json                         written last: a directory without it is no save
+
+The first folder is the series: the first `fit` of the program, its second one, or a loop of its own (`loop-1`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Protocol, cast
+
+from ..values.fast_dataclass import dataclass
+from . import tensor_file
+from .tensor_file import DamagedError
+
+MANIFEST = "manifest.json"
+REACHED = "reached"
+FORMAT = 1
+DAMAGED = ".damaged"
+"""The end of the name of a save that was found to be damaged."""
+_NAME = re.compile(r"step-(\d{10})(-epoch|-final)?$")
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory; none if there is no such directory."""
+
+    def open(self, path: str, mode: str) -> BinaryIO: ...
+
+    def put(self, path: str, new: str) -> None:
+        """Give the file `new` its final path; what was there is replaced."""
+
+    def make(self, directory: str) -> None: ...
+
+    def move(self, directory: str, to: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory, if it is there."""
+
+
+class LocalFiles:
+    """Directories of this host. A file is on the disk before it has its final name."""
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return os.listdir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def open(self, path: str, mode: str) -> BinaryIO:
+        return cast("BinaryIO", open(path, mode))
+
+    def put(self, path: str, new: str) -> None:
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(new, path)
+        self._sync(os.path.dirname(path))
+
+    def make(self, directory: str) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self._sync(os.path.dirname(directory))
+
+    def move(self, directory: str, to: str) -> None:
+        os.rename(directory, to)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+
+    @staticmethod
+    def _sync(directory: str) -> None:
+        found = os.open(directory, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # a file system that cannot
+                os.fsync(found)
+        finally:
+            os.close(found)
+
+
+LOCAL = LocalFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A directory of a save. Without a manifest, `problem` says why."""
+
+    directory: str
+    series: str
+    name: str
+    manifest: dict[str, Any] | None
+    problem: str = ""
+
+    @property
+    def step(self) -> int:
+        match = _NAME.match(self.name)
+        return int(match[1]) if match else -1
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the training of the series was over."""
+        return self.name.endswith("-final")
+
+    def size(self, files: Files) -> int:
+        return sum(one["bytes"] for one in self.manifest["files"].values()) if self.manifest else 0
+
+
+def name_of(step: int, kind: str = "") -> str:
+    """The name of a save. `kind`: empty in an epoch; ``epoch`` at the end of one; ``final``. The newest name sorts last."""
+    return f"step-{step:010d}{kind and '-'}{kind}"
+
+
+def join(*parts: str) -> str:
+    """A path, of this host or with a scheme such as ``gs://``."""
+    return "/".join(part.rstrip("/") for part in parts)
+
+
+def series_of(files: Files, base: str) -> list[str]:
+    """The names of the series of a directory, in their order."""
+    found = [name.rstrip("/") for name in files.names(base)]
+    named = [match for name in found if (match := re.fullmatch(r"(fit|loop)-(\d+)", name))]
+    return [match[0] for match in sorted(named, key=lambda match: (match[1], int(match[2])))]
+
+
+def list_saves(files: Files, base: str, series: str) -> Iterator[Save]:
+    """The saves of a series, the newest first, also those that are not whole."""
+    for name in sorted((name.rstrip("/") for name in files.names(join(base, series))), reverse=True):
+        if _NAME.match(name):
+            yield read_save(files, base, series, name)
+
+
+def read_save(files: Files, base: str, series: str, name: str) -> Save:
+    directory = join(base, series, name)
+    try:
+        with files.open(join(directory, MANIFEST), "rb") as file:
+            return Save(directory, series, name, unseal(file.read()))
+    except DamagedError as error:
+        return Save(directory, series, name, None, f"{MANIFEST}: {error}")
+    except Exception as error:  # each file system has errors of its own
+        problem = "" if MANIFEST not in files.names(directory) else f"{MANIFEST}: {error}"
+        return Save(directory, series, name, None, problem or "it has no manifest: it was not finished")
+
+
+def check(files: Files, save: Save) -> str:
+    """What is wrong with a save, by the checksums of all its tensors; empty: nothing."""
+    if save.manifest is None:
+        return save.problem
+    for name in save.manifest["files"]:
+        try:
+            read_file(files, save, name, keep=False)
+        except DamagedError as error:
+            return str(error)
+    return ""
+
+
+def read_file(files: Files, save: Save, name: str, *, keep: bool = True) -> tuple[dict[str, tensor_file.Tensor], dict[str, Any]]:
+    """The tensors and the note of one file of a save. Raises `DamagedError`, with the name of the file."""
+    assert save.manifest is not None
+    try:
+        with files.open(join(save.directory, name), "rb") as file:
+            return tensor_file.read(file, save.manifest["files"][name]["tensors"], keep=keep)
+    except DamagedError as error:
+        raise DamagedError(f"{name}: {error}") from None
+    except Exception as error:  # each file system has errors of its own
+        raise DamagedError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+
+
+# --- manifests and the last step -----------------------------------------------------------------------
+
+
+def seal(manifest: dict[str, Any]) -> bytes:
+    """A manifest as text, with a checksum of itself."""
+    return json.dumps({**manifest, "format": FORMAT, "seal": _seal({**manifest, "format": FORMAT})}, indent=1).encode()
+
+
+def unseal(text: bytes) -> dict[str, Any]:
+    """Raises `DamagedError`."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        given = found.pop("seal")
+        form = found["format"]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise DamagedError("it is no manifest of a save") from None
+    if given != _seal(found):
+        raise DamagedError("it is not what was written: its checksum differs")
+    if form != FORMAT:
+        raise DamagedError(f"it has the format {form}, and this version of orch reads {FORMAT}")
+    return found
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def reached(files: Files, base: str, series: str) -> int | None:
+    """The last step that the training of a series has finished, also if it was not saved; None: unknown."""
+    try:
+        with files.open(join(base, series, REACHED), "rb") as file:
+            return int(file.read().split()[0])
+    except Exception:  # each file system has errors of its own
+        return None
+
+
+def age(manifest: dict[str, Any]) -> float:
+    """The seconds since a save."""
+    return max(0.0, time.time() - float(manifest["at"]))

@@ -1,0 +1,50 @@
+"""The section `checkpoints`: the saves from which a training continues after a restart."""
+
+from __future__ import annotations
+
+from ..values.fast_dataclass import dataclass
+from .declare import setting
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """The saves of a task. docs/resume.md has more."""
+
+    SHORTHAND = "every"
+
+    fit: bool = setting(
+        False,
+        "Let Keras's fit of an unchanged script save, and continue after a restart with the step after its newest save.",
+        example="true",
+        flag="--checkpoint",
+    )
+    every: int | None = setting(
+        None,
+        "The number of steps between two saves.",
+        words="in fit the end of each epoch; worker.checkpoints 100 steps",
+        example="100",
+        least=1,
+        flag="--checkpoint-every",
+    )
+    keep: int = setting(3, "The number of saves that stay, beside that of the end of a training.", least=1)
+    dir: str = setting(
+        "",
+        "The directory of the saves, which all hosts see; each run has a directory of its own in it. "
+        "TensorFlow's file systems are possible: gs://bucket/saves.",
+        example="gs://bucket/saves",
+        words="checkpoints in the run directory",
+        metavar="DIR",
+    )
+    resume: str = setting(
+        "",
+        "A run, or a directory of saves: a new run continues with the newest save of it, as orch up --resume RUN does.",
+        example="train-20260101-120000-0123abcd",
+        words="none",
+        flag="--resume",
+        metavar="RUN",
+    )
+    order: str = setting(
+        "",
+        "The word from which orch draws the order of shuffles without a seed. Runs with the same word have the same order.",
+        words="the id of the run, or that of the run that is resumed",
+    )

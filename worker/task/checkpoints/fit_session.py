@@ -1,0 +1,211 @@
+"""The saves of one `fit`: when, what, and how it begins again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from ...checkpoint_files import saves
+from ...values.words import few
+from ..context import context
+from ..import_hooks import print_once, replace
+from ..keras import data
+from . import callback_state, input_check, random_state, restoring, variables
+from .saver import place_of
+from .series import Series, tell
+
+MARK = "_orch_checkpoint"
+"""An attribute of the callback that asks for saves."""
+_SESSION = "_orch_session"
+
+
+class Fit:
+    """One call of `fit`."""
+
+    def __init__(self, number: int, model: Any) -> None:
+        self.number, self.model = number, model
+        self.iterator: Any = None
+        """Keras's iterator over the epochs of the training."""
+        self.left_out = (0, 0)
+        """The epochs, and the steps in the next one, that were trained before the restart."""
+        self.is_begun_within = False
+        """The epoch that runs has begun before the restart, so Keras may see none of its steps."""
+
+
+def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
+    """Have Keras's list of callbacks save and restore, after all of them. `now`: the fit that runs."""
+
+    def begin(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        fit = now()
+        asked = next((one for one in self.callbacks if hasattr(one, MARK)), None)
+        if fit is None or getattr(self, "model", None) is not fit.model or (asked is None and not context().settings.checkpoints.fit):
+            return
+        session = FitSession(fit, self, asked or SimpleNamespace(every=None, keep=None, dir=None))
+        setattr(self, _SESSION, session)
+        session.begin()
+
+    replace(callback_list, "on_train_begin", begin)
+    for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end"):
+
+        def hook(real: Any, self: Any, *args: Any, name: str = name, **kwargs: Any) -> None:
+            real(self, *args, **kwargs)
+            session = getattr(self, _SESSION, None)
+            if session is not None and session.is_on:
+                getattr(session, name)(*args)
+
+        replace(callback_list, name, hook)
+
+
+class FitSession:
+    """The saves of one `fit`. Its methods have the names of Keras's hooks, after which they run."""
+
+    def __init__(self, fit: Fit, callbacks: Any, asked: Any) -> None:
+        given = context().settings.checkpoints
+        self.is_on = True
+        self._fit, self._model, self._callbacks = fit, fit.model, callbacks
+        self._every = asked.every or given.every
+        self._series = Series(place_of(asked.dir, asked.keep), f"fit-{fit.number}", fit.model.distribute_strategy)
+        self._first: int | None = None
+        self._epoch = self._batch = 0
+        self._before = 0
+        """The steps before this epoch."""
+        self._saved = 0
+        """The step of the last save in an epoch."""
+        self._found: restoring.FoundSave | None = None
+        self._names: list[str] = []
+        self._is_stopped = False
+
+    @property
+    def steps(self) -> int:
+        return self._before + self._batch
+
+    # --- what is saved -------------------------------------------------------------------------
+
+    def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:
+        others = {f"model.{name}": one for name, one in vars(self._model).items() if hasattr(one, "apply_gradients")}
+        others = {name: one for name, one in others.items() if one is not self._model.optimizer}
+        named = variables.collect({"model": self._model, "optimizer": self._model.optimizer, **others})
+        return [*named, *random_state.generators(self._series.strategy, wanted)]
+
+    def _unbuilt(self) -> list[str]:
+        found = [name for name, one in vars(self._model).items() if hasattr(one, "apply_gradients") and not getattr(one, "built", True)]
+        return [name.lstrip("_") for name in found]
+
+    def _write(self, kind: str) -> None:
+        named = self._variables()
+        made = [each.name for each in named if each.name not in self._names and not each.name.startswith(("keras.random", "tf.random"))]
+        if made:
+            self._turn_off(
+                f"{few(made)} did not exist before the first step, so a restart could not restore {'it' if len(made) == 1 else 'them'}: "
+                "build the model and its optimizers before fit"
+            )
+            return
+        is_over = kind in ("epoch", "final") or self._is_stopped
+        told, arrays = callback_state.save(self._callbacks.callbacks)
+        document = {
+            "epoch": self._epoch,
+            "step_in_epoch": 0 if is_over else self._batch,
+            "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, "fingerprint": self._fingerprint()},
+            "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
+        }
+        self._saved = self.steps
+        self._series.write(self.steps, named, document, kind=kind, arrays=arrays)
+
+    def _turn_off(self, why: str) -> None:
+        self.is_on = False
+        print_once(f"checkpoints: this fit is not saved: {why}")
+
+    def _fingerprint(self) -> int:
+        dataset = self._fit.iterator._distributed_dataset
+        return data.fingerprint(dataset if hasattr(dataset, "_original_dataset") else SimpleNamespace(_original_dataset=dataset))
+
+    # --- the hooks -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        import tensorflow as tf
+
+        if isinstance(self._series.strategy, tf.distribute.ParameterServerStrategy):
+            self._turn_off("under ParameterServerStrategy a training cannot continue exactly, because steps may run twice")
+            return
+        if unbuilt := self._unbuilt():
+            self._turn_off(f"the optimizer {few(unbuilt)} has no variables before the first step; call its build(variables) before fit")
+            return
+        self._check_input()
+        random_state.watch()
+        named = self._variables()
+        self._names = [each.name for each in named]
+        self._found = self._series.choose()
+        if self._found is not None:
+            self._continue(self._found)
+        elif context().attempt > 1:
+            tell(f"{self._series.name} begins at step 0, for there is no save; {restoring.lost(self._series, 0)}")
+
+    def _check_input(self) -> None:
+        adapter = type(self._fit.iterator.data_adapter).__name__
+        if adapter == "TFDatasetAdapter":
+            input_check.tell(self._fit.iterator._distributed_dataset, "fit")
+        elif adapter != "ArrayDataAdapter":
+            print_once(
+                "checkpoints: fit reads a generator or a PyDataset, which a restart begins anew, without the batches that were trained "
+                "on; the rest is right only if it gives the same batches in each run"
+            )
+
+    def _continue(self, found: restoring.FoundSave) -> None:
+        document, model = found.document, self._model
+        self._series.restore(found, self._variables(found.tensors))
+        arrays = {name: variables.array(one) for name, one in found.tensors.items() if name.startswith(f"{callback_state.ARRAYS}/")}
+        callback_state.restore(self._callbacks.callbacks, document["fit"]["callbacks"], arrays)
+        at = document["input"]
+        self._first, self._epoch, self._batch = at["first_epoch"], at["epoch"], at["batch"]
+        self._before = document["step"] - self._batch
+        self._saved = document["step"]
+        model._initial_epoch = self._epoch
+        self._is_stopped = document["fit"]["is_stopped"]
+        if self._is_stopped:
+            model.stop_training, model._initial_epoch = True, max(self._epoch, self._callbacks.params.get("epochs") or 0)
+        self._fit.left_out = (self._epoch - (self._first or 0), self._batch)
+        if at["fingerprint"] != self._fingerprint():
+            print_once(
+                "checkpoints: the arrays given to fit are not those of the training before: other values, or another order. Some examples "
+                "come twice in this epoch, and others never: give every shuffle and split of the arrays a seed"
+            )
+        is_over = self._is_stopped or model._initial_epoch >= (self._callbacks.params.get("epochs") or 0)
+        where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, after step {self._batch} of it)"
+        tell(
+            f"{self._series.name} continues at step {self.steps}{where}, saved {saves.age(document):.0f} s ago by "
+            f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self.steps)}"
+        )
+
+    def on_epoch_begin(self, epoch: int, *_: Any) -> None:
+        found, self._found = self._found, None
+        self._fit.is_begun_within = found is not None and self._batch > 0
+        if found is not None and self._batch:  # Keras has reset the metrics
+            variables.assign(self._variables(found.tensors), found.tensors)
+            return
+        if self._first is None:
+            self._first = epoch
+        self._before, self._epoch, self._batch = self.steps, epoch, 0
+
+    def on_train_batch_end(self, batch: int, *_: Any) -> None:
+        before, self._batch = self.steps, int(batch) + 1
+        self._series.reach(self.steps)
+        is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
+        if self._every and not is_last and self.steps // self._every > before // self._every:
+            self._write("")
+
+    def on_epoch_end(self, epoch: int, *_: Any) -> None:
+        is_due = not self._every or self.steps // self._every > self._saved // self._every
+        self._is_stopped = bool(self._model.stop_training)
+        self._before, self._epoch, self._batch = self.steps, epoch + 1, 0
+        if is_due:
+            self._write("epoch")
+
+    def on_train_end(self, *_: Any) -> None:
+        if self._first is None:  # a fit without an epoch
+            self._first = self._epoch
+        if self._series.is_over(self.steps):  # restored, and nothing was trained since
+            return
+        self._write("final")
+        self._series.wait()

@@ -1,0 +1,65 @@
+"""Whether a dataset gives the same elements in the same order when a restart reads it again: said at the start of the run.
+
+A restart begins a dataset anew and leaves out what was trained on. So the order must follow from seeds, and elements from the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .. import failure
+from ..import_hooks import print_once
+from ..input import input_policy, shuffle_order
+
+_RANDOM = re.compile(
+    r"Random(Uniform|StandardNormal|Gamma|Poisson|Shuffle|UniformInt)|TruncatedNormal|Multinomial|SampleDistorted|Stateful[A-Z]"
+)
+_ASSIGNS = re.compile(r"Assign(Add|Sub)?VariableOp$|ResourceScatter")
+_PYTHON = re.compile(r"(Eager)?PyFunc(Stateless)?$")
+_SERVICE = re.compile(r"DataServiceDataset")
+
+
+def tell(dataset: Any, where: str = "") -> list[str]:
+    """Print a line if the order of a dataset does not come again; returns the reasons."""
+    reasons = list(dict.fromkeys(_reasons(dataset)))
+    if reasons:
+        print_once(
+            f"checkpoints: the input of {where or failure.calling_line()} cannot be positioned exactly: {'; '.join(reasons)}. A restart "
+            "begins it anew, and leaves out as many batches as were trained on, which may be other ones"
+        )
+    return reasons
+
+
+def _reasons(dataset: Any) -> Iterator[str]:
+    import tensorflow as tf
+
+    dataset = getattr(dataset, "_original_dataset", dataset)
+    if not isinstance(dataset, tf.data.Dataset):
+        yield f"of a {type(dataset).__name__}, orch does not know the order"
+        return
+    if dataset.options().deterministic is False:
+        yield "it has deterministic=False"
+    copied = getattr(dataset, shuffle_order.COPIED, None)
+    before = list(shuffle_order.parts(dataset if copied is None else copied))
+    if copied is None and any(map(shuffle_order.is_unseeded, before)):
+        yield "it shuffles without a seed"
+    for part in before:
+        if getattr(part, "_deterministic", None) == "false":
+            yield "a map has deterministic=False"
+        if _SERVICE.search(type(part).__name__):
+            yield "the tf.data service gives each batch to the worker that asks first"
+        is_of_files = any(getattr(part, input_policy.SHARED, False) for part in before)
+        for graph in shuffle_order.function_graphs(part):
+            for node in (node for nodes in shuffle_order.bodies(graph) for node in nodes):
+                if _RANDOM.match(node.op):
+                    yield f"a function of it draws random numbers ({node.op}), whose position no save has"
+                elif _ASSIGNS.match(node.op):
+                    yield f"a function of it changes a variable ({node.op}), ahead of the training"
+                elif node.op == "GeneratorDataset":
+                    yield "it comes from a generator, which must give the same in each run"
+                elif _PYTHON.match(node.op) and not is_of_files:
+                    yield "it calls a function of Python, which must give the same in each run"
+                elif _SERVICE.match(node.op):
+                    yield "the tf.data service gives each batch to the worker that asks first"

@@ -1,0 +1,133 @@
+"""Keras 3's `fit` continues after a restart with the step after its newest save.
+
+Keras's own BackupAndRestore never continues within an epoch, and leaves out the order of the data, seeds, metrics, History and the other
+callbacks. Here the hooks of `CallbackList` save and restore after all callbacks have run, and Keras's iterator over the epochs begins in
+the right epoch: it draws the orders of the epochs before, and takes the batches that were trained on without training.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from .. import import_hooks
+from ..import_hooks import print_once, replace
+from ..input import shuffle_order
+from .fit_session import Fit, mend
+
+_INSTALLED = "_orch_saves"
+_fits = 0
+_now: Fit | None = None
+"""The `fit` that runs in this process."""
+
+
+def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
+    """Apply the section `checkpoints`, before the program starts."""
+    os.environ.setdefault(shuffle_order.ORDER, str(settings.get("order", "")))
+    if "TF_CONFIG" not in os.environ:  # otherwise the section `input` does so
+        shuffle_order.apply_soon()
+    if settings.get("fit"):
+        import_hooks.after("keras", lambda keras: install(), "fit")
+        import_hooks.after("tf_keras", lambda keras: _refuse_keras_2(), "fit")
+
+
+def _refuse_keras_2() -> None:
+    print_once("checkpoints: --checkpoint is for Keras 3: the fit of Keras 2 saves nothing and begins anew; use BackupAndRestore there")
+
+
+def install() -> None:
+    """Change Keras's functions, once in this process. A Keras that orch does not know stays as it is, and a line says so."""
+    from ..keras import fit as keras_fit
+
+    trainer = sys.modules.get(keras_fit.TRAINER)
+    if trainer is None:
+        return
+    from keras.src.callbacks import callback_list
+
+    if hasattr(callback_list.CallbackList, _INSTALLED):
+        return
+    if not keras_fit.is_known():
+        print_once("checkpoints: fit saves nothing: orch knows Keras 3.10 to 3.15, and this is another release")
+        return
+    setattr(callback_list.CallbackList, _INSTALLED, True)
+    shuffle_order.apply_soon()
+    replace(trainer.TensorFlowTrainer, "fit", _fit)
+    replace(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _results)
+    replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
+    replace(trainer.TFEpochIterator, "_enumerate_iterator", _enumerate)
+    mend(callback_list.CallbackList, lambda: _now)
+
+
+def _fit(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    global _fits, _now
+    if _now is not None:  # a fit inside of a fit, such as in a callback: not saved
+        return real(model, *args, **kwargs)
+    _fits += 1
+    _now, first = Fit(_fits, model), model._initial_epoch
+    try:
+        return real(model, *args, **kwargs)
+    finally:
+        _now, model._initial_epoch = None, first
+
+
+def _results(real: Any, model: Any, logs: Any) -> Any:
+    """The metrics of an epoch of which all steps were before the restart."""
+    if _now is not None and _now.is_begun_within and logs == {}:
+        return model.get_metrics_result()
+    return real(model, logs)
+
+
+# --- the data ---------------------------------------------------------------------------------------
+
+
+def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    from ..keras import data
+
+    strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
+    if _now is None or _now.iterator is not None:
+        real(self, *args, **kwargs)
+        return
+    _now.iterator, self._orch_fit = self, _now
+    with data.arrays_in_one_order(strategy, kwargs.get("shuffle")):
+        real(self, *args, **kwargs)
+
+
+def _enumerate(real: Any, self: Any) -> Iterator[Any]:
+    """The steps of an epoch that are left."""
+    fit = getattr(self, "_orch_fit", None)
+    epochs, steps = (0, 0) if fit is None else fit.left_out
+    if fit is not None:
+        fit.left_out = (0, 0)
+    for _ in range(epochs):
+        _pass(real, self)
+    for begin, end, iterator in real(self):
+        if steps > 0:
+            _take(iterator, self.steps_per_execution)
+            steps -= self.steps_per_execution
+        else:
+            yield begin, end, iterator
+
+
+def _pass(real: Any, self: Any) -> None:
+    """Begin an epoch, which draws its order, and end it as Keras does. The batches are read only where the next epoch depends on it."""
+    is_whole = bool(self.steps_per_epoch) or self.data_adapter.num_batches is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "your input ran out of data" was said before the restart
+        with self.catch_stop_iteration():
+            for number, (_, _, iterator) in enumerate(real(self)):
+                if is_whole or number == 0:
+                    _take(iterator, self.steps_per_execution)
+
+
+def _take(iterator: Any, count: int) -> None:
+    """Take the batches of one execution, of which the last may have fewer."""
+    for number in range(count):
+        try:
+            next(iterator)
+        except StopIteration:
+            if number == 0:
+                raise
+            break

@@ -1,0 +1,166 @@
+"""Which save a training begins with: all workers take the same one, and its bytes are those that were written."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from ...checkpoint_files import saves
+from ...checkpoint_files.saves import Save
+from ...checkpoint_files.tensor_file import DamagedError, Tensor
+from ...values.words import count_of
+from ..import_hooks import print_once
+from ..input import shuffle_order
+from . import world_facts
+from .storage import files_of
+
+Series = Any
+"""A `series.Series`, which imports this module."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundSave:
+    """A save that was read and checked."""
+
+    save: Save
+    tensors: dict[str, Tensor]
+    note: dict[str, Any]
+    """What the file of this worker says besides its tensors."""
+    files_read: tuple[str, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self.save.manifest or {}
+
+
+def choose(series: Series) -> FoundSave | None:
+    """The newest save that is whole in the eyes of all workers. They take the older one until they agree."""
+    check_resumed(series)
+    found, damaged = _newest(series, None, [])
+    while True:
+        told = [answer for (answer,) in world_facts.gather(series.strategy, _number(found))]
+        if min(told) == max(told):
+            break
+        if min(told) < 0:
+            blind = series.workers[told.index(min(told))]
+            raise RuntimeError(
+                f"{blind} finds no save in {series.place.base}, where other workers find some: all workers must see this directory. Set "
+                "checkpoints.dir to a directory that all hosts share"
+            )
+        if _number(found) > min(told):
+            found, damaged = _newest(series, min(told), damaged)
+    for name, reason in damaged:
+        takes = "nothing older is whole: the training begins anew" if found is None else f"{found.save.name} is taken"
+        print_once(f"checkpoints: the save {series.name}/{name} is damaged and stays aside: {reason}; {takes}")
+    if series.is_chief:
+        _clear(series, {name for name, _ in damaged})
+    return found
+
+
+def check_resumed(series: Series) -> None:
+    """Raises RuntimeError if this host sees no save of the run that is to be continued: the training must not begin anew without a word."""
+    base = series.place.resume
+    if base and not saves.series_of(files_of(base), base):
+        raise RuntimeError(f"{series.place.task.task} sees no save in {base}, which the run continues: all hosts must see this directory")
+
+
+def _number(found: FoundSave | None) -> int:
+    """A number that orders the saves of a series."""
+    kinds = ("", "epoch", "final")
+    return -1 if found is None else found.save.step * len(kinds) + kinds.index(found.document["kind"])
+
+
+def _newest(series: Series, most: int | None, damaged: list[tuple[str, str]]) -> tuple[FoundSave | None, list[tuple[str, str]]]:
+    """The newest save with at most this number; of this run, or else of the run that is continued."""
+    for base in (series.place.base, series.place.resume):
+        if not base:
+            continue
+        files = files_of(base)
+        for save in saves.list_saves(files, base, series.name):
+            if save.manifest is None:
+                if saves.MANIFEST in files.names(save.directory):
+                    damaged = _with(damaged, save.name, save.problem)
+                continue
+            try:
+                found = _read(series, save)
+            except DamagedError as error:
+                damaged = _with(damaged, save.name, str(error))
+                continue
+            if most is None or _number(found) <= most:
+                return found, damaged
+    return None, damaged
+
+
+def _with(damaged: list[tuple[str, str]], name: str, reason: str) -> list[tuple[str, str]]:
+    return damaged if any(each == name for each, _ in damaged) else [*damaged, (name, reason)]
+
+
+def _read(series: Series, save: Save) -> FoundSave:
+    """Read what this worker needs, and check it. The chief checks all files. Raises `DamagedError`."""
+    assert save.manifest is not None
+    own = f"{series.place.task.task}.safetensors"
+    if own not in save.manifest["files"]:  # the workers were others: what the chief had of its own
+        own = f"{save.manifest['by']}.safetensors"
+    files = files_of(save.directory)
+    tensors, _ = saves.read_file(files, save, "model.safetensors")
+    of_own, note = saves.read_file(files, save, own)
+    if series.is_chief:
+        for name in save.manifest["files"].keys() - {"model.safetensors", own}:
+            saves.read_file(files, save, name, keep=False)
+    return FoundSave(save, {**tensors, **of_own}, note, ("model.safetensors", own))
+
+
+def _clear(series: Series, damaged: set[str]) -> None:
+    """Remove what was not finished, and move damaged saves aside: their steps are saved again. Of this run alone."""
+    files, base = series.files, series.place.base
+    for save in list(saves.list_saves(files, base, series.name)):
+        if save.name in damaged:
+            number = 1
+            while f"{save.name}{saves.DAMAGED}-{number}" in files.names(saves.join(base, series.name)):
+                number += 1
+            files.move(save.directory, f"{save.directory}{saves.DAMAGED}-{number}")
+        elif save.manifest is None:
+            files.remove(save.directory)
+
+
+def tell_of_other_world(series: Series, save: Save) -> None:
+    """Say what makes the numbers of the rest other ones than those of a training without a restart."""
+    manifest = save.manifest or {}
+    before, now = manifest["world"], world_facts.world(series.strategy, series.workers)
+    if before["workers"] != now["workers"] or before["replicas"] != now["replicas"]:
+        print_once(
+            f"checkpoints: {save.name} was saved by {count_of(len(before['workers']), 'worker')} with {before['replicas']} replicas, and "
+            f"now there are {len(now['workers'])} with {now['replicas']}: the workers divide the rest of the epoch otherwise, so some "
+            "elements may come twice and others never, and the numbers are not those of a training without a restart"
+        )
+    else:
+        old, new = {**before, **manifest["versions"]}, {**now, **world_facts.versions()}
+        other = [f"{name} was {old.get(name)} and is {new.get(name)}" for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+        if other:
+            print_once(f"checkpoints: the numbers may differ from those of a training without a restart: {'; '.join(sorted(other))}")
+    if manifest["order"] != shuffle_order.word():
+        print_once(
+            f"checkpoints: {save.name} is of a training with another order of its shuffles without a seed, so some elements may come twice "
+            "and others never; continue with: orch up --resume RUN"
+        )
+
+
+def lost(series: Series, step: int) -> str:
+    """What the last steps before a restart were, in words. `step`: the one that the training continues at."""
+    known = [saves.reached(files_of(base), base, series.name) for base in (series.place.base, series.place.resume) if base]
+    reached = next((each for each in known if each is not None), None)
+    if reached is None:
+        return "the last step before is not known"
+    if reached <= step:
+        return "no step is lost"
+    return (
+        f"the training had finished step {reached}: {count_of(reached - step, 'step')} {'is' if reached - step == 1 else 'are'} done again"
+    )
+
+
+def attempt_of(manifest: dict[str, Any]) -> str:
+    """Which attempt has made a save, in words."""
+    run = manifest["run"]
+    of_run = f" of {run}" if run and run != os.environ.get("ORCH_RUN_ID") else ""
+    return f"attempt {manifest['attempt']}{of_run}"

@@ -1,0 +1,213 @@
+"""`worker.checkpoints`: saves and continues a training loop of the program's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ...checkpoint_files import saves
+from ...values.words import count_of
+from .. import reports
+from ..context import context
+from ..import_hooks import print_once
+from ..input import distribute, input_policy, shuffle_order
+from ..strategy import strategy_builder
+from . import input_check, random_state, restoring, variables
+from .series import Place, Series, tell
+
+EVERY = 100
+"""The number of steps between two saves, if neither the program nor the spec says one."""
+_loops = 0
+"""How many savers this process has made."""
+
+
+def place_of(directory: str | None, keep: int | None) -> Place:
+    """Where the saves of this task are. Raises ValueError if no directory is known."""
+    task = context()
+    given = task.settings.checkpoints
+    base = directory or ""
+    if not base and given.dir:
+        base = saves.join(given.dir, task.run_id) if task.run_id else given.dir
+    if not base and task.checkpoint_dir is not None:
+        base = str(task.checkpoint_dir)
+    if not base:
+        raise ValueError(
+            "worker.checkpoints: in which directory? The run directory is not seen from this host, or the script was started by hand: "
+            "say dir=, or checkpoints.dir in the spec, a directory that all workers see"
+        )
+    if "://" not in base:
+        base = os.path.abspath(base)
+    return Place(base, given.resume, max(1, keep or given.keep), task)
+
+
+def keep_order() -> None:
+    """From now on, shuffles without a seed get one that comes again after a restart."""
+    os.environ.setdefault(shuffle_order.ORDER, context().settings.checkpoints.order)
+
+
+@dataclasses.dataclass
+class _Position:
+    """The place in the input: which epoch, and how many batches of it are trained on."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class Saver:
+    """See `worker.checkpoints`."""
+
+    def __init__(self, objects: dict[str, Any], *, every: int | None, keep: int | None, dir: str | None, strategy: Any) -> None:
+        import tensorflow as tf
+
+        global _loops
+        _loops += 1
+        keep_order()
+        if strategy is None:
+            strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.built()
+        self._strategy = strategy or tf.distribute.get_strategy()
+        if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
+            raise ValueError(
+                "worker.checkpoints: a training under ParameterServerStrategy cannot continue exactly, because steps may run twice; after "
+                "coordinator.join(), save with tf.train.CheckpointManager"
+            )
+        self._every = every or context().settings.checkpoints.every or EVERY
+        self._objects = objects
+        _build_optimizers(objects, self._strategy)
+        self._steps = 0
+        self._left_out, self._at = _Position(), _Position()
+        self._is_iterating = self._is_positioned = False
+        self._series = Series(place_of(dir, keep), f"loop-{_loops}", self._strategy)
+        self._is_over = False
+        self._iterated = -1
+        """The epoch whose batches the program has asked for."""
+        self._restore()
+        random_state.watch()
+
+    @property
+    def steps(self) -> int:
+        """The number of finished steps of the training, also of those before a restart."""
+        return self._steps
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0."""
+        return self._at.epoch
+
+    def step(self, steps: int = 1, **values: Any) -> None:
+        """A step is over: report it, as `worker.report` does, and save if a save is due. All workers make this call.
+
+        `steps`: of a call that runs several.
+        """
+        before, self._steps = self._steps, self._steps + steps
+        if not (self._is_iterating or self._is_positioned or input_policy.starts_given):
+            self._is_positioned = True
+            print_once(
+                "checkpoints: the input of this loop is not positioned: after a restart it begins anew, in the middle of the training; "
+                "iterate over saver.batches(dataset), or give worker.files start=saver.steps"
+            )
+        self._series.reach(self._steps)
+        reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
+        if self._steps // self._every > before // self._every:
+            self.save()
+
+    def save(self) -> None:
+        """Save now. All workers make this call after the same step. The values are copied, and a thread writes them."""
+        self._write("")
+
+    def wait(self) -> None:
+        """Wait until the last save is on the disk. The end of the program waits, too."""
+        self._series.wait()
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers of the epochs that are left of `count`, from 0; at the end of each epoch a save is made.
+
+        After the last epoch the save says that the training is over: a restart of the program does not train again.
+        """
+        if self._is_over:
+            return
+        while self._at.epoch < count:
+            yield self._at.epoch
+            self._left_out, self._at = _Position(), _Position(self._at.epoch + 1)
+            self._write("epoch" if self._at.epoch < count else "final")
+        self.wait()
+
+    def batches(self, data: Any) -> Iterator[Any]:
+        """The batches of one epoch of the data, or those that are left of it after a restart.
+
+        `data`: what `worker.distribute` takes, or what it has returned. Iterate in each epoch over the same object.
+        """
+        import tensorflow as tf
+
+        if isinstance(data, tf.data.Dataset):
+            data = self._distributed(data)
+        if not self._is_positioned:
+            self._is_positioned = True
+            input_check.tell(data)
+        has_start = distribute.has_start(data)
+        if self._iterated == self._at.epoch:
+            raise ValueError("saver.batches has given this epoch already: iterate over saver.epochs(N), and once over the batches of each")
+        self._iterated = self._at.epoch
+        left_out, self._left_out = self._left_out, _Position()
+        if not has_start:
+            for _ in range(left_out.epoch):  # each epoch draws its order when it begins
+                next(iter(data), None)
+        iterator = iter(data)
+        for _ in range(0 if has_start else left_out.batch):
+            next(iterator, None)
+        self._is_iterating = True
+        for batch in iterator:
+            self._at.batch += 1
+            yield batch
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _distributed(self, dataset: Any) -> Any:
+        made = self.__dict__.setdefault("_made", {})
+        if id(dataset) not in made:
+            made[id(dataset)] = (
+                dataset,
+                distribute.distribute(dataset, batch=None, strategy=self._strategy, options=None, data_service=False),
+            )
+        return made[id(dataset)][1]
+
+    def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:
+        return [*variables.collect(self._objects), *random_state.generators(self._strategy, wanted)]
+
+    def _write(self, kind: str) -> None:
+        document = {"epoch": self._at.epoch, "step_in_epoch": self._at.batch, "input": {"epoch": self._at.epoch, "batch": self._at.batch}}
+        self._series.write(self._steps, self._variables(), document, kind=kind)
+
+    def _restore(self) -> None:
+        found = self._series.choose()
+        if found is None:
+            if context().attempt > 1:
+                tell(f"{self._series.name} begins at step 0, for there is no save; {restoring.lost(self._series, 0)}")
+            return
+        document = found.document
+        self._series.restore(found, self._variables(found.tensors))
+        self._steps, self._is_over = document["step"], document["kind"] == "final"
+        at = document["input"]
+        self._left_out, self._at = _Position(at["epoch"], at["batch"]), _Position(at["epoch"], at["batch"])
+        where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}".replace("batchs", "batches")
+        over = "; this training is over" if self._is_over else f" ({where})"
+        tell(
+            f"{self._series.name} continues at step {self._steps}{over}, saved {saves.age(document):.0f} s ago by "
+            f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self._steps)}"
+        )
+
+
+def _build_optimizers(objects: dict[str, Any], strategy: Any) -> None:
+    """Make the variables of optimizers, as their first step would: what does not exist cannot be restored."""
+    models = [one for one in objects.values() if hasattr(one, "trainable_variables") and not hasattr(one, "apply_gradients")]
+    for key, one in objects.items():
+        if not hasattr(one, "apply_gradients") or not hasattr(one, "build") or getattr(one, "built", getattr(one, "_built", True)):
+            continue
+        if len(models) != 1 or not models[0].trainable_variables:
+            raise ValueError(
+                f"worker.checkpoints: the optimizer {key!r} has no variables yet: build the model first, or, with several models, call "
+                f"{key}.build(model.trainable_variables) in the scope of the strategy"
+            )
+        with strategy.scope():
+            one.build(models[0].trainable_variables)

@@ -1,0 +1,198 @@
+"""The saves of one training: written by all workers together, without a message between them, and restored by all alike.
+
+Each worker copies its values at the end of a step. A thread writes them, while the training goes on: each worker its own file, and the
+chief what all workers have alike. The chief waits until the files of all workers are there, compares what they say of the common values,
+and writes the manifest. Whoever is killed before has saved nothing, and the saves before stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from ...checkpoint_files import saves, tensor_file
+from ...checkpoint_files.tensor_file import Tensor
+from ...values.words import few
+from ..context import Context
+from ..import_hooks import print_once
+from ..input import shuffle_order
+from . import random_state, restoring, variables, world_facts
+from .storage import files_of
+
+MODEL = "model.safetensors"
+PATIENCE_S = 600.0
+"""How long the chief waits for the files of the other workers."""
+_POLL_S = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a task writes its saves, and where it looks for them."""
+
+    base: str
+    resume: str
+    """The directory of another run, whose saves count if this run has none; empty: there is none."""
+    keep: int
+    """How many saves stay, beside that of the end of the training."""
+    task: Context
+
+
+class Series:
+    """See `saves` for the directories."""
+
+    def __init__(self, place: Place, name: str, strategy: Any) -> None:
+        self.place, self.name, self.strategy = place, name, strategy
+        self.files = files_of(place.base)
+        self.chief, self.workers = world_facts.names_of_workers(place.task, strategy)
+        self._thread: threading.Thread | None = None
+        self._reached = -1
+
+    @property
+    def is_chief(self) -> bool:
+        return self.place.task.task == self.chief
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def write(
+        self, step: int, named: list[variables.NamedVariable], document: dict[str, Any], *, kind: str = "", arrays: Any = None
+    ) -> None:
+        """Save the values of this moment. All workers call this after the same step. `document`: what the manifest says besides.
+
+        `arrays`: more arrays that all workers have alike, by name. The call copies the values, and returns before they are written; it
+        waits for the save before.
+        """
+        self.wait()
+        alike = variables.read(named, own=False) | {name: variables.tensor(array) for name, array in (arrays or {}).items()}
+        own = variables.read(named, own=True)
+        note = {"run": self.place.task.run_id, "attempt": self.place.task.attempt, "random": random_state.state()}
+        document = {**document, "step": step, "at": time.time(), "kind": kind}
+        # Not a daemon: a program that ends waits for its last save.
+        self._thread = threading.Thread(target=self._try_to_write, args=(saves.name_of(step, kind), alike, own, note, document))
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the last save is on the disk."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _try_to_write(self, name: str, *what: Any) -> None:
+        try:
+            self._write(name, *what)
+        except Exception as error:  # each file system has errors of its own
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            print_once(f"checkpoints: {self.name}/{name} is not saved: {reason}; the training goes on", in_each_task=True)
+
+    def _write(self, name: str, alike: dict[str, Tensor], own: dict[str, Tensor], note: dict[str, Any], document: dict[str, Any]) -> None:
+        directory = saves.join(self.place.base, self.name, name)
+        if self.is_chief and saves.MANIFEST in self.files.names(directory):
+            raise RuntimeError(f"{directory} is a save already, and no save is overwritten")
+        self.files.make(directory)
+        of_model, of_own = tensor_file.describe(alike), tensor_file.describe(own)
+        note |= {"tensors": of_own, "alike": {name: one["sha256"] for name, one in of_model.items()}}
+        self._write_file(directory, _file_of(self.place.task.task), own, note)
+        if self.is_chief:
+            self._write_file(directory, MODEL, alike, {})
+            self._finish(directory, {MODEL: of_model, _file_of(self.chief): of_own}, note, document)
+
+    def _write_file(self, directory: str, name: str, tensors: dict[str, Tensor], note: dict[str, Any]) -> None:
+        new = saves.join(directory, f"{name}.new")
+        with self.files.open(new, "wb") as file:
+            tensor_file.write(file, tensors, note)
+        self.files.put(saves.join(directory, name), new)
+
+    def _finish(self, directory: str, told: dict[str, Any], note: dict[str, Any], document: dict[str, Any]) -> None:
+        """Wait for the files of the others, and write the manifest."""
+        for worker in self.workers:
+            if worker != self.chief:
+                told[_file_of(worker)] = self._of_other(directory, worker, note, told[MODEL])
+        tensors = [(f"{name}/{tensor}", one) for name, file in told.items() for tensor, one in file.items()]
+        manifest = {
+            **document,
+            "files": {name: {"bytes": tensor_file.bytes_of(file), "tensors": file} for name, file in told.items()},
+            "sha256": tensor_file.digest_of_all(tensors),
+            "order": shuffle_order.word(),
+            "run": note["run"],
+            "attempt": note["attempt"],
+            "by": self.chief,
+            "world": world_facts.world(self.strategy, self.workers),
+            "versions": world_facts.versions(),
+        }
+        path = saves.join(directory, saves.MANIFEST)
+        with self.files.open(f"{path}.new", "wb") as file:
+            file.write(saves.seal(manifest))
+        self.files.put(path, f"{path}.new")
+        self._prune()
+
+    def _of_other(self, directory: str, worker: str, note: dict[str, Any], alike: dict[str, Any]) -> dict[str, Any]:
+        """What the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
+        name, until = _file_of(worker), time.monotonic() + PATIENCE_S
+        while name not in self.files.names(directory):
+            if time.monotonic() > until:
+                raise RuntimeError(f"the file {name} of {worker} did not come into {directory}: all workers must see this directory")
+            time.sleep(_POLL_S)
+        with self.files.open(saves.join(directory, name), "rb") as file:
+            of_other = tensor_file.read_note(file)
+        if (of_other["run"], of_other["attempt"]) != (note["run"], note["attempt"]):
+            raise RuntimeError(f"{directory}/{name} is of another attempt")
+        differing = [tensor for tensor, one in alike.items() if of_other["alike"].get(tensor) != one["sha256"]]
+        if differing:
+            print_once(
+                f"checkpoints: the workers have different values of {few(differing)} in {os.path.basename(directory)}, which should be "
+                f"equal: the replicas have diverged. The save has those of {self.chief}, and {worker} has others"
+            )
+        found: dict[str, Any] = of_other["tensors"]
+        return found
+
+    def _prune(self) -> None:
+        """Remove the oldest saves. The end of a training stays: a program with several trainings begins each of them again."""
+        whole = [save for save in saves.list_saves(self.files, self.place.base, self.name) if save.manifest is not None]
+        for save in [save for save in whole if not save.is_final][self.place.keep :]:
+            self.files.remove(saves.join(save.directory, saves.MANIFEST))  # first: what is left is no save
+            self.files.remove(save.directory)
+
+    def is_over(self, step: int) -> bool:
+        """Whether the save of the end of the training is there."""
+        return saves.MANIFEST in self.files.names(saves.join(self.place.base, self.name, saves.name_of(step, "final")))
+
+    def reach(self, step: int) -> None:
+        """Note the last finished step, for the line of a restart. Kept if the process is killed, and lost with the host."""
+        if not self.is_chief or self.files is not saves.LOCAL:
+            return
+        if self._reached < 0:
+            directory = saves.join(self.place.base, self.name)
+            self.files.make(directory)
+            self._reached = os.open(saves.join(directory, saves.REACHED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._reached, b"%020d\n" % step, 0)
+
+    # --- restoring ---------------------------------------------------------------------------------
+
+    def choose(self) -> restoring.FoundSave | None:
+        """The save that all workers take: the newest that is whole. None: there is none. All workers make this call."""
+        found = restoring.choose(self)
+        if found is not None:
+            restoring.tell_of_other_world(self, found.save)
+        return found
+
+    def restore(self, found: restoring.FoundSave, named: list[variables.NamedVariable]) -> None:
+        """Set the variables and the generators to those of a save. Raises ValueError for a save of another model."""
+        told = {name: one for file in found.files_read for name, one in (found.save.manifest or {})["files"][file]["tensors"].items()}
+        extra = {name for name in told if name.startswith("callbacks/")}
+        variables.compare(named, {name: one for name, one in told.items() if name not in extra}, found.save.directory)
+        variables.assign(named, found.tensors)
+        random_state.restore(found.note["random"])
+
+
+def tell(line: str) -> None:
+    """Print a line about a restart, in the first task of each type."""
+    print_once(f"checkpoints: {line}")
+    if sys.stderr is not None:
+        sys.stderr.flush()
+
+
+def _file_of(worker: str) -> str:
+    return f"{worker}.safetensors"

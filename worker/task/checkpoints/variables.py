@@ -1,0 +1,214 @@
+"""The variables of a training: which there are, how a worker reads its own values, and how it sets them.
+
+`tf.train.Checkpoint` leaves out what a training needs to continue exactly: the seeds of dropout, and the metrics of functional models. So
+the variables of Keras's objects come from Keras itself. And TensorFlow's checkpoints read a variable of which each replica has its own
+part by a collective, for which all workers must be there. Here each worker reads its own part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...checkpoint_files.tensor_file import Tensor
+from ...values.words import few
+
+_DTYPES = {f"{kind}int{bits}".removeprefix("s"): f"{kind.upper().replace('S', 'I')}{bits}" for kind in "su" for bits in (8, 16, 32, 64)} | {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "bool": "BOOL",
+    "complex64": "C64",
+}
+"""TensorFlow's types, and those of safetensors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedVariable:
+    """A variable with its name in a save."""
+
+    name: str
+    variable: Any
+    """A `tf.Variable`, or one of a strategy, which has a component in each replica."""
+    is_own: bool
+    """Each worker has values of its own: seeds, statistics of BatchNormalization, metrics. Otherwise all workers have the same."""
+
+    def components(self) -> list[Any]:
+        """The variables of this worker: one, or one in each of its replicas where these have values of their own."""
+        parts = list(getattr(self.variable, "values", ())) or [self.variable]
+        return parts if self.is_own else parts[:1]
+
+    def names(self) -> list[str]:
+        """The names of the components."""
+        count = len(self.components())
+        return [self.name] if count == 1 else [f"{self.name}@{index}" for index in range(count)]
+
+
+def collect(objects: Mapping[str, Any]) -> list[NamedVariable]:
+    """The variables of some objects, each once, with names that begin with the keys. Raises ValueError for state that cannot be saved."""
+    found: dict[int, NamedVariable] = {}
+    names: set[str] = set()
+    for key, one in objects.items():
+        for path, variable, is_own in _variables(key, one, set()):
+            variable = getattr(variable, "_value", variable)  # Keras's variables have a TensorFlow variable inside
+            if id(variable) in found:
+                continue
+            if _dtype(variable) is None:
+                raise ValueError(f"worker.checkpoints: {path} has the type {variable.dtype.name}, which is not saved")
+            name, again = path, 1
+            while name in names:
+                again += 1
+                name = f"{path}#{again}"
+            names.add(name)
+            found[id(variable)] = NamedVariable(name, variable, is_own)
+    return list(found.values())
+
+
+def _variables(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:
+    """(path, variable, has each worker its own values) of an object."""
+    import tensorflow as tf
+
+    if one is None or id(one) in seen:
+        return
+    seen.add(id(one))
+    if isinstance(one, tf.Variable) or hasattr(one, "_value"):
+        value = getattr(one, "_value", one)
+        is_each = value.synchronization == tf.VariableSynchronization.ON_READ
+        is_each = is_each or (value.aggregation == tf.VariableAggregation.NONE and not one.trainable)
+        yield key, one, bool(is_each)
+    elif hasattr(one, "_flatten_layers"):  # a layer or a model of Keras
+        yield from _of_layer(key, one)
+    elif _is_optimizer(one):
+        variables = one.variables() if callable(one.variables) else one.variables
+        yield from ((f"{key}/{_path(variable)}", variable, False) for variable in variables)
+    elif type(one).__name__ == "SeedGenerator" and hasattr(one, "state"):
+        yield f"{key}/state", one.state, True
+    elif hasattr(one, "update_state") and hasattr(one, "variables"):  # a metric of Keras
+        yield from ((f"{key}/{_path(variable)}", variable, True) for variable in one.variables)
+    elif isinstance(one, tf.random.Generator):
+        yield f"{key}/state", one.state, True
+    elif isinstance(one, (list, tuple)):
+        for index, child in enumerate(one):
+            yield from _variables(f"{key}/{index}", child, seen)
+    elif isinstance(one, Mapping):
+        for name, child in one.items():
+            yield from _variables(f"{key}/{name}", child, seen)
+    else:
+        yield from _of_trackable(key, one, seen)
+
+
+def _of_layer(key: str, layer: Any) -> Iterator[tuple[str, Any, bool]]:
+    layers = list(layer._flatten_layers())
+    own = {
+        id(variable)
+        for each in layers
+        for variable in getattr(each, "_non_trainable_variables", getattr(each, "_non_trainable_weights", ()))
+    }
+    plain = {id(variable) for variable in getattr(layer, "weights", ())} - own
+    metrics = getattr(layer, "metrics_variables", None)
+    if metrics is None:
+        metrics = [variable for metric in getattr(layer, "metrics", ()) for variable in metric.variables]
+    for variable in [*layer.variables, *metrics]:
+        yield f"{key}/{_path(variable)}", variable, id(variable) not in plain
+
+
+def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:
+    """The variables of a `tf.train.Checkpoint`, a `tf.Module` or another object that TensorFlow tracks."""
+    import tensorflow as tf
+    from tensorflow.python.trackable.base import Trackable
+
+    if not isinstance(one, Trackable):
+        raise ValueError(
+            f"worker.checkpoints: {key} is of type {type(one).__name__}; give variables, models, layers, optimizers, metrics, a "
+            "tf.Module or a tf.train.Checkpoint of these"
+        )
+    if type(one)._serialize_to_tensors is not Trackable._serialize_to_tensors:
+        raise ValueError(
+            f"worker.checkpoints: {key} is of type {type(one).__name__}, whose state is not saved"
+            + ("; an iterator needs no save: saver.batches begins where the training was" if "Iterator" in type(one).__name__ else "")
+        )
+    for name, child in tf.train.TrackableView.children(one).items():
+        yield from _variables(key and f"{key}/{name}", child, seen) if key else _variables(name, child, seen)
+
+
+def _is_optimizer(one: Any) -> bool:
+    return hasattr(one, "apply_gradients") and hasattr(one, "variables")
+
+
+def _path(variable: Any) -> str:
+    """The name of a variable without the ``:0`` of TensorFlow."""
+    return str(getattr(variable, "path", None) or variable.name).partition(":")[0]
+
+
+def _dtype(variable: Any) -> str | None:
+    return _DTYPES.get(variable.dtype.base_dtype.name)
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def read(named: list[NamedVariable], *, own: bool) -> dict[str, Tensor]:
+    """Copies of the values of this worker: its own, or those that all workers have alike."""
+    found = {}
+    for each in named:
+        if each.is_own == own:
+            for name, part in zip(each.names(), each.components(), strict=True):
+                found[name] = tensor(part.numpy(), _dtype(part) or "")
+    return found
+
+
+def tensor(array: Any, dtype: str | None = None) -> Tensor:
+    """An array of NumPy as a tensor."""
+    import numpy as np
+
+    array = np.asarray(array)
+    return Tensor(dtype or _DTYPES[array.dtype.name], array.shape, array.tobytes())
+
+
+def array(found: Tensor) -> Any:
+    """A tensor as an array of NumPy."""
+    import numpy as np
+    import tensorflow as tf
+
+    name = next(name for name, code in _DTYPES.items() if code == found.dtype)
+    return np.frombuffer(found.data, tf.dtypes.as_dtype(name).as_numpy_dtype).reshape(found.shape)
+
+
+def assign(named: list[NamedVariable], found: Mapping[str, Tensor]) -> None:
+    """Set the variables of this worker. `compare` has found that all values are there."""
+    for each in named:
+        parts = each.components()
+        for name, part in zip(each.names(), parts, strict=True):
+            value = array(found[name])
+            for variable in [part] if each.is_own else list(getattr(each.variable, "values", ())) or [part]:
+                variable.assign(value)
+
+
+def compare(named: list[NamedVariable], told: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """Raises ValueError if a save is that of another model: with the first variable that differs, and both shapes."""
+    mine = {name: part for each in named for name, part in zip(each.names(), each.components(), strict=True)}
+    missing, added = [name for name in mine if name not in told], [name for name in told if name not in mine]
+    other = []
+    for name, part in mine.items():
+        kind, shape = _dtype(part), list(part.shape)
+        if name in told and (told[name]["dtype"], told[name]["shape"]) != (kind, shape):
+            other.append(f"{name} has the shape {told[name]['shape']} ({told[name]['dtype']}) there and {shape} ({kind}) here")
+    problems = [*other[:1]]
+    if missing:
+        problems.append(f"{few(missing)} of this program {'is' if len(missing) == 1 else 'are'} not in the save")
+    if added:
+        problems.append(f"{few(added)} of the save {'is' if len(added) == 1 else 'are'} not in this program")
+    if problems:
+        raise ValueError(
+            f"{where} is the save of another model: {'; '.join(problems)}. Nothing was restored, and the save stays as it is: start the "
+            "program that has made it, or begin anew in a new run"
+        )
+
+
+def bytes_of(named: list[NamedVariable]) -> int:
+    return sum(part.dtype.size * math.prod(part.shape) for each in named for part in each.components())

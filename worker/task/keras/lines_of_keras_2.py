@@ -1,0 +1,60 @@
+"""What `fit` of Keras 2 computes otherwise on several replicas than in one process: lines say so, and nothing is changed.
+
+Keras 2 trains with several workers by hand, so its numbers stay as they are. It divides the loss of each part of a batch by the number of
+replicas (tf_keras/src/engine/compile_utils.py, `LossesContainer.__call__`), whatever the number of the part's rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..import_hooks import print_once, replace
+from . import callbacks, data
+
+_fits = 0
+"""How many calls of `fit` with several replicas run in this process, one inside the other."""
+
+
+def name_differences(model: Any, data_adapter: Any, losses_utils: Any) -> None:
+    """Have the lines printed. `model`: Keras 2's class with `fit`; the others are modules of Keras 2."""
+    replace(model, "fit", _fit)
+    replace(data_adapter.DataHandler, "_configure_dataset_and_inferred_steps", _divide)
+    replace(losses_utils, "apply_valid_mask", _apply_mask)
+    replace(losses_utils, "compute_weighted_loss", _reduce)
+
+
+def _fit(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    global _fits
+    if model.distribute_strategy.num_replicas_in_sync < 2:
+        return real(model, *args, **kwargs)
+    callbacks.tell_of_normalization(model)
+    _fits += 1
+    try:
+        return real(model, *args, **kwargs)
+    finally:
+        _fits -= 1
+
+
+def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
+    real(handler, strategy, *args, **kwargs)
+    if _fits:
+        data.warn_of_uneven_parts(handler._dataset, handler._adapter, strategy.num_replicas_in_sync)
+
+
+def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+    """Here a loss becomes the mean over the elements that the mask leaves."""
+    if mask is not None and _fits:
+        print_once(
+            "a loss is the mean over the elements that are not masked or ignored: the mean of the parts' means differs from that of the "
+            "whole batch if the parts have different numbers of such elements, so losses and weights differ from those of one process"
+        )
+    return real(losses, weights, mask, *args, **kwargs)
+
+
+def _reduce(real: Any, losses: Any, *args: Any, **kwargs: Any) -> Any:
+    if _fits and tuple(getattr(losses, "shape", (None,))) == ():
+        print_once(
+            "a loss function that returns one number counts as the mean over its rows: if the number is a sum over the rows, the loss is "
+            "that of one replica's rows, and differs from that of one process; return a number for each row instead"
+        )
+    return real(losses, *args, **kwargs)
