@@ -102,6 +102,8 @@ KERAS_2: tuple[Unit, ...] = (
         "predict: arrays, a dataset, a dataset of unknown length",
         "EarlyStopping",
         "ModelCheckpoint, of weights and of the best model",
+        "functions as losses",
+        "losses of labels",
     ),
     *_of("tiny", "fit, evaluate and predict again and again", "AdamW(0.05, weight_decay=0.5)"),
 )

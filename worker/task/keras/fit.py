@@ -121,8 +121,11 @@ def name_parts(trainer: Any) -> None:
         return real(self, x)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        others = _no_means(self)
-        if others and self.distribute_strategy.num_replicas_in_sync > 1 and is_known():
+        is_divided = self.distribute_strategy.num_replicas_in_sync > 1 and is_known()
+        others = _no_means(self) if is_divided else []
+        if is_divided:
+            tell_of_circle(self)
+        if others:
             print_once(
                 f"the metric {others[0]!r} is no mean over rows: what Keras shows of single batches is the mean of the replicas' own "
                 "values, and not the value of one process; at the end of an epoch it is the value of one process"
@@ -132,6 +135,16 @@ def name_parts(trainer: Any) -> None:
     replace(trainer.TFEpochIterator, "__init__", begin_to_iterate)
     replace(trainer.TensorFlowTrainer, "predict_on_batch", predict_on_batch)
     replace(trainer.TensorFlowTrainer, "fit", fit)
+
+
+def tell_of_circle(model: Any) -> None:
+    from keras import tree
+
+    losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
+    if any(getattr(loss, "__name__", loss if isinstance(loss, str) else type(loss).__name__).lower() == "circle" for loss in losses):
+        print_once(
+            "the loss Circle compares the rows of a batch with each other, on several replicas those of a part: other numbers result"
+        )
 
 
 def _no_means(model: Any) -> list[str]:

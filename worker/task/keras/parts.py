@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..import_hooks import print_once, replace
-from . import optimizer, state
+from . import fit, optimizer, state
 from .rows import count, or_zeros
 
 _here = threading.local()
@@ -206,9 +206,8 @@ def _is_mean(model: Any) -> bool:
     from keras.src import tree
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
+    fit.tell_of_circle(model)
     losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    if any(getattr(loss, "__name__", loss if isinstance(loss, str) else type(loss).__name__).lower() == "circle" for loss in losses):
-        print_once("the loss Circle compares the rows of a batch with each other, on several workers those of a part: other numbers result")
     is_keras = all(getattr(type(model), name) is getattr(TensorFlowTrainer, name) for name in ("train_step", "compute_loss"))
     return is_keras and not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
 
