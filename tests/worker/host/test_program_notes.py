@@ -95,6 +95,19 @@ def test_a_missing_module_in_another_file_counts_where_the_program_calls_the_fun
         assert [note.partition(" is not")[0] for note in found] == ["helpers.py:2: the module no_such_module"] * number
 
 
+def test_keras_s_callback_for_tensorboard_is_noted_where_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_notes, "find_module", lambda name, env, place: "" if name == "tensorboard" else "found")
+    fit = "model.fit(x, callbacks=[{}])\n"
+    for text, line in (
+        ("import tensorflow as tf\n" + fit.format("tf.keras.callbacks.TensorBoard('logs')"), 2),
+        ("from keras.callbacks import TensorBoard\ncallback = TensorBoard('logs')\n", 1),
+        ("import tensorflow as tf\nif args.logs:\n    " + fit.format("tf.keras.callbacks.TensorBoard('logs')"), 0),
+        ("class TensorBoard: ...\n" + fit.format("TensorBoard()"), 0),
+    ):
+        found = program_notes.find_missing(sources(tmp_path, s=text), str(tmp_path), [{}])
+        assert [note.partition(" is not")[0] for note in found] == [f"s.py:{line}: the module tensorboard"] * bool(line)
+
+
 MODEL = "import os\nimport tensorflow as tf\nmodel = tf.keras.Sequential()\n"
 MADE = "import keras\nmodel = build()\nmodel.compile('sgd')\n"
 

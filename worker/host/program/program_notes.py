@@ -18,6 +18,7 @@ MOST_LOOKUPS = 20
 _OWN_CLUSTER = {"portpicker", "create_in_process_cluster", "create_local_cluster", "multi_process_runner", "MultiProcessRunner"}
 _SERVERS = re.compile(r"tf\.distribute\.(?:experimental\.)?ParameterServerStrategy")
 _WORKERS = re.compile(r"tf\.distribute\.(?:experimental\.)?MultiWorkerMirroredStrategy")
+_TENSORBOARD = ("tf.keras.callbacks.TensorBoard", "keras.callbacks.TensorBoard")
 _CHANGES_PATH = re.compile(rb"\bsys\.path\b|\baddsitedir\b|\bmeta_path\b")
 
 
@@ -64,6 +65,9 @@ def find_missing(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str
         late = dict[str, int]()
         for line, name in source.late_imports(called):
             late.setdefault(name, line)
+        if "TensorBoard" in called:  # Keras's callback imports this package when it writes, which is after the first epoch
+            for line in (line for line, use in source.uses() if use in _TENSORBOARD):
+                late.setdefault("tensorboard", line)
         for name, line in [*late.items()][:MOST_LOOKUPS]:
             if name in sys.stdlib_module_names or name == "worker":
                 continue
