@@ -204,8 +204,8 @@ def test_importing_it_needs_the_standard_library_only(tmp_path: Path) -> None:
     env = clean_environment({"PYTHONPATH": str(ROOT)})
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert {name.partition(".")[0] for name in done.stdout.split()} <= {*sys.stdlib_module_names, "worker"}
-    names = {"Context", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"}
-    assert set(worker.__all__) == {*names, "NoTpu", "TpuError"}
+    names = {"Context", "assign", "checkpoints", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"}
+    assert set(worker.__all__) == {*names, "KerasCheckpoint", "NoTpu", "TpuError"}
 
 
 def test_an_exception_has_the_name_by_which_a_script_catches_it() -> None:
