@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from orchestrator.record.storage import samples
 from orchestrator.testing import cluster
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until
+from tests.worker.agent_double import ROOT
 from worker.protocol.messages import TaskUse
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900), pytest.mark.usefixtures("warm_tensorflow")]
@@ -76,37 +78,13 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     assert len(notes(run)) == 1
 
 
-LOOP = """
-import os, time
-import tensorflow as tf
-import worker
-
-strategy = worker.strategy()
-is_slow = worker.context().index == 1
-
-def read(number):
-    time.sleep(0.05 if is_slow else 0.0)
-    return number
-
-def dataset(context):
-    numbers = tf.data.Dataset.range(10**6).map(lambda number: tf.py_function(read, [number], tf.int64))
-    return numbers.map(lambda number: tf.ensure_shape(number, [])).batch(1)
-
-@tf.function
-def step(batch):
-    def of_replica(batch):
-        return tf.distribute.get_replica_context().all_reduce("sum", tf.cast(batch, tf.float32))
-    return strategy.run(of_replica, args=(batch,))
-
-for number, batch in enumerate(worker.distribute(dataset, strategy=strategy)):
-    step(batch)
-    worker.report(step=number)
-"""
-
-
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None, reason="NOT TESTED: scikit-learn is not installed here (pip install 'orch-tf[examples]')"
+)
 def test_a_loop_of_ones_own_that_reads_slowly_is_named(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP)
-    orch.start("up", "train.py", "-n", "2")
+    """The example of docs/seeing.md."""
+    words = ("--steps", "1000000", "--slow-input", "0.05")
+    orch.start("up", str(ROOT / "examples/who_waits.py"), "-n", "2", "--", *words, env={"ORCH_EXAMPLES_DATA": str(tmp_path)})
     wait_until(lambda: notes(run), "line about the slow task")
     (line,) = notes(run)
     assert line.startswith("worker-1 is slower: ")

@@ -5,8 +5,8 @@ same meetings in the same order, so the worker that came to fewer meetings than 
 
 Two methods of one class launch all collectives (`CollectiveReplicaLauncher` in tensorflow/python/distribute/cross_device_utils.py).
 Around each, a graph gets a timestamp when the input is ready, another one when the result is there, and two additions to a variable. No
-operation of the program waits for these, and no number of the program changes. The first replica of a task counts for all of its replicas.
-On a GPU nothing is counted: the input of its collectives counts as ready while the GPU still computes it.
+number of the program changes, and only the collective itself waits for two of these, some microseconds. The first replica of a task counts
+for all of its replicas. On a GPU nothing is counted: the input of its collectives counts as ready while the GPU still computes it.
 """
 
 from __future__ import annotations
@@ -122,9 +122,11 @@ def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         _add(meeting.sums, time.perf_counter() - begun, in_input)
         return result
     since = None if is_deterministic() else _try_to_measure(lambda: _come(tf, self, meeting, value))
-    result = real(self, value, *args, **kwargs)
-    if since is not None:
-        _try_to_measure(lambda: _leave(tf, self, meeting, result, since, in_input))
+    if since is None:
+        return real(self, value, *args, **kwargs)
+    with tf.control_dependencies([since]):  # beside it, TensorFlow would hand the collective over to another thread, which takes longer
+        result = real(self, value, *args, **kwargs)
+    _try_to_measure(lambda: _leave(tf, self, meeting, result, since, in_input))
     return result
 
 
@@ -144,9 +146,12 @@ def _add(sums: list[float], waited: float, in_input: bool) -> None:
 def _come(tf: Any, launcher: Any, meeting: _Meeting, value: Any) -> Any:
     """Have the graph count that the task has come. Returns the time at which the input is ready and the meeting before is over."""
     last = getattr(tf.compat.v1.get_default_graph(), _ENDS, {}).get(id(launcher))
-    with tf.device(_HOST), tf.control_dependencies([value] if last is None else [value, last]):
-        tf.raw_ops.AssignAddVariableOp(resource=_variable(tf, meeting), value=tf.constant([1.0, 0.0, 0.0, 0.0], tf.float64))
-        return tf.timestamp()
+    with tf.device(_HOST):
+        one = tf.constant([1.0, 0.0, 0.0, 0.0], tf.float64)
+        with tf.control_dependencies([value] if last is None else [value, last]):
+            come = tf.raw_ops.AssignAddVariableOp(resource=_variable(tf, meeting), value=one)
+        with tf.control_dependencies([come]):
+            return tf.timestamp()
 
 
 def _leave(tf: Any, launcher: Any, meeting: _Meeting, result: Any, since: Any, in_input: bool) -> None:
