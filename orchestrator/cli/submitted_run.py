@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -87,8 +88,11 @@ class _Followed:
     def _watch(self) -> None:
         """Finds out whether the run goes on, in a thread of its own: an engine may answer late, and keys have their effect meanwhile."""
         try:
-            while self._run.is_alive():
-                time.sleep(self._run.look_s(0.0))
+            is_alive = True
+            while is_alive:
+                with contextlib.suppress(OSError):  # a file server has its moments
+                    is_alive = self._run.is_alive()
+                time.sleep(self._run.look_s(0.0) if is_alive else 0.0)
         except Exception as error:
             self._failure = error
         self._is_over = True
