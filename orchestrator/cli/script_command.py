@@ -65,7 +65,7 @@ OTHERWISE_OF = {
     **dict.fromkeys(
         (("logs", "--no-prefix"), ("logs", "--no-log-prefix")), "the files below .orch/latest have no prefix; --json has none, too"
     ),
-    **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "watch -n 2 orch ps shows the tasks every two seconds"),
+    **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
     **dict.fromkeys((("down", "-a"), ("down", "--all")), "orch down ends one run; orch ps --all lists the runs"),
 }
 """The same for an option of one command, by the names of both."""

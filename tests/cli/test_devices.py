@@ -71,7 +71,10 @@ def test_a_single_task_has_devices_of_its_own(orch: Orch) -> None:
 
 
 def test_the_text_shows_what_is_set_inside_the_task(orch: Orch) -> None:
-    assert "  devices.cpus: 2\n" in orch("plan", "show.py", "--cpus", "2", check=0).out
+    done = orch("plan", "show.py", "--cpus", "2", check=0)
+    assert "  devices.cpus: 2\n" in done.out
+    assert "orch: devices.cpus: multi_worker_mirrored trains on the first of the 2 logical CPU devices of a task" in done.err
+    assert orch("plan", "show.py", "--cpus", "2", "--json", check=0).err == ""
 
 
 def test_gpus_that_are_not_there_are_refused_before_anything_starts(orch: Orch, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
     [
         (["logs", "--until", "10m"], "--until: --since T begins at a time"),
         (["logs", "--no-log-prefix"], "--no-log-prefix: the files below .orch/latest have no prefix"),
-        (["ps", "-w"], "-w: watch -n 2 orch ps"),
+        (["ps", "-w"], "-w: orch top shows the tasks live"),
         (["ps", "-q"], "-q: orch ps --help lists the options"),
         (["down", "--all"], "--all: orch down ends one run; orch ps --all lists the runs"),
         (["wait", "--time_out", "3"], "--time-out: did you mean --timeout?"),

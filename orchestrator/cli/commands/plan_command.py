@@ -86,6 +86,8 @@ def _refuse_programs(spec: ClusterSpec) -> None:
 
 
 def _print(planned: Plan, *, as_json: bool) -> None:
+    for note in () if as_json else planned.notes:
+        click.echo(f"orch: {note}", err=True)
     for text in _json_parts(planned) if as_json else _lines(planned):
         click.echo(text, nl=not as_json)
 
