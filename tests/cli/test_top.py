@@ -171,6 +171,21 @@ def test_a_pipe_gets_one_plain_frame(words: tuple[str, ...], orch: Orch, tmp_pat
     assert sum(line.startswith("worker-") for line in told.out.splitlines()) == 64
 
 
+def test_without_textual_or_on_a_dumb_terminal_the_state_is_shown_once(tmp_path: Path) -> None:
+    MadeUpRun(tmp_path / ".orch", seconds=60.0).run.make_latest()
+    (tmp_path / "hide").mkdir()
+    # A finder that finds nothing, as where the package is not installed.
+    (tmp_path / "hide/sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
+    for env, said in (({"PYTHONPATH": f"{tmp_path / 'hide'}:{ROOT}"}, "pip install 'orch-tf[top]'"), ({"TERM": "dumb"}, "")):
+        screen = Terminal(tmp_path, **env)
+        screen.wait_for(lambda lines: any(line.startswith("worker-1") for line in lines), "plain frame")
+        wait_until(lambda screen=screen: screen.process.poll() is not None, "end")
+        assert screen.process.returncode == 0
+        assert b"\x1b" not in screen.raw
+        assert (said in " ".join(screen.read())) or not said
+        screen.close()
+
+
 def test_programs_get_one_object(orch: Orch, tmp_path: Path) -> None:
     MadeUpRun(tmp_path / ".orch", workers=2, seconds=60.0).run.make_latest()
     found = json.loads(orch.in_process("top", "--json", check=0).out)
