@@ -150,3 +150,46 @@ def test_a_changed_bit_anywhere_is_found(told: dict[str, Any]) -> None:
         path.write_bytes(whole[:-9])
         assert saves.check(LOCAL, saves.read_save(LOCAL, str(told["place"] / "general"), "loop-1", save.name)), f"{name}, cut off"
         path.write_bytes(whole)
+
+
+FITS = """
+import json, os, signal, sys
+import keras, numpy as np, tensorflow as tf
+import worker
+dies = sys.argv[2:] == ["die"]
+x = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
+model = keras.Sequential([
+    keras.Input((8,)), keras.layers.Dense(4, kernel_initializer=keras.initializers.GlorotUniform(1)), keras.layers.Dropout(0.5, seed=1)
+])
+model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+class Death(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if dies and (self.epoch, batch) == (1, 4):
+            os.kill(os.getpid(), signal.SIGKILL)
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).shuffle(48).batch(8)
+place = "file://" + os.path.abspath(sys.argv[1])
+first = model.fit(data, epochs=3, verbose=0, callbacks=[Death(), worker.KerasCheckpoint(every=4, dir=place)])
+second = model.fit(x, x[:, :4], epochs=2, batch_size=8, verbose=0, callbacks=[worker.KerasCheckpoint(dir=place)])
+print(json.dumps([first.history, second.history]))
+"""
+
+
+def test_the_callback_continues_in_one_process_and_by_tensorflows_file_systems(tmp_path: Path) -> None:
+    """Also where `fit` was looked up before the callback was made, with no seed for the shuffles, and two fits in one program."""
+    (tmp_path / "fits.py").write_text(FITS)
+
+    def run(*words: str) -> Any:
+        return run_plainly([str(tmp_path / "fits.py"), *words], tmp_path, env={"PYTHONPATH": str(ROOT)})
+
+    whole = run("whole").check()
+    assert run("killed", "die").code == -9
+    done = run("killed").check()
+    assert "checkpoints: fit-1 continues at step" in done.err
+    assert done.out == whole.out
+    for series in ("fit-1", "fit-2"):
+        sums = [next(saves.list_saves(LOCAL, str(tmp_path / place), series)).manifest for place in ("whole", "killed")]
+        assert sums[0] is not None
+        assert sums[1] is not None
+        assert sums[0]["sha256"] == sums[1]["sha256"]

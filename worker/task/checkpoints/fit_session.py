@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,6 @@ from ...checkpoint_files import saves
 from ...values.words import few
 from ..context import context
 from ..import_hooks import print_once, replace
-from ..keras import data
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
 from .series import Series, tell
@@ -25,12 +25,19 @@ class Fit:
 
     def __init__(self, number: int, model: Any) -> None:
         self.number, self.model = number, model
+        self.is_over = False
+        self._first = model._initial_epoch
         self.iterator: Any = None
         """Keras's iterator over the epochs of the training."""
         self.left_out = (0, 0)
         """The epochs, and the steps in the next one, that were trained before the restart."""
         self.is_begun_within = False
         """The epoch that runs has begun before the restart, so Keras may see none of its steps."""
+
+    def end(self) -> None:
+        """The next fit of the model begins where the program says."""
+        if not self.is_over:
+            self.is_over, self.model._initial_epoch = True, self._first
 
 
 def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
@@ -40,7 +47,13 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
         real(self, *args, **kwargs)
         fit = now()
         asked = next((one for one in self.callbacks if hasattr(one, MARK)), None)
-        if fit is None or getattr(self, "model", None) is not fit.model or (asked is None and not context().settings.checkpoints.fit):
+        if (
+            fit is None
+            or fit.is_over
+            or fit.iterator is None
+            or getattr(self, "model", None) is not fit.model
+            or (asked is None and not context().settings.checkpoints.fit)
+        ):
             return
         session = FitSession(fit, self, asked or SimpleNamespace(every=None, keep=None, dir=None))
         setattr(self, _SESSION, session)
@@ -54,6 +67,8 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
             session = getattr(self, _SESSION, None)
             if session is not None and session.is_on:
                 getattr(session, name)(*args)
+            if session is not None and name == "on_train_end":
+                session.end()
 
         replace(callback_list, name, hook)
 
@@ -66,7 +81,9 @@ class FitSession:
         self.is_on = True
         self._fit, self._model, self._callbacks = fit, fit.model, callbacks
         self._every = asked.every or given.every
-        self._series = Series(place_of(asked.dir, asked.keep), f"fit-{fit.number}", fit.model.distribute_strategy)
+        self._series = Series(
+            place_of(asked.dir, asked.keep, fit.model.distribute_strategy), f"fit-{fit.number}", fit.model.distribute_strategy
+        )
         self._first: int | None = None
         self._epoch = self._batch = 0
         self._before = 0
@@ -80,6 +97,11 @@ class FitSession:
     @property
     def steps(self) -> int:
         return self._before + self._batch
+
+    def end(self) -> None:
+        """The fit is over, also if it was not saved."""
+        self.is_on = False
+        self._fit.end()
 
     # --- what is saved -------------------------------------------------------------------------
 
@@ -118,8 +140,7 @@ class FitSession:
         print_once(f"checkpoints: this fit is not saved: {why}")
 
     def _fingerprint(self) -> int:
-        dataset = self._fit.iterator._distributed_dataset
-        return data.fingerprint(dataset if hasattr(dataset, "_original_dataset") else SimpleNamespace(_original_dataset=dataset))
+        return input_check.fingerprint(self._fit.iterator._distributed_dataset)
 
     # --- the hooks -----------------------------------------------------------------------------
 
@@ -129,6 +150,7 @@ class FitSession:
         if isinstance(self._series.strategy, tf.distribute.ParameterServerStrategy):
             self._turn_off("under ParameterServerStrategy a training cannot continue exactly, because steps may run twice")
             return
+        self._build()
         if unbuilt := self._unbuilt():
             self._turn_off(f"the optimizer {few(unbuilt)} has no variables before the first step; call its build(variables) before fit")
             return
@@ -141,6 +163,16 @@ class FitSession:
             self._continue(self._found)
         elif context().attempt > 1:
             tell(f"{self._series.name} begins at step 0, for there is no save; {restoring.lost(self._series, 0)}")
+
+    def _build(self) -> None:
+        """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
+        model = self._model
+        if model._distribute_strategy is None:
+            with contextlib.suppress(Exception):  # a model of the program's own; `_unbuilt` says what is missing
+                model._symbolic_build(data_batch=self._fit.iterator._distributed_dataset.element_spec)
+        if self._unbuilt() == ["optimizer"] and model.trainable_variables:
+            with self._series.strategy.scope():
+                model.optimizer.build(model.trainable_variables)
 
     def _check_input(self) -> None:
         adapter = type(self._fit.iterator.data_adapter).__name__
@@ -166,11 +198,7 @@ class FitSession:
         if self._is_stopped:
             model.stop_training, model._initial_epoch = True, max(self._epoch, self._callbacks.params.get("epochs") or 0)
         self._fit.left_out = (self._epoch - (self._first or 0), self._batch)
-        if at["fingerprint"] != self._fingerprint():
-            print_once(
-                "checkpoints: the arrays given to fit are not those of the training before: other values, or another order. Some examples "
-                "come twice in this epoch, and others never: give every shuffle and split of the arrays a seed"
-            )
+        input_check.tell_of_other(at["fingerprint"], self._fingerprint())
         is_over = self._is_stopped or model._initial_epoch >= (self._callbacks.params.get("epochs") or 0)
         where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, after step {self._batch} of it)"
         tell(

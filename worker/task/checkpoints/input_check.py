@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from .. import failure
 from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
+from ..keras import data as arrays
 
 _RANDOM = re.compile(
     r"Random(Uniform|StandardNormal|Gamma|Poisson|Shuffle|UniformInt)|TruncatedNormal|Multinomial|SampleDistorted|Stateful[A-Z]"
@@ -30,6 +32,20 @@ def tell(dataset: Any, where: str = "") -> list[str]:
             "begins it anew, and leaves out as many batches as were trained on, which may be other ones"
         )
     return reasons
+
+
+def fingerprint(data: Any) -> int:
+    """A number of some rows of the arrays in a dataset; 0: it has none."""
+    return arrays.fingerprint(data if hasattr(data, "_original_dataset") else SimpleNamespace(_original_dataset=data))
+
+
+def tell_of_other(before: int | None, now: int) -> None:
+    """Say that the arrays are not those of the training before the restart."""
+    if before is not None and before != now:
+        print_once(
+            "checkpoints: the arrays of the input are not those of the training before: other values, or another order. Some examples "
+            "come twice in this epoch, and others never: give every shuffle and split of the arrays a seed"
+        )
 
 
 def _reasons(dataset: Any) -> Iterator[str]:

@@ -54,28 +54,27 @@ def install() -> None:
         return
     setattr(callback_list.CallbackList, _INSTALLED, True)
     shuffle_order.apply_soon()
-    replace(trainer.TensorFlowTrainer, "fit", _fit)
+    replace(trainer.TensorFlowTrainer, "_assert_compile_called", _begin)
     replace(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _results)
     replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
     replace(trainer.TFEpochIterator, "_enumerate_iterator", _enumerate)
     mend(callback_list.CallbackList, lambda: _now)
 
 
-def _fit(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+def _begin(real: Any, model: Any, method_name: Any = None) -> None:
+    """The beginning of a `fit`. Keras calls this function first in it; `fit` itself may be bound before a callback installs this."""
     global _fits, _now
-    if _now is not None:  # a fit inside of a fit, such as in a callback: not saved
-        return real(model, *args, **kwargs)
-    _fits += 1
-    _now, first = Fit(_fits, model), model._initial_epoch
-    try:
-        return real(model, *args, **kwargs)
-    finally:
-        _now, model._initial_epoch = None, first
+    real(model, method_name)
+    if method_name == "fit":
+        if _now is not None:  # it has failed, or calls this one
+            _now.end()
+        _fits += 1
+        _now = Fit(_fits, model)
 
 
 def _results(real: Any, model: Any, logs: Any) -> Any:
     """The metrics of an epoch of which all steps were before the restart."""
-    if _now is not None and _now.is_begun_within and logs == {}:
+    if _now is not None and _now.model is model and _now.is_begun_within and logs == {}:
         return model.get_metrics_result()
     return real(model, logs)
 
@@ -87,7 +86,7 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     from ..keras import data
 
     strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
-    if _now is None or _now.iterator is not None:
+    if _now is None or _now.is_over or _now.iterator is not None:
         real(self, *args, **kwargs)
         return
     _now.iterator, self._orch_fit = self, _now

@@ -14,7 +14,7 @@ from ..context import context
 from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
 from ..strategy import strategy_builder
-from . import input_check, random_state, restoring, variables
+from . import input_check, random_state, restoring, variables, world_facts
 from .series import Place, Series, tell
 
 EVERY = 100
@@ -23,8 +23,11 @@ _loops = 0
 """How many savers this process has made."""
 
 
-def place_of(directory: str | None, keep: int | None) -> Place:
-    """Where the saves of this task are. Raises ValueError if no directory is known."""
+def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
+    """Where the saves of this task are. Raises ValueError if no directory is known.
+
+    A task that trains alone beside others, such as an evaluator, has a directory of its own.
+    """
     task = context()
     given = task.settings.checkpoints
     base = directory or ""
@@ -39,7 +42,9 @@ def place_of(directory: str | None, keep: int | None) -> Place:
         )
     if "://" not in base:
         base = os.path.abspath(base)
-    return Place(base, given.resume, max(1, keep or given.keep), task)
+    own = [] if world_facts.is_multi_worker(strategy) or (task.world_size == 1 and task.type != "evaluator") else [task.task]
+    resume = given.resume and saves.join(given.resume, *own)
+    return Place(saves.join(base, *own), resume, max(1, keep or given.keep), task)
 
 
 def keep_order() -> None:
@@ -78,8 +83,9 @@ class Saver:
         self._steps = 0
         self._left_out, self._at = _Position(), _Position()
         self._is_iterating = self._is_positioned = False
-        self._series = Series(place_of(dir, keep), f"loop-{_loops}", self._strategy)
-        self._is_over = False
+        self._fingerprint: int | None = None
+        """That of the arrays of the data, before the restart and now; None: no batch was asked for."""
+        self._series = Series(place_of(dir, keep, self._strategy), f"loop-{_loops}", self._strategy)
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
         self._restore()
@@ -125,8 +131,6 @@ class Saver:
 
         After the last epoch the save says that the training is over: a restart of the program does not train again.
         """
-        if self._is_over:
-            return
         while self._at.epoch < count:
             yield self._at.epoch
             self._left_out, self._at = _Position(), _Position(self._at.epoch + 1)
@@ -145,6 +149,8 @@ class Saver:
         if not self._is_positioned:
             self._is_positioned = True
             input_check.tell(data)
+            before, self._fingerprint = self._fingerprint, input_check.fingerprint(data)
+            input_check.tell_of_other(before, self._fingerprint)
         has_start = distribute.has_start(data)
         if self._iterated == self._at.epoch:
             raise ValueError("saver.batches has given this epoch already: iterate over saver.epochs(N), and once over the batches of each")
@@ -176,7 +182,11 @@ class Saver:
         return [*variables.collect(self._objects), *random_state.generators(self._strategy, wanted)]
 
     def _write(self, kind: str) -> None:
-        document = {"epoch": self._at.epoch, "step_in_epoch": self._at.batch, "input": {"epoch": self._at.epoch, "batch": self._at.batch}}
+        document = {
+            "epoch": self._at.epoch,
+            "step_in_epoch": self._at.batch,
+            "input": {"epoch": self._at.epoch, "batch": self._at.batch, "fingerprint": self._fingerprint},
+        }
         self._series.write(self._steps, self._variables(), document, kind=kind)
 
     def _restore(self) -> None:
@@ -187,11 +197,12 @@ class Saver:
             return
         document = found.document
         self._series.restore(found, self._variables(found.tensors))
-        self._steps, self._is_over = document["step"], document["kind"] == "final"
+        self._steps = document["step"]
         at = document["input"]
+        self._fingerprint = at["fingerprint"]
         self._left_out, self._at = _Position(at["epoch"], at["batch"]), _Position(at["epoch"], at["batch"])
         where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}".replace("batchs", "batches")
-        over = "; this training is over" if self._is_over else f" ({where})"
+        over = "; this training was over" if document["kind"] == "final" else f" ({where})"
         tell(
             f"{self._series.name} continues at step {self._steps}{over}, saved {saves.age(document):.0f} s ago by "
             f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self._steps)}"

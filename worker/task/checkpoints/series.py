@@ -26,6 +26,8 @@ from .storage import files_of
 MODEL = "model.safetensors"
 PATIENCE_S = 600.0
 """How long the chief waits for the files of the other workers."""
+LAST_PATIENCE_S = 10.0
+"""The same once the program has ended."""
 _POLL_S = 0.02
 
 
@@ -132,6 +134,8 @@ class Series:
         """What the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
         name, until = _file_of(worker), time.monotonic() + PATIENCE_S
         while name not in self.files.names(directory):
+            if not threading.main_thread().is_alive():  # a task that fails must not wait long for one that has failed, too
+                until = min(until, time.monotonic() + LAST_PATIENCE_S)
             if time.monotonic() > until:
                 raise RuntimeError(f"the file {name} of {worker} did not come into {directory}: all workers must see this directory")
             time.sleep(_POLL_S)

@@ -1,0 +1,79 @@
+"""What saves cost, and what a death costs: orch's own saves beside Keras's BackupAndRestore and a training without saves.
+
+Two workers train a small model by Keras's `fit` (300,000 weights with Adam, 4 epochs of 50 steps); both kinds of saves are made every 10
+steps. Worker 1 kills itself in step 136 (of 200), so 7 steps after the newest save. Measured are the median time of a step without a death,
+and the share of all steps' time that saves add; and, with a death, how many finished steps are done again, and the seconds from the death
+until the training has finished the step at which it died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread, table
+
+DIE_AT = 136
+WAYS = {
+    "no saves": ("none", ()),
+    "orch --checkpoint-every 10": ("none", ("--checkpoint", "--checkpoint-every", "10")),
+    "BackupAndRestore(save_freq=10)": ("backup", ()),
+}
+
+
+def train(saves: str, options: tuple[str, ...], die_at: int) -> dict[int, list[tuple[int, float]]]:
+    """The steps of the chief with their times, by attempt."""
+    with tempfile.TemporaryDirectory() as name:
+        program = [str(PROGRAMS / "resume_steps.py"), "-n", "2", "--max-restarts", "1", "--quiet", *options]
+        words = [*orch_command(), "up", *program, "--", name, saves, str(die_at)]
+        subprocess.run(words, cwd=name, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), check=True, capture_output=True, timeout=600)
+        found = {}
+        for path in Path(name).glob("worker-0-*"):
+            lines = [line.split() for line in path.read_text().splitlines()]
+            found[int(path.name.rpartition("-")[2])] = [(int(step), float(at)) for step, at in lines]
+        return found
+
+
+def step_times(steps: list[tuple[int, float]]) -> tuple[float, float]:
+    """The median and the mean time of a step in milliseconds, without the first ten."""
+    taken = [(after[1] - before[1]) * 1000 for before, after in itertools.pairwise(steps[10:])]
+    return statistics.median(taken), statistics.mean(taken)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one round")
+    options = parser.parse_args()
+    print(load(), flush=True)
+    medians: dict[str, list[float]] = {name: [] for name in WAYS}
+    means: dict[str, list[float]] = {name: [] for name in WAYS}
+    again: dict[str, list[float]] = {name: [] for name in WAYS}
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(1 if options.quick else options.rounds):
+        for name, (saves, words) in WAYS.items():
+            median, mean = step_times(train(saves, words, -1)[1])
+            medians[name].append(median)
+            means[name].append(mean)
+            attempts = train(saves, words, DIE_AT)
+            reached, died = attempts[1][-1]
+            again[name].append(reached + 1 - attempts[2][0][0])
+            seconds[name].append(next(at for step, at in attempts[2] if step >= reached) - died)
+    base = statistics.median(means["no saves"])
+    rows = [
+        (
+            *(name, spread(medians[name], "{:.1f}"), f"{100 * (statistics.median(means[name]) / base - 1):+.0f} %"),
+            *(spread(again[name], "{:.0f}"), spread(seconds[name], "{:.1f}")),
+        )
+        for name in WAYS
+    ]
+    table(("2 workers", "ms of a step", "all steps", "steps done again", "s to the step of the death"), rows)
+    print(load())
+
+
+if __name__ == "__main__":
+    main()
