@@ -24,7 +24,7 @@ from .fit import is_wanted
 
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
-_PLACE = 5
+PLACE = 5
 """The place of the callbacks among the arguments of `fit`, in Keras 3 and in Keras 2."""
 
 
@@ -40,13 +40,13 @@ def mend(callbacks: Any, model: Any, *, is_in_cluster: bool, is_reported: bool) 
         if is_reported:
             input_counter.begin()
             input_counter.check_end(args[0] if args else kwargs.get("x"), kwargs.get("steps_per_epoch"))
-        given = args[_PLACE] if len(args) > _PLACE else kwargs.pop("callbacks", None)
+        given = args[PLACE] if len(args) > PLACE else kwargs.pop("callbacks", None)
         if not isinstance(given, callbacks.CallbackList):  # a program's own list stays as it is
             own = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
             first, last = ([shared()], [agreement(own)]) if is_in_cluster else ([], [])
             given = [*first, *own, *last, *([progress()] if is_reported else [])]
-        if len(args) > _PLACE:
-            return real(self, *args[:_PLACE], given, *args[_PLACE + 1 :], **kwargs)
+        if len(args) > PLACE:
+            return real(self, *args[:PLACE], given, *args[PLACE + 1 :], **kwargs)
         return real(self, *args, callbacks=given, **kwargs)
 
     replace(model, "fit", fit)

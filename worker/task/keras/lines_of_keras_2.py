@@ -28,11 +28,25 @@ def _fit(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     if model.distribute_strategy.num_replicas_in_sync < 2:
         return real(model, *args, **kwargs)
     callbacks.tell_of_normalization(model)
+    _tell_of_logs(args[callbacks.PLACE] if len(args) > callbacks.PLACE else kwargs.get("callbacks"))
     _fits += 1
     try:
         return real(model, *args, **kwargs)
     finally:
         _fits -= 1
+
+
+def _tell_of_logs(given: Any) -> None:
+    """Say what a callback for each batch gets (`reduce_per_replica` in tf_keras/src/engine/training.py)."""
+    from tf_keras.src.callbacks import Callback
+
+    own = given if isinstance(given, (list, tuple)) else [given]
+    hooks = ("on_batch_end", "on_train_batch_end")
+    if any(isinstance(each, Callback) and any(getattr(type(each), name) is not getattr(Callback, name) for name in hooks) for each in own):
+        print_once(
+            "the logs of single batches that Keras 2 gives to callbacks are the sums of the replicas' own values, and not the values of "
+            "one process; the logs of an epoch are right"
+        )
 
 
 def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
