@@ -24,6 +24,8 @@ WAITS_LESS = 1 / 3
 """And a slow task waits for less than this part of what the others wait."""
 WINDOWS = 3
 """A task is slow in so many windows of steps, one after the other."""
+TIMES, TIMES_IF_FULL = 2, 6
+"""And is seen to be slow in so many samples; more on a host without a free core, where any task may get no core for some seconds."""
 LASTS_S = 1.5
 """Tasks that have been in a meeting for so long wait for the others."""
 THROTTLED, FAULTS, OTHERS_CORES = 5.0, 50.0, 0.5
@@ -71,10 +73,20 @@ def watch(before: Watch, latest: Mapping[str, Sampled], tasks: Mapping[str, int]
         found = suspicions.get(key)
         found = Suspicion(use.window, use.window) if found is None else replace(found, newest=use.window, times=found.times + 1)
         suspicions[key] = found
-        if found.times > 1 and found.newest - found.since >= WINDOWS - 1 and key not in told:
+        if found.times >= _times(use, latest) and found.newest - found.since >= WINDOWS - 1 and key not in told:
             told.add(key)
             lines.append(describe(use, others, latest))
     return Watch(judged, suspicions, frozenset(told)), tuple(lines)
+
+
+def _times(use: TaskUse, latest: Mapping[str, Sampled]) -> int:
+    """How often a task must be seen to be slow."""
+    is_full = any(use in sample.tasks and _is_full(sample.use) for sample in latest.values())
+    return TIMES_IF_FULL if is_full else TIMES
+
+
+def _is_full(use: HostUse) -> bool:
+    return bool(use.cores) and use.cpu > 90 * use.cores
 
 
 def training(cluster: Cluster) -> dict[str, int]:
@@ -146,7 +158,7 @@ def _causes_of_host(host: Sampled) -> list[str]:
 
 def _of_others(use: HostUse, tasks: Iterable[TaskUse]) -> float:
     """How many cores the other programs of a host use, if no core is left; 0: some core is left."""
-    return max(0.0, use.cpu - sum(task.cpu for task in tasks)) / 100 if use.cores and use.cpu > 90 * use.cores else 0.0
+    return max(0.0, use.cpu - sum(task.cpu for task in tasks)) / 100 if _is_full(use) else 0.0
 
 
 def _is_idle(use: TaskUse, others: Sequence[TaskUse]) -> bool:

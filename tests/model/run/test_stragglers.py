@@ -60,6 +60,12 @@ def test_no_task_is_named_without_three_windows_one_after_the_other(samples: lis
     assert told(*map(of_one_host, samples)) == []
 
 
+def test_on_a_host_without_a_free_core_a_task_must_be_slow_for_longer() -> None:
+    full = HostUse(cpu=195.0, cores=2)
+    assert told(*(of_one_host(uneven(window), full) for window in range(1, 6))) == []
+    assert len(told(*(of_one_host(uneven(window), full) for window in range(1, 9)))) == 1
+
+
 def test_tiny_steps_differ_by_more_than_a_quarter_and_nobody_cares() -> None:
     samples = [[*(use(n, 0.002, 0.003, window=w, read=0.0) for n in range(3)), use(3, 0.004, 0.0, window=w, read=0.0)] for w in range(1, 9)]
     assert told(*map(of_one_host, samples)) == []
