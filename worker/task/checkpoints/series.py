@@ -52,6 +52,7 @@ class Series:
         self.chief, self.workers = world_facts.names_of_workers(place.task, strategy)
         self._thread: threading.Thread | None = None
         self._reached = -1
+        self._written: set[str] = set()
 
     @property
     def is_chief(self) -> bool:
@@ -65,15 +66,19 @@ class Series:
         """Save the values of this moment. All workers call this after the same step. `document`: what the manifest says besides.
 
         `arrays`: more arrays that all workers have alike, by name. The call copies the values, and returns before they are written; it
-        waits for the save before.
+        waits for the save before. A second call after the same step does nothing, on all workers.
         """
+        name = saves.name_of(step, kind)
+        if name in self._written:
+            return
+        self._written.add(name)
         self.wait()
         alike = variables.read(named, own=False) | {name: variables.tensor(array) for name, array in (arrays or {}).items()}
         own = variables.read(named, own=True)
         note = {"run": self.place.task.run_id, "attempt": self.place.task.attempt, "random": random_state.state()}
         document = {**document, "step": step, "at": time.time(), "kind": kind}
         # Not a daemon: a program that ends waits for its last save.
-        self._thread = threading.Thread(target=self._try_to_write, args=(saves.name_of(step, kind), alike, own, note, document))
+        self._thread = threading.Thread(target=self._try_to_write, args=(name, alike, own, note, document))
         self._thread.start()
 
     def wait(self) -> None:
@@ -91,7 +96,7 @@ class Series:
 
     def _write(self, name: str, alike: dict[str, Tensor], own: dict[str, Tensor], note: dict[str, Any], document: dict[str, Any]) -> None:
         directory = saves.join(self.place.base, self.name, name)
-        if self.is_chief and saves.MANIFEST in self.files.names(directory):
+        if saves.MANIFEST in self.files.names(directory):
             raise RuntimeError(f"{directory} is a save already, and no save is overwritten")
         self.files.make(directory)
         of_model, of_own = tensor_file.describe(alike), tensor_file.describe(own)
