@@ -1,43 +1,63 @@
 """What callbacks of Keras remember between two steps: `EarlyStopping.wait`, `ReduceLROnPlateau.cooldown_counter`, `History`.
 
 They keep it in plain attributes, and begin anew in `on_train_begin`. So the attributes are read and set from outside, in every callback.
+A save has those that the training has changed: paths and settings stay those that the program gives.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from ...values.words import few
 from ..import_hooks import print_once
+from . import variables
 
 ARRAYS = "callbacks"
 _LEFT_OUT = frozenset({"model", "_model", "params", "validation_data"})
+_OWN = f"{__name__.partition('.')[0]}."
 
 
 class _UnknownError(Exception):
     """A value that a save cannot have."""
 
 
-def save(callbacks: list[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What each callback remembers, as JSON, and the arrays in it by their names."""
+def of_program(callbacks: list[Any]) -> list[Any]:
+    """The callbacks without those of orch, which remember nothing that a restart needs."""
+    return [callback for callback in callbacks if not type(callback).__module__.startswith(_OWN)]
+
+
+def begin(callbacks: list[Any]) -> list[dict[str, str]]:
+    """What each callback has when the training begins, before a save is restored: a checksum of each attribute."""
+    return [{name: _sum(value) for name, value in vars(callback).items()} for callback in of_program(callbacks)]
+
+
+def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What each callback remembers, as JSON, and the arrays in it by their names. `begun`: what `begin` has said."""
     arrays: dict[str, Any] = {}
     told = []
-    for index, callback in enumerate(callbacks):
-        kept = {}
+    for index, callback in enumerate(of_program(callbacks)):
+        kept, at_begin = {}, begun[index] if index < len(begun) else {}
         for name, value in vars(callback).items():
             if name not in _LEFT_OUT:
                 try:
-                    kept[name] = _plain(value, f"{ARRAYS}/{index}/{name}", arrays)
+                    plain, found = _plain(value, f"{ARRAYS}/{index}/{name}")
                 except _UnknownError:
                     _tell(callback, name, value)
+                    continue
+                if _sum(value) != at_begin.get(name):
+                    kept[name] = plain
+                    arrays |= found
         told.append({"class": type(callback).__name__, "kept": kept})
     return told, arrays
 
 
 def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[str, Any]) -> None:
     """Set what the callbacks remembered. If the program has other callbacks now, say so, and set those that are there still."""
+    callbacks = of_program(callbacks)
     names = [type(callback).__name__ for callback in callbacks]
     before = [one["class"] for one in told]
     if names != before:
@@ -50,32 +70,51 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
 
 def _tell(callback: Any, name: str, value: Any) -> None:
     """Name an attribute of a callback of the program that no save has. Functions are no state; Keras's own callbacks are known."""
-    if not (callable(value) or type(callback).__module__.startswith(("keras.", "tf_keras.")) or hasattr(type(callback), "_orch_own")):
+    if not (callable(value) or type(callback).__module__.startswith(("keras.", "tf_keras."))):
         print_once(
             f"checkpoints: {type(callback).__name__}.{name} is of type {type(value).__name__}, which no save has: after a restart it is "
             "what the program makes anew"
         )
 
 
-def _plain(value: Any, path: str, arrays: dict[str, Any]) -> Any:
-    """A value for JSON. What JSON does not have becomes a list with the name of its kind."""
+def _sum(value: Any) -> str:
+    """A checksum of a value; empty for a value that a save cannot have."""
+    try:
+        plain, arrays = _plain(value, "")
+    except _UnknownError:
+        return ""
+    told = [(name, array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).hexdigest()) for name, array in arrays.items()]
+    return hashlib.sha256(json.dumps([plain, told]).encode()).hexdigest()
+
+
+def _plain(value: Any, path: str) -> tuple[Any, dict[str, Any]]:
+    """A value for JSON, and the arrays in it by their names. Raises `_UnknownError`."""
+    arrays: dict[str, Any] = {}
+    try:
+        return _to_json(value, path, arrays), arrays
+    except RecursionError:  # a list that contains itself
+        raise _UnknownError from None
+
+
+def _to_json(value: Any, path: str, arrays: dict[str, Any]) -> Any:
+    """What JSON does not have becomes a list with the name of its kind."""
     import numpy as np
 
     if value is None or isinstance(value, (bool, int, str)) or (type(value) is float and math.isfinite(value)):
         return value
     if type(value) is float:
         return ["float", repr(value)]
+    if isinstance(value, (np.generic, np.ndarray)) and (value.dtype.kind not in "fiub" or not variables.is_known(value.dtype.name)):
+        raise _UnknownError
     if isinstance(value, np.generic):
         return ["number", value.dtype.name, repr(value.item())]
     if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "fiub":
-            raise _UnknownError
         arrays[path] = value
         return ["array", path]
     if type(value) in (list, tuple):
-        return [type(value).__name__, [_plain(item, f"{path}/{index}", arrays) for index, item in enumerate(value)]]
+        return [type(value).__name__, [_to_json(item, f"{path}/{index}", arrays) for index, item in enumerate(value)]]
     if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {key: _plain(item, f"{path}/{key}", arrays) for key, item in value.items()}
+        return {key: _to_json(item, f"{path}/{key}", arrays) for key, item in value.items()}
     raise _UnknownError
 
 

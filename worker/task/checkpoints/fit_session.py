@@ -92,6 +92,8 @@ class FitSession:
         """The step of the last save in an epoch."""
         self._found: restoring.FoundSave | None = None
         self._names: list[str] = []
+        self._begun: list[dict[str, str]] = []
+        """What the callbacks had when this program began to train."""
         self._is_stopped = False
 
     @property
@@ -125,7 +127,7 @@ class FitSession:
             )
             return
         is_over = kind in ("epoch", "final") or self._is_stopped
-        told, arrays = callback_state.save(self._callbacks.callbacks)
+        told, arrays = callback_state.save(self._callbacks.callbacks, self._begun)
         document = {
             "epoch": self._epoch,
             "step_in_epoch": 0 if is_over else self._batch,
@@ -158,6 +160,7 @@ class FitSession:
         random_state.watch()
         named = self._variables()
         self._names = [each.name for each in named]
+        self._begun = callback_state.begin(self._callbacks.callbacks)
         self._found = self._series.choose()
         if self._found is not None:
             self._continue(self._found)

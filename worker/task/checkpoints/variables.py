@@ -145,6 +145,11 @@ def _path(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name).partition(":")[0]
 
 
+def is_known(dtype: str) -> bool:
+    """Whether a save can have this type of NumPy."""
+    return dtype in _DTYPES
+
+
 def _dtype(variable: Any) -> str | None:
     return _DTYPES.get(variable.dtype.base_dtype.name)
 
@@ -167,6 +172,7 @@ def tensor(array: Any, dtype: str | None = None) -> Tensor:
     import numpy as np
 
     array = np.asarray(array)
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return Tensor(dtype or _DTYPES[array.dtype.name], array.shape, array.tobytes())
 
 

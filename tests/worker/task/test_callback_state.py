@@ -1,0 +1,89 @@
+"""What a save has of callbacks: what the training has changed in them, and nothing that the program gives or orch adds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from worker.task.checkpoints import callback_state, variables
+
+
+class Stops:
+    """As EarlyStopping of Keras."""
+
+    def __init__(self, path: str, patience: int) -> None:
+        self.path, self.patience = path, patience
+        self.wait, self.best = 0, float("inf")
+        self.best_weights: Any = None
+        self.seen: list[Any] = []
+        self.bounds = np.zeros(3)
+
+
+Own = type("LambdaCallback", (Stops,), {"__module__": "worker.task.keras.callbacks"})
+
+
+def continued(before: list[Any], begun: list[dict[str, str]], after: list[Any]) -> list[dict[str, Any]]:
+    """Save `before`, and restore `after`, by way of text and tensors. Returns what the manifest says."""
+    kept, arrays = callback_state.save(before, begun)
+    told: list[dict[str, Any]] = json.loads(json.dumps(kept))
+    tensors = {name: variables.tensor(array) for name, array in arrays.items()}
+    read = {name: np.frombuffer(one.data, arrays[name].dtype.newbyteorder("<")).reshape(one.shape) for name, one in tensors.items()}
+    callback_state.restore(after, told, read)
+    return told
+
+
+def test_only_what_the_training_has_changed_is_restored() -> None:
+    first = Stops("runs/old/model.keras", 3)
+    begun = callback_state.begin([first])
+    first.wait, first.best = 2, np.float32(0.5)
+    first.seen.append((1, {"loss": float("nan")}))
+    first.bounds[1] = 7
+    first.best_weights = [np.arange(4.0).reshape(2, 2), np.arange(3, dtype=">i4")]
+    second = Stops("runs/new/model.keras", 9)
+    begun_again = callback_state.begin([second])
+    (told,) = continued([first], begun, [second])
+    assert (second.path, second.patience) == ("runs/new/model.keras", 9)
+    assert (second.wait, second.best, second.bounds.tolist()) == (2, 0.5, [0, 7, 0])
+    assert repr(second.seen) == "[(1, {'loss': nan})]"
+    assert [one.tolist() for one in second.best_weights] == [[[0, 1], [2, 3]], [0, 1, 2]]
+    assert sorted(told["kept"]) == ["best", "best_weights", "bounds", "seen", "wait"]
+
+    third = Stops("runs/third/model.keras", 1)
+    continued([second], begun_again, [third])
+    assert (third.path, third.patience, third.wait) == ("runs/third/model.keras", 1, 2), "also by a run that has continued another one"
+
+
+def test_callbacks_of_orch_are_left_out() -> None:
+    first, own = Stops("a", 1), Own("b", 1)
+    begun = callback_state.begin([own, first])
+    own.wait = first.wait = 5
+    second, other = Stops("a", 1), Own("b", 1)
+    (told,) = continued([own, first], begun, [other, second])
+    assert told["class"] == "Stops"
+    assert (other.wait, second.wait) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros(2, np.longdouble), np.longdouble(1), np.datetime64("2026-01-01"), np.complex64(1), np.zeros(1, "M8[s]"), {1, 2}],
+    ids=["longdouble array", "longdouble", "datetime64", "complex64", "datetime64 array", "set"],
+)
+def test_a_value_that_no_save_has_is_left_out_with_a_line(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Stops("a", 1), Stops("a", 1)
+    begun = callback_state.begin([first])
+    setattr(first, name := f"odd_{id(value)}", value)
+    first.wait = 1
+    (told,) = continued([first], begun, [second])
+    assert told["kept"] == {"wait": 1}
+    assert f"Stops.{name} is of type {type(value).__name__}, which no save has" in capsys.readouterr().err
+
+
+def test_a_list_that_contains_itself_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    first = Stops("a", 1)
+    begun = callback_state.begin([first])
+    first.seen.append(first.seen)
+    assert callback_state.save([first], begun)[0] == [{"class": "Stops", "kept": {}}]
+    assert "Stops.seen is of type list, which no save has" in capsys.readouterr().err
