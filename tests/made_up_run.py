@@ -75,8 +75,7 @@ class MadeUpRun:
 
     def add(self, event: events.Event) -> None:
         self._file.write(to_line(event))
-        if not isinstance(event, events.TaskReported):
-            (self._cluster, _) = lifecycle.step(self._cluster, event)
+        (self._cluster, _) = lifecycle.step(self._cluster, event)
 
     def _train(self, attempt: int, begun: float, until: float, step: int, report_s: float, sample_s: float) -> int:
         names = [f"worker-{number}" for number in range(self.workers)]

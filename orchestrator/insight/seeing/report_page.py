@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from worker.protocol.messages import HostReady, HostUse
+from worker.protocol.messages import HostReady, HostUse, RunNoted
 from worker.values.redact import hide_secrets
 from worker.values.words import bytes_of, count_of
 
@@ -36,6 +36,7 @@ MOST_LOGS = 8
 """The most failed tasks whose last lines are in the page."""
 MOST_TEXT = 60_000
 """The most characters of a text that comes from a file."""
+Points = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def page(run: RunDir) -> str:
@@ -62,6 +63,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
     strips = charts.strips(story)
     used = charts.numbers_of(story.samples, lambda use: use.cpu)
     memory = charts.numbers_of(story.samples, lambda use: float(use.memory))
+    shares = charts.numbers_of(story.samples, lambda use: float(use.own_memory))
     top_cpu = max((value for points in used.values() for _, value in points), default=0.0)
     top_memory = max((value for points in memory.values() for _, value in points), default=0.0)
     return {
@@ -75,20 +77,20 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "remedy": verdict.cause.remedy if verdict and verdict.cause else "",
         "text": hide_secrets(report.report(verdict, run, cluster))[:MOST_TEXT] if verdict else "",
         "facts": _facts(run, story),
-        "hosts": _hosts(run),
+        "hosts": _hosts(story),
         "band": [(span, (span.begun - story.begun) / width, max(0.5, span.seconds / width)) for span in story.band],
         "losses": losses(story.band, story.reports),
         "past": {attempt.attempt: hide_secrets(headline(attempt.cause)) for attempt in cluster.past if attempt.cause and not attempt.task},
         "strips": strips,
         "kinds": {kind: words for kind, words in charts.NAMES.items() if any(kind in strip.paths for strip in strips)},
         "reported": _reported(story),
-        "tasks": [_row(task, story, used, memory) for task in cluster.tasks.values()],
+        "tasks": [_row(task, story, used, memory, shares) for task in cluster.tasks.values()],
         "cpu": {name: charts.chart(name, {name: used[name]}, story, _percent, top=top_cpu) for name in used},
         "memory": {name: charts.chart(name, {name: memory[name]}, story, _bytes, top=top_memory) for name in memory},
         "host_charts": _host_charts(story),
         "inputs": {task.name: task.input for task in cluster.tasks.values() if task.input is not None},
-        "startup": _startup(run, story),
-        "notes": [hide_secrets(clean(note)) for note in story.notes],
+        "startup": _startup(story),
+        "notes": _notes(story),
         "spec": _spec_text(run),
         "placement": _placement(run, story),
         "logs": _logs(run, story),
@@ -135,8 +137,12 @@ def _count(tasks: Any) -> dict[str, int]:
     return found
 
 
-def _hosts(run: RunDir) -> list[HostReady]:
-    return list({event.host: event for event in run.read_events(milestones=True) if isinstance(event, HostReady)}.values())
+def _hosts(story: Story) -> list[HostReady]:
+    return list({event.host: event for event in story.happened if isinstance(event, HostReady)}.values())
+
+
+def _notes(story: Story) -> list[str]:
+    return [hide_secrets(clean(event.line)) for event in story.happened if isinstance(event, RunNoted)]
 
 
 def _reported(story: Story) -> list[Chart]:
@@ -151,9 +157,9 @@ def _reported(story: Story) -> list[Chart]:
     return [one for one in made if one is not None]
 
 
-def _row(task: TaskStatus, story: Story, used: Mapping[str, Any], memory: Mapping[str, Any]) -> dict[str, Any]:
+def _row(task: TaskStatus, story: Story, used: Points, memory: Points, shares: Points) -> dict[str, Any]:
     cpu = [value for _, value in used.get(task.name, ())]
-    own = [use.own_memory for sample in story.samples for use in sample.tasks if use.task == task.name and use.own_memory]
+    own = [value for _, value in shares.get(task.name, ()) if value]
     how = describe_code(task.code, task.killed) if task.code else ""
     state = "was cut off" if story.is_cut and task.state is TaskState.LOST else task.state.value
     return {
@@ -163,7 +169,7 @@ def _row(task: TaskStatus, story: Story, used: Mapping[str, Any], memory: Mappin
         "attempt": task.attempt,
         "cpu": _percent(sum(cpu) / len(cpu)) if cpu else "-",
         "memory": _bytes(max((value for _, value in memory.get(task.name, ())), default=0.0)) if cpu else "-",
-        "own_memory": bytes_of(max(own)) if own else "-",
+        "own_memory": _bytes(max(own)) if own else "-",
         "report": hide_secrets(clean(", ".join(f"{key} {_short(value)}" for key, value in task.report.items())))[:300],
     }
 
@@ -202,9 +208,9 @@ def _host_charts(story: Story) -> dict[str, list[Chart]]:
     return found
 
 
-def _startup(run: RunDir, story: Story) -> dict[str, Any]:
+def _startup(story: Story) -> dict[str, Any]:
     """The phases of each task's start, as stretches of one scale."""
-    measured = timeline.measure(run.read_events(milestones=True), story.cluster)
+    measured = timeline.measure(story.happened, story.cluster)
     most = max((seconds for marks in measured.values() for seconds in marks.values()), default=0.0)
     durations = timeline.durations(measured) if most else {}
     rows = []

@@ -64,7 +64,8 @@ class Story:
     """The life of each task: ``starts``, ``runs``."""
     reports: Mapping[str, Sequence[Reported]] = field(default_factory=dict)
     samples: tuple[Sampled, ...] = ()
-    notes: tuple[str, ...] = ()
+    happened: Sequence[events.Event] = ()
+    """The events, without most reports."""
     is_cut: bool = False
     """The run has no verdict, and its controller is gone: the story ends where the record ends."""
 
@@ -84,18 +85,15 @@ class AttemptCost:
     """The steps that were trained again; None: unknown, or nothing was lost."""
 
 
-def tell(happened: Iterable[events.Event], now: float) -> Story:
+def tell(happened: Sequence[events.Event], now: float) -> Story:
     """The story of these events, without reports and samples. `now`: the end of a run that goes on."""
     cluster = Cluster()
     begun = last = 0.0
     changes: list[tuple[float, str, int]] = []
     lives: dict[str, list[tuple[float, str, int]]] = {}
-    notes: list[str] = []
     trained: set[int] = set()
     for event in happened:
         begun, last = begun or event.at, max(last, event.at)
-        if isinstance(event, events.RunNoted):
-            notes.append(event.line)
         before, (cluster, _) = cluster, lifecycle.step(cluster, event)
         if isinstance(event, events.TaskReported):  # some programs report, and form no cluster
             trained.add(event.attempt)
@@ -117,7 +115,7 @@ def tell(happened: Iterable[events.Event], now: float) -> Story:
         cluster,
         _spans(changes, ended),
         {name: _spans(states, ended) for name, states in lives.items()},
-        notes=tuple(notes),
+        happened=happened,
     )
 
 

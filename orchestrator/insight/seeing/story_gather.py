@@ -12,30 +12,27 @@ from typing import Any
 
 from worker.protocol import task_files
 
-from ...model.input import input_counts
 from ...record.storage import samples
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_files import open_file
 from ...record.storage.run_progress import read_cluster
 from .charts import COLUMNS
 from .run_story import Reported, Story, tell, with_losses
 
-MOST_REPORTS = 200_000
-"""The most reports that are read: of a longer run every second, third, … of each task."""
-_REPORT = b'{"event":"task_reported",'
+MOST_REPORTS = 100_000
+"""The most reports that are kept: of a longer run every second, fourth, … of each task."""
 
 
 def gather(run: RunDir) -> Story:
     """The story of a run, as far as it is recorded. Raises `OrchError` for files that cannot be read."""
     lives = run.is_alive()  # read first: a controller writes its last event before it releases the lock
-    story = tell(run.read_events(milestones=True), time.time() if lives else 0.0)
-    reports = _read_reports(run)
+    kept = _Reports()
+    story = tell(list(run.read_events(milestones=True, on_report=kept.add)), time.time() if lives else 0.0)
+    reports = kept.read()
     if story.cluster.verdict is None and not lives:
         # Nobody has recorded the end: the last that is known is the end of the story.
         ended = max([story.ended, *(one.at for found in reports.values() for one in found), *_newest(run)])
-        story = replace(_lasting(story, ended), is_cut=True)
-    story = replace(story, cluster=read_cluster(run), reports=reports)
-    story = replace(story, samples=tuple(samples.read_samples(run.path, story.seconds / COLUMNS)))
+        story = replace(_lasting(story, ended), is_cut=run.read_verdict() is None, cluster=read_cluster(run))
+    story = replace(story, reports=reports, samples=tuple(samples.read_samples(run.path, story.seconds / COLUMNS)))
     return replace(story, band=with_losses(story.band, story.cluster.past, story.reports))
 
 
@@ -52,40 +49,53 @@ def _lasting(story: Story, ended: float) -> Story:
     return replace(story, ended=ended, band=stretch(story.band), tracks={name: stretch(spans) for name, spans in story.tracks.items()})
 
 
-def _read_reports(run: RunDir) -> Mapping[str, list[Reported]]:
-    """The reports of each task, in their order."""
-    found: dict[str, list[Reported]] = {}
-    before: dict[tuple[str, int], tuple[float, float]] = {}
-    with suppress(FileNotFoundError), open_file(run.path / "events.jsonl") as file:
-        total = sum(line.startswith(_REPORT) for line in file)
-        file.seek(0)
-        every = max(1, math.ceil(total / MOST_REPORTS))
-        seen: dict[bytes, int] = {}
-        for line in file:
-            if not line.startswith(_REPORT) or not line.endswith(b"\n"):
-                continue
-            key = line.partition(b'"values"')[0]
-            seen[key] = seen.get(key, -1) + 1
-            if seen[key] % every == 0 and (report := _report(line, before)) is not None:
-                found.setdefault(report[0], []).append(report[1])
-    return found
+class _Reports:
+    """Keeps the reports of a run while its events are read: of a long run every second, fourth, … of each task."""
+
+    def __init__(self) -> None:
+        self._lines: dict[bytes, list[bytes]] = {}
+        self._seen: dict[bytes, int] = {}
+        self._every, self._count = 1, 0
+
+    def add(self, key: bytes, line: bytes) -> None:
+        """`key`: the beginning of the line, which names the task and the attempt."""
+        seen = self._seen[key] = self._seen.get(key, -1) + 1
+        if seen % self._every:
+            return
+        self._lines.setdefault(key, []).append(line)
+        self._count += 1
+        if self._count > MOST_REPORTS:
+            self._every *= 2
+            self._lines = {key: lines[::2] for key, lines in self._lines.items()}
+            self._count = sum(map(len, self._lines.values()))
+
+    def read(self) -> Mapping[str, list[Reported]]:
+        """The reports of each task, in their order."""
+        found: dict[str, list[Reported]] = {}
+        for lines in self._lines.values():
+            before = (0.0, 0.0)
+            for line in lines:
+                if (report := _report(line, before)) is not None:
+                    task, one, before = report
+                    found.setdefault(task, []).append(one)
+        return found
 
 
-def _report(line: bytes, before: dict[tuple[str, int], tuple[float, float]]) -> tuple[str, Reported] | None:
+def _report(line: bytes, before: tuple[float, float]) -> tuple[str, Reported, tuple[float, float]] | None:
+    """A report, and the seconds and the waiting that its task had counted. `before`: the same of the report before."""
     with suppress(ValueError, RecursionError, KeyError, TypeError):
         data = json.loads(line)
         task, attempt, at, values = data["task"], int(data["attempt"]), float(data["at"]), data["values"]
-        counts = input_counts.read(values.get(task_files.INPUT))
-        waiting = None
-        if counts is not None:
-            last = before.get((task, attempt), (0.0, 0.0))
-            before[task, attempt] = (counts.seconds, counts.waiting_s)
-            if counts.seconds > last[0]:
-                waiting = max(0.0, min(1.0, (counts.waiting_s - last[1]) / (counts.seconds - last[0])))
+        counts, waiting = values.get(task_files.INPUT), None
+        if isinstance(counts, dict):
+            seconds, waited = float(counts["seconds"]), float(counts["waiting_s"])
+            if seconds > before[0]:
+                waiting = max(0.0, min(1.0, (waited - before[1]) / (seconds - before[0])))
+            before = (seconds, waited)
         numbers = {
             name: float(value)
             for name, value in values.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         }
-        return str(task), Reported(at, attempt, numbers, waiting)
+        return str(task), Reported(at, attempt, numbers, waiting), before
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +32,8 @@ def to_line(event: Event) -> bytes:
 
 
 _REPORT = b'{"event":"task_reported",'
+_STEP = re.compile(rb'"step":(\d+)')
+_NOT_FINITE = (b"NaN", b"Infinity")
 
 
 class EventReader:
@@ -42,10 +44,14 @@ class EventReader:
         self.run, self.offset = run, 0
         """`offset`: where the events begin that are still to be read, in bytes."""
 
-    def new(self, *, milestones: bool = False) -> Iterator[Event]:
-        """The events that were recorded since the last call. `milestones`: of the reports only the first of each attempt of a task."""
+    def new(self, *, milestones: bool = False, on_report: Callable[[bytes, bytes], None] | None = None) -> Iterator[Event]:
+        """The events that were recorded since the last call.
+
+        `milestones`: of the reports, which are most of a long run, only as many as `lifecycle.step` needs for the same state after each
+        other event. `on_report` then gets every report: the beginning of its line, which names the task and the attempt, and the line.
+        """
         lines = self._new_lines()
-        for fields in objects(_first_reports(lines) if milestones else lines):
+        for fields in objects(_telling(lines, on_report) if milestones else lines):
             with contextlib.suppress(ValueError, TypeError, ContractError):
                 if cls := _BY_NAME.get(fields.pop("event", "")):
                     yield from_json(cls, fields)
@@ -59,16 +65,34 @@ class EventReader:
                     yield line
 
 
-def _first_reports(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines without the later reports of an attempt, which are most of a long run: they are left out without being decoded."""
-    seen: set[bytes] = set()
+def _telling(lines: Iterable[bytes], on_report: Callable[[bytes, bytes], None] | None) -> Iterator[bytes]:
+    """The lines without most reports, which are left out without being decoded.
+
+    Of each attempt of a task there are the first report; before each other event the newest, and the one with the highest step; and those
+    with a number that is not finite.
+    """
+    begun: set[bytes] = set()
+    newest: dict[bytes, bytes] = {}
+    highest: dict[bytes, tuple[int, bytes]] = {}
     for line in lines:
-        if line.startswith(_REPORT):
-            task_and_attempt = line.partition(b'"values"')[0]
-            if task_and_attempt in seen:
-                continue
-            seen.add(task_and_attempt)
-        yield line
+        if not line.startswith(_REPORT):
+            for key, last in newest.items():
+                yield from dict.fromkeys((highest[key][1], last) if key in highest else (last,))
+            newest.clear()
+            highest.clear()
+            yield line
+            continue
+        key = line.partition(b'"values"')[0]
+        if on_report is not None:
+            on_report(key, line)
+        if key not in begun or any(word in line for word in _NOT_FINITE):
+            begun.add(key)
+            yield line
+            continue
+        newest[key] = line
+        if (found := _STEP.search(line)) and (step := int(found[1])) > highest.get(key, (-1, b""))[0]:
+            highest[key] = step, line
+    yield from newest.values()
 
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -315,11 +315,11 @@ class RunDir:
         """The verdict in `result.json`, which the controller has written."""
         return _verdict(self._read_own_result())
 
-    def read_events(self, *, milestones: bool = False) -> Iterator[Event]:
+    def read_events(self, *, milestones: bool = False, on_report: Callable[[bytes, bytes], None] | None = None) -> Iterator[Event]:
         """See `EventReader.new`."""
         from .event_log import EventReader
 
-        return EventReader(self.path).new(milestones=milestones)
+        return EventReader(self.path).new(milestones=milestones, on_report=on_report)
 
 
 def _leave() -> None:

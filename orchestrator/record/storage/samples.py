@@ -17,14 +17,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.protocol import messages
 from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
-from worker.values.codec import ContractError, from_json
+from worker.values.codec import ContractError
 
 from ...errors import OrchError
 from .event_log import objects
@@ -145,23 +144,41 @@ def _row(use: TaskUse | HostUse | GpuUse, first: int) -> list[Any]:
 
 
 def from_line(found: dict[str, Any]) -> Sampled:
-    """The sample of a line. Raises `ContractError` for a line that orch has not written."""
-
-    def named(cls: type[T], values: object, first: int) -> dict[str, Any]:
-        if not isinstance(values, list):
-            raise ContractError("a row of a sample is no list")
-        return dict(zip([field.name for field in fields(cls)[first:]], values, strict=False))
-
+    """The sample of a line. Raises `ContractError`, `ValueError` or `TypeError` for a line that orch has not written."""
     tasks, gpus = found.get("tasks"), found.get("gpus", [])
     if not isinstance(tasks, dict) or not isinstance(gpus, list):
         raise ContractError("a sample without tasks")
     uses = []
     for key, row in tasks.items():
         task, _, attempt = key.rpartition("/")
-        uses.append({"task": task, "attempt": int(attempt) if attempt.isdigit() else 0, **named(TaskUse, row, 2)})
-    data = {"at": found.get("at"), "seconds": found.get("s"), "host": found.get("host"), "tasks": uses}
-    data |= {"use": named(HostUse, found.get("use"), 0), "gpus": [named(GpuUse, row, 0) for row in gpus]}
-    return from_json(messages.Sampled, data)
+        uses.append(_from_row(TaskUse, [task, attempt, *row]))
+    host = found.get("host")
+    if not isinstance(host, str):
+        raise ContractError("a sample without a host")
+    at, seconds = _number(found.get("at")), _number(found.get("s"))
+    return Sampled(at, seconds, tuple(uses), _from_row(HostUse, found.get("use")), tuple(_from_row(GpuUse, row) for row in gpus), host)
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ContractError(f"{value!r} in a sample")
+    return number
+
+
+def _whole(value: Any) -> int:
+    return int(_number(value))
+
+
+_CASTS: Mapping[type[Any], Sequence[Callable[[Any], Any]]] = {
+    cls: tuple(str if field.type == "str" else _whole if field.type in ("Size", "Count", "Positive") else _number for field in fields(cls))
+    for cls in (TaskUse, HostUse, GpuUse)
+}
+"""How the fields of each class are read. A long run has millions of these numbers, so they are not read by `from_json`."""
+
+
+def _from_row(cls: type[T], row: Any) -> T:
+    return cls(*(cast(value) for cast, value in zip(_CASTS[cls], row, strict=False)))
 
 
 # --- reading ------------------------------------------------------------------------------------

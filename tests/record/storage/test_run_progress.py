@@ -101,13 +101,19 @@ def test_a_long_run_is_read_from_its_last_snapshot_on(run: RunDir, monkeypatch: 
     assert len(steps) < 200, "of 2,000 events"
 
 
-def test_the_timeline_needs_one_report_of_each_attempt(run: RunDir) -> None:
+def test_the_timeline_and_the_state_need_few_reports_of_each_attempt(run: RunDir) -> None:
     cluster = record(run, 50)
     run.close()
-    few = list(run.read_events(milestones=True))
+    every: list[bytes] = []
+    few = list(run.read_events(milestones=True, on_report=lambda key, line: every.append(line)))
     reports = [(event.task, event.attempt, event.values["step"]) for event in few if isinstance(event, events.TaskReported)]
-    assert reports == [("worker-0", 1, 0), ("worker-1", 2, 0)]
+    assert reports == [("worker-0", 1, 0), ("worker-0", 1, 49), ("worker-1", 2, 0), ("worker-1", 2, 49)]
+    assert len(every) == 100
     assert timeline.measure(few, cluster) == timeline.measure(run.read_events(), cluster)
+    folded = Cluster()
+    for event in few:
+        folded, _ = lifecycle.step(folded, event)
+    assert folded == cluster
     assert (run.path / "progress.json").exists() is False, "a short run has no snapshot"
 
 

@@ -26,3 +26,17 @@ def test_the_newest_of_each_kind_are_told_together(tmp_path: Path) -> None:
     assert add(2.0, **{INPUT: {"steps": 5}}) == {"at": 2.0, "step": 1, INPUT: {"steps": 5}}
     assert output.last_report() is None
     assert add(3.0, step=2) == {"at": 3.0, "step": 2, INPUT: {"steps": 5}}
+
+
+def test_the_first_report_of_the_program_is_seen_before_the_next_one_is_due(tmp_path: Path) -> None:
+    """So the record has the step at which an attempt has begun."""
+    output = TaskOutput("worker-0", 1, Directory(str(tmp_path)), "log")
+    (tmp_path / "log").mkdir()
+    with (tmp_path / "log" / REPORTS).open("a", buffering=1) as file:
+        assert not output.begins_to_report()
+        file.write(json.dumps({"at": 1.0, INPUT: {"steps": 1}}) + "\n")
+        assert not output.begins_to_report()
+        file.write(json.dumps({"at": 2.0, "step": 21}) + "\n")
+        assert output.begins_to_report()
+        assert output.last_report() == {"at": 2.0, "step": 21, INPUT: {"steps": 1}}
+        assert not output.begins_to_report()

@@ -99,6 +99,14 @@ class TaskOutput:
         # The task wrote the time, and may have a clock of its own (time_namespaces(7)); a time in the future is not believed.
         return messages.TaskBegan(self.task, self.attempt, min(clock.from_monotonic(at), clock.now()))
 
+    def begins_to_report(self) -> bool:
+        """Whether `last_report` would have the first report of the program itself."""
+        if self.program_report:
+            return False
+        data = task_files.read(os.path.join(self.directory, task_files.REPORTS), self.reports_read, most=_MOST_REPORTS)
+        own = [f'"{key}":'.encode() for key in task_files.OWN_KEYS]
+        return any(line.endswith(b"\n") and not any(key in line for key in own) for line in data.splitlines(keepends=True))
+
     def last_report(self) -> dict[str, Any] | None:
         """The newest report of the program, together with the newest values of orch's own lines; None if neither is new."""
         path = os.path.join(self.directory, task_files.REPORTS)

@@ -160,7 +160,10 @@ class LogForwarder:
             self._link.send(messages.RunNoted(f"--log-limit has no effect in {output.root.path}: {error.strerror or error}", clock.now()))
 
     def _send_report(self, output: TaskOutput) -> None:
-        if time.monotonic() < output.next_report_at or (report := output.last_report()) is None:
+        # The first report comes at once: from which step on an attempt trains tells what the attempt before has lost.
+        if time.monotonic() < output.next_report_at and not output.begins_to_report():
+            return
+        if (report := output.last_report()) is None:
             return
         output.next_report_at = time.monotonic() + REPORT_S
         at = report.pop("at")
