@@ -32,6 +32,7 @@ COMMANDS = {
     "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
     "top": ("looking.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
     "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
+    "timeline": ("looking.timeline_command", "Show the phases of the start of a run, or write the run as a trace for Perfetto."),
     "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
     "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),

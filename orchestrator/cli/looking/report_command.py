@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 
-from ...errors import OrchError
+from ...errors import OrchError, UsageError
 from ...record.storage.run_directory import RunDir
 from ..completion import files
 from ..options import run_argument
 
 OUTPUT = "Write to this file. Default: RUN.html here, or RUN.zip with --bundle."
+SERVE = "Show the page of a run that goes on to browsers on this machine, at an address that is printed, until Ctrl-C."
 BUNDLE = "Write an archive with the page, the events, the plan and the logs, for a bug report."
 
 
@@ -19,7 +21,8 @@ BUNDLE = "Write an archive with the page, the events, the plan and the logs, for
 @run_argument
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", shell_complete=files, help=OUTPUT)
 @click.option("--bundle", is_flag=True, help=BUNDLE)
-def report_command(run: RunDir, output: Path | None, bundle: bool) -> int:
+@click.option("--serve", is_flag=True, help=SERVE)
+def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool) -> int:
     """Write RUN (default: the latest run) as one HTML page: its end, attempts, tasks, use, input and start.
 
     \b
@@ -27,12 +30,17 @@ def report_command(run: RunDir, output: Path | None, bundle: bool) -> int:
       orch report                      one file, which any browser shows without a network
       orch report -o page.html RUN
       orch report --bundle             with the logs, to attach to an issue
+      orch report --serve              in a browser, up to date while the run goes on
 
     The page leaves passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you give it away:
     it holds the logs as they are.
     """
     from ...insight.seeing import report_page  # not for a help text
 
+    if serve:
+        if bundle or output is not None:
+            raise UsageError("--serve writes no file: leave --output and --bundle out")
+        return _serve(run)
     text = report_page.page(run)
     path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
     try:
@@ -45,4 +53,21 @@ def report_command(run: RunDir, output: Path | None, bundle: bool) -> int:
     except OSError as error:
         raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
     click.echo(str(path))
+    return 0
+
+
+def _serve(run: RunDir) -> int:
+    """Serve the page until Ctrl-C."""
+    from ...insight.seeing.report_server import ReportServer
+
+    try:
+        server = ReportServer(run)
+    except OSError as error:
+        raise OrchError(f"no port of 127.0.0.1 can be opened: {error.strerror or error}") from None
+    with server:
+        server.page()  # what is wrong with the run is said here, and not in the browser
+        click.echo(server.address)
+        click.echo(f"orch: {run.run_id} is at this address for browsers on this machine; Ctrl-C ends this", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0

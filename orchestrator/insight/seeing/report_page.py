@@ -39,8 +39,11 @@ MOST_TEXT = 60_000
 Points = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def page(run: RunDir) -> str:
-    """The page of a run. Raises `OrchError`: `UsageError` where Jinja is not installed."""
+def page(run: RunDir, *, refresh_s: float | None = None) -> str:
+    """The page of a run. `refresh_s`: how often a browser asks for the page again.
+
+    Raises `OrchError`: `UsageError` where Jinja is not installed.
+    """
     try:
         import jinja2  # an extra, which this function alone needs
     except ImportError:
@@ -49,7 +52,7 @@ def page(run: RunDir) -> str:
     loader = jinja2.DictLoader({name: (folder / name).read_text(encoding="utf-8") for name in ("page.html", "page.css")})
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"seconds": describe_seconds, "moment": describe_moment, "bytes": bytes_of, "percent": _percent}
-    return environment.get_template("page.html").render(contents(run, gather(run)))
+    return environment.get_template("page.html").render(refresh_s=refresh_s, **contents(run, gather(run)))
 
 
 def contents(run: RunDir, story: Story) -> dict[str, Any]:
@@ -223,7 +226,13 @@ def _startup(story: Story) -> dict[str, Any]:
             begun += seconds
         rows.append((name, parts))
     shown = dict.fromkeys((part[0], part[1]) for _, parts in rows for part in parts)
-    return {"most": most, "rows": rows, "phases": sorted(shown, key=lambda one: one[1]), "line": timeline.slowest(measured)}
+    return {
+        "most": most,
+        "rows": rows,
+        "phases": sorted(shown, key=lambda one: one[1]),
+        "line": timeline.slowest(measured),
+        "is_later": story.cluster.attempt > 1,
+    }
 
 
 def _spec_text(run: RunDir) -> str:

@@ -1,0 +1,46 @@
+"""``orch timeline``: the phases of the start, and a run as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ...errors import OrchError
+from ...record.storage.run_directory import RunDir
+from ..completion import files
+from ..options import run_argument
+
+TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev or chrome://tracing."
+
+
+@click.command("timeline")
+@run_argument
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", shell_complete=files, help=TRACE)
+def timeline_command(run: RunDir, trace: Path | None) -> int:
+    """Show how long each phase of the start of RUN (default: the latest run) took, or write the whole run as a trace.
+
+    \b
+    Examples:
+      orch timeline                     the table of orch ps --timeline
+      orch timeline --trace run.json    attempts, phases and steps of each task, CPU and memory: open it at ui.perfetto.dev
+
+    In the trace, a process is a host and a thread is a task. The file stays on this machine: ui.perfetto.dev reads it in the browser.
+    """
+    if trace is None:
+        from ...record.storage.run_progress import read_cluster
+        from ...record.text import timeline
+
+        measured = timeline.measure(run.read_events(milestones=True), read_cluster(run))
+        click.echo(f"{timeline.table(measured)}\n{timeline.slowest(measured)}")
+        return 0
+    from ...insight.seeing import story_gather, trace_file  # not for a help text
+
+    made = trace_file.trace(story_gather.gather(run))
+    try:
+        trace.write_text(json.dumps(made, separators=(",", ":")), encoding="ascii")
+    except OSError as error:
+        raise OrchError(f"{trace} cannot be written: {error.strerror or error}") from None
+    click.echo(str(trace))
+    return 0
