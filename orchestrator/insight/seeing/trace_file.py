@@ -29,7 +29,7 @@ RUN = 0
 
 
 def trace(story: Story) -> dict[str, Any]:
-    """The trace; `json.dumps` makes the file of it."""
+    """The trace, as a value for a file of JSON."""
     placed = _Places(story)
     most = max(24, MOST_EVENTS // (_LINES * max(1, len(story.tracks))))
     found: list[dict[str, Any]] = [*placed.names()]
