@@ -21,12 +21,17 @@ POINTS = 12_000
 """About the most points of all lines of one chart: the more tasks, the fewer points each."""
 INPUT = 0.3
 """A column in which a task waited for input for more than this share is shown as such."""
+PEERS = 0.5
+"""The same for the wait for peers."""
+LONG_S = 2.0
+"""A task that has waited for its peers for so long in one step waits, whatever its steps before took."""
 STOPPED = frozenset("Tt")
 
 NAMES = {
     "starts": "starts",
     "stopped": "stopped (SIGSTOP)",
     "input": "waits for input",
+    "peers": "waits for peers",
     "idle": "hardly computes",
     "some": "computes a little",
     "much": "computes",
@@ -72,7 +77,7 @@ def strips(story: Story) -> list[Strip]:
     count = max(20, min(COLUMNS, int(story.seconds / 2)))
     width_s = story.seconds / count
     used = _use_of_columns(story, count, width_s)
-    highest = max((cpu for columns in used.values() for cpu, _ in columns.values()), default=0.0)
+    highest = max((column.cpu for columns in used.values() for column in columns.values()), default=0.0)
     found = []
     for name, spans in story.tracks.items():
         waits = _waits(story.reports.get(name, ()))
@@ -85,42 +90,71 @@ def strips(story: Story) -> list[Strip]:
     return found
 
 
-def _use_of_columns(story: Story, count: int, width_s: float) -> dict[str, dict[int, tuple[float, bool]]]:
-    """The mean CPU use of each task in each column, and whether it was stopped there."""
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What is known of a task in one column."""
+
+    cpu: float
+    """The mean."""
+    wait: str
+    """``stopped``, ``peers`` or ``input``, if any sample says so; else empty."""
+
+
+def _use_of_columns(story: Story, count: int, width_s: float) -> dict[str, dict[int, _Column]]:
+    """What each task used in each column, and whether it was stopped or waited there."""
     sums: dict[str, dict[int, list[float]]] = {}
-    stopped: set[tuple[str, int]] = set()
+    waits: dict[tuple[str, int], set[str]] = {}
     for sample in story.samples:
         # A sample may be longer than a column.
         first = max(0, int((sample.at - sample.seconds - story.begun) / width_s))
         last = min(count - 1, int((sample.at - story.begun) / width_s))
         for use in sample.tasks:
             columns = sums.setdefault(use.task, {})
+            wait = _wait(use)
             for column in range(first, last + 1):
                 columns.setdefault(column, []).append(use.cpu)
-                if use.state in STOPPED:
-                    stopped.add((use.task, column))
+                if wait:
+                    waits.setdefault((use.task, column), set()).add(wait)
     return {
-        task: {column: (sum(values) / len(values), (task, column) in stopped) for column, values in columns.items()}
+        task: {
+            column: _Column(sum(values) / len(values), next((one for one in _WAITS if one in waits.get((task, column), ())), ""))
+            for column, values in columns.items()
+        }
         for task, columns in sums.items()
     }
+
+
+_WAITS = ("stopped", "peers", "input")
+
+
+def _wait(use: TaskUse) -> str:
+    """What a task waited for in the steps of a sample; empty: it worked, or its steps are not known."""
+    if use.state in STOPPED:
+        return "stopped"
+    whole = use.work + use.peers + use.input
+    if use.waits > LONG_S or (whole and use.peers > PEERS * whole):
+        return "peers"
+    return "input" if whole and use.input > INPUT * whole else ""
 
 
 def _waits(reports: Iterable[Reported]) -> list[tuple[float, float]]:
     return [(report.at, report.waiting) for report in reports if report.waiting is not None]
 
 
-def _kind(spans: Sequence[Stretch], waits: Sequence[tuple[float, float]], use: tuple[float, bool] | None, at: float, highest: float) -> str:
+def _kind(spans: Sequence[Stretch], waits: Sequence[tuple[float, float]], use: _Column | None, at: float, highest: float) -> str:
     life = next((span.kind for span in spans if span.begun <= at < span.ended), "")
     if not life:
         return ""
-    if use is not None and use[1]:
+    if use is not None and use.wait == "stopped":
         return "stopped"
     if life == "starts":
         return "starts"
+    if use is not None and use.wait:
+        return use.wait
     place = bisect.bisect_left(waits, (at, 0.0))
     if place < len(waits) and waits[place][1] > INPUT:
         return "input"
-    share = use[0] / highest if use is not None and highest else 0.5
+    share = use.cpu / highest if use is not None and highest else 0.5
     return "idle" if share < 0.1 else "some" if share < 0.4 else "much" if share < 0.75 else "most"
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.insight.seeing import run_story
+from orchestrator.insight.seeing import charts, run_story
 from orchestrator.insight.seeing.story_gather import gather
 from orchestrator.model.run import events
+from orchestrator.model.run.cluster import Cluster
 from orchestrator.record.storage.run_progress import read_cluster
 from tests.made_up_run import MadeUpRun
+from worker.protocol.messages import Sampled, TaskUse
 
 
 def test_a_run_that_reached_more_steps_in_each_attempt_is_told_to_its_end(tmp_path: Path) -> None:
@@ -20,3 +22,24 @@ def test_a_run_that_reached_more_steps_in_each_attempt_is_told_to_its_end(tmp_pa
     assert not story.is_cut
     told = [event for event in story.happened if isinstance(event, events.TaskReported)]
     assert len(told) < 5 * 2 * 6, "of 150"
+
+
+def test_the_strip_shows_who_waits_for_whom() -> None:
+    """worker-0 works, worker-1 waits for it, worker-2 waits for its input, and worker-3 has come to a step that others do not reach."""
+    uses = (
+        TaskUse("worker-0", 1, "S", 90.0, work=0.09, peers=0.01, window=3),
+        TaskUse("worker-1", 1, "S", 90.0, work=0.02, peers=0.08, window=3),
+        TaskUse("worker-2", 1, "S", 90.0, work=0.03, peers=0.02, input=0.05, window=3),
+        TaskUse("worker-3", 1, "S", 90.0, waits=30.0),
+        TaskUse("worker-4", 1, "T", 0.0, waits=30.0),
+    )
+    tracks = {use.task: (run_story.Stretch(0.0, 100.0, "runs"),) for use in uses}
+    samples = tuple(Sampled(float(at), 2.0, uses) for at in range(2, 101, 2))
+    strips = charts.strips(run_story.Story(0.0, 100.0, Cluster(), (), tracks, samples=samples))
+    assert {strip.name: [*strip.shares] for strip in strips} == {
+        "worker-0": ["most"],
+        "worker-1": ["peers"],
+        "worker-2": ["input"],
+        "worker-3": ["peers"],
+        "worker-4": ["stopped"],
+    }
