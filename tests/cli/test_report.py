@@ -14,6 +14,7 @@ def test_it_writes_the_page_here_and_prints_its_name(orch: Orch, tmp_path: Path)
     assert "<title>made-up-2: succeeded</title>" in (tmp_path / "made-up-2.html").read_text()
     assert orch.in_process("report", "--bundle", "-o", "mine.zip", check=0).out == "mine.zip\n"
     assert (tmp_path / "mine.zip").read_bytes().startswith(b"PK")
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("made-up-2.html", "mine.zip")} == {0o600}
 
 
 def test_a_place_that_cannot_be_written_is_said(orch: Orch, tmp_path: Path) -> None:

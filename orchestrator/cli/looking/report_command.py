@@ -32,8 +32,8 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool) 
       orch report --bundle             with the logs, to attach to an issue
       orch report --serve              in a browser, up to date while the run goes on
 
-    The page leaves passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you give it away:
-    it holds the logs as they are.
+    The page and the archive leave passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you
+    give it away: it holds the logs, without the middle of long ones. Only you can read these files.
     """
     from ...insight.seeing import report_page  # not for a help text
 
@@ -43,13 +43,14 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool) 
         return _serve(run)
     text = report_page.page(run)
     path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
+    from ...insight.seeing.run_bundle import private, write_bundle
+
     try:
         if bundle:
-            from ...insight.seeing.run_bundle import write_bundle
-
             write_bundle(run, path, text)
         else:
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=private) as file:
+                file.write(text)
     except OSError as error:
         raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
     click.echo(str(path))

@@ -18,7 +18,7 @@ _LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_servic
 
 def write_bundle(run: RunDir, path: Path, page: str) -> None:
     """Write the archive. Texts have no secrets that a name gives away. Raises OSError."""
-    with open(path, "xb", opener=_private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with open(path, "xb", opener=private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{run.run_id}/report.html", page.encode("utf-8", "backslashreplace"))
         for folder, folders, names in os.walk(run.path):
             if Path(folder) == run.path:
@@ -31,7 +31,8 @@ def write_bundle(run: RunDir, path: Path, page: str) -> None:
                 archive.writestr(f"{run.run_id}/{place.relative_to(run.path)}", text.encode("utf-8", "backslashreplace"))
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """An opener of files that nobody else can read: a page has log lines, arguments and settings."""
     return os.open(path, flags, 0o600)
 
 
