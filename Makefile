@@ -63,33 +63,28 @@ demo: $(RUNTIME_READY)
 test: $(READY) hosts
 	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) $(PYTEST_ARGS)
 
-# The tests of SSH and Slurm make hosts of network namespaces, which takes root, sshd and ip, and Slurm's daemons. What is missing is installed if that can be done without
-# starting a daemon (no systemd runs here); otherwise it is said, and those tests are skipped.
+# The tests of SSH and Slurm make hosts of network namespaces, which takes root, sshd and ip, and Slurm's daemons; a browser draws the page
+# of a run. What is missing is installed if that can be done without starting a daemon (no systemd runs here); otherwise it is said, and
+# those tests are skipped. The arguments: what is tested, the check whether all is there, the packages.
+define install_for_tests
+	@if $(2); then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! test -d /run/systemd/system; then \
+		echo 'orch: installing $(3), for the tests of $(1)'; \
+		{ apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(3); } \
+			>/dev/null 2>&1 </dev/null || echo 'orch: NOT TESTED: $(1): apt-get could not install $(3)' >&2; \
+	else \
+		echo 'orch: NOT TESTED: $(1): install $(3)' >&2; \
+	fi
+endef
+HAS_SSH := command -v ip >/dev/null && command -v ssh >/dev/null && test -x /usr/sbin/sshd
+HAS_SLURM := command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld && test -x /usr/sbin/slurmd && test -x /usr/sbin/munged
+HAS_BROWSER := command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || command -v google-chrome >/dev/null
+
 hosts:
-	@if [ "$$(id -u)" != 0 ]; then \
-		echo 'orch: NOT TESTED: hosts with ssh: only root can make network namespaces' >&2; \
-	elif ! command -v ip >/dev/null || ! command -v ssh >/dev/null || ! test -x /usr/sbin/sshd; then \
-		if command -v apt-get >/dev/null && ! test -d /run/systemd/system; then \
-			echo 'orch: installing openssh-server, openssh-client and iproute2, for the tests of SSH'; \
-			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-				openssh-server openssh-client iproute2; } >/dev/null 2>&1 </dev/null || \
-				echo 'orch: NOT TESTED: hosts with ssh: apt-get could not install openssh-server, openssh-client and iproute2' >&2; \
-		else \
-			echo 'orch: NOT TESTED: hosts with ssh: install openssh-server, openssh-client and iproute2' >&2; \
-		fi; \
-	fi
-	@if [ "$$(id -u)" != 0 ]; then \
-		echo 'orch: NOT TESTED: Slurm: only root can make network namespaces' >&2; \
-	elif ! command -v sbatch >/dev/null || ! test -x /usr/sbin/slurmctld || ! test -x /usr/sbin/slurmd || ! test -x /usr/sbin/munged; then \
-		if command -v apt-get >/dev/null && ! test -d /run/systemd/system; then \
-			echo 'orch: installing slurmctld, slurmd, slurm-client and munge, for the tests of Slurm'; \
-			{ apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-				slurmctld slurmd slurm-client munge; } >/dev/null 2>&1 </dev/null || \
-				echo 'orch: NOT TESTED: Slurm: apt-get could not install slurmctld, slurmd, slurm-client and munge' >&2; \
-		else \
-			echo 'orch: NOT TESTED: Slurm: install slurmctld, slurmd, slurm-client and munge' >&2; \
-		fi; \
-	fi
+	@if [ "$$(id -u)" != 0 ]; then echo 'orch: NOT TESTED: hosts with ssh, Slurm: only root can make network namespaces' >&2; fi
+	$(call install_for_tests,hosts with ssh,$(HAS_SSH),openssh-server openssh-client iproute2)
+	$(call install_for_tests,Slurm,$(HAS_SLURM),slurmctld slurmd slurm-client munge)
+	$(call install_for_tests,the page of a run in a browser,$(HAS_BROWSER),chromium-headless-shell)
 
 lint: $(READY)
 	@$(BIN)/python -m ruff check .

@@ -193,6 +193,7 @@ def test_a_browser_draws_it_without_an_error(text: str, tmp_path: Path, width: i
     (tmp_path / "page.html").write_text(text)
     assert BROWSER is not None
     options = ["--no-sandbox", "--disable-gpu", "--headless", f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"]
+    options += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
     options += ["--blink-settings=preferredColorScheme=0"] if dark else []
     picture = tmp_path / "picture.png"
     done = subprocess.run(
