@@ -193,3 +193,68 @@ def test_the_callback_continues_in_one_process_and_by_tensorflows_file_systems(t
         assert sums[0] is not None
         assert sums[1] is not None
         assert sums[0]["sha256"] == sums[1]["sha256"]
+
+
+OTHER_BATCHES = """
+import json, os
+import keras, numpy as np, tensorflow as tf
+import worker
+from worker.task.checkpoints import keras_saves, saver as module
+
+class Steps(keras.callbacks.Callback):
+    def __init__(self, last=None):
+        super().__init__()
+        self.last, self.seen, self.epochs = last, [], []
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(batch + 1)
+        if batch + 1 == self.last:
+            raise KeyboardInterrupt
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(epoch)
+
+def fit(place, *, batches=18, size=1, execution=1, last=None):
+    keras_saves._fits = 0  # as in a process that has just started
+    keras.backend.clear_session()
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=execution)
+    x = np.zeros((18, 1), "float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(size).take(batches)
+    steps = Steps(last)
+    try:
+        model.fit(data, epochs=1, verbose=0, callbacks=[steps, worker.KerasCheckpoint(every=10, dir=place)])
+    except KeyboardInterrupt:
+        pass
+    return steps.seen, steps.epochs, int(model.optimizer.iterations)
+
+fit("execution", last=12)
+fit("fewer", last=12)
+fit("size", last=12)
+module._loops = 0
+saver = worker.checkpoints(v=tf.Variable(0), dir="loop", every=2)
+for _ in saver.epochs(1):
+    for number, _ in enumerate(saver.batches(tf.data.Dataset.range(8).batch(2))):
+        if number == 2:
+            break
+        saver.step()
+    break
+saver.wait()
+module._loops = 0
+saver = worker.checkpoints(v=tf.Variable(0), dir="loop", every=2)
+rest = [batch.numpy().tolist() for _ in saver.epochs(1) for batch in saver.batches(tf.data.Dataset.range(8).batch(4))]
+print(json.dumps([fit("execution", execution=4), fit("fewer", batches=7), fit("size", size=2)[2], rest]))
+"""
+
+
+def test_other_batches_than_before_are_said_and_other_executions_go_on_exactly(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(OTHER_BATCHES)
+    done = run_plainly([str(tmp_path / "other.py")], tmp_path, env={"PYTHONPATH": str(ROOT)}).check()
+    execution, fewer, of_size, rest = json.loads(done.out.strip().splitlines()[-1])
+    said = " ".join(done.err.split())
+    assert execution == [[*range(1, 11), 14, 18], [0], 18], "ten of 18 steps were saved, and four belong to an execution"
+    assert "steps_per_execution was 1 and is 4: the training continues with the right batch" in said
+    assert fewer == [[*range(1, 11)], [0], 10]
+    assert "the data have only 7 batches in an epoch, and the training before had trained on 10" in said
+    assert of_size == 10
+    assert "the batch size was 1 and is 2: the place in the data is a number of batches" in said
+    assert rest == []
+    assert "the batch size was 2 and is 4" in said

@@ -131,7 +131,7 @@ class FitSession:
         document = {
             "epoch": self._epoch,
             "step_in_epoch": 0 if is_over else self._batch,
-            "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, "fingerprint": self._fingerprint()},
+            "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, **self._facts()},
             "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
         }
         self._saved = self.steps
@@ -141,8 +141,12 @@ class FitSession:
         self.is_on = False
         print_once(f"checkpoints: this fit is not saved: {why}")
 
-    def _fingerprint(self) -> int:
-        return input_check.fingerprint(self._fit.iterator._distributed_dataset)
+    def _facts(self) -> dict[str, Any]:
+        iterator = self._fit.iterator
+        found = {**input_check.facts(iterator._distributed_dataset), "steps_per_execution": iterator.steps_per_execution}
+        if type(iterator.data_adapter).__name__ == "ArrayDataAdapter":
+            found["batch_sizes"] = [iterator.data_adapter.batch_size]
+        return found
 
     # --- the hooks -----------------------------------------------------------------------------
 
@@ -201,7 +205,7 @@ class FitSession:
         if self._is_stopped:
             model.stop_training, model._initial_epoch = True, max(self._epoch, self._callbacks.params.get("epochs") or 0)
         self._fit.left_out = (self._epoch - (self._first or 0), self._batch)
-        input_check.tell_of_other(at["fingerprint"], self._fingerprint())
+        input_check.tell_of_other(at, self._facts())
         is_over = self._is_stopped or model._initial_epoch >= (self._callbacks.params.get("epochs") or 0)
         where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, after step {self._batch} of it)"
         tell(

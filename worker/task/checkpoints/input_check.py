@@ -6,10 +6,11 @@ A restart begins a dataset anew and leaves out what was trained on. So the order
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from ...values.words import count_of, few
 from .. import failure
 from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
@@ -34,18 +35,58 @@ def tell(dataset: Any, where: str = "") -> list[str]:
     return reasons
 
 
+def facts(data: Any) -> dict[str, Any]:
+    """What a save says of the data, so that a restart can compare."""
+    return {"fingerprint": fingerprint(data), "batch_sizes": batch_sizes(data)}
+
+
+def batch_sizes(data: Any) -> list[int] | None:
+    """The sizes of the batches that a dataset makes, the last step first; None: unknown."""
+    import tensorflow as tf
+
+    dataset = getattr(data, "_original_dataset", data)
+    if not isinstance(dataset, tf.data.Dataset):
+        return None
+    copied = getattr(dataset, shuffle_order.COPIED, None)
+    sizes = [getattr(part, "_batch_size", None) for part in shuffle_order.parts(dataset if copied is None else copied)]
+    return [int(size) for size in sizes if isinstance(size, (int, tf.Tensor))] or None
+
+
 def fingerprint(data: Any) -> int:
     """A number of some rows of the arrays in a dataset; 0: it has none."""
     return arrays.fingerprint(data if hasattr(data, "_original_dataset") else SimpleNamespace(_original_dataset=data))
 
 
-def tell_of_other(before: int | None, now: int) -> None:
-    """Say that the arrays are not those of the training before the restart."""
-    if before is not None and before != now:
+def tell_of_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Say that the data or their batches are not those of the training before the restart."""
+    if _differ(before, now, "batch_sizes"):
+        print_once(
+            f"checkpoints: the batch size was {few(list(map(str, before['batch_sizes'])))} and is "
+            f"{few(list(map(str, now['batch_sizes'])))}: the place in the data is a number of batches, so in an epoch that has begun some "
+            "elements may come twice and others never, and the numbers are not those of a training without a restart"
+        )
+    if _differ(before, now, "steps_per_execution"):
+        print_once(
+            f"checkpoints: steps_per_execution was {before['steps_per_execution']} and is {now['steps_per_execution']}: the training "
+            "continues with the right batch, but callbacks are called after other steps than in a training without a restart"
+        )
+    if _differ(before, now, "fingerprint"):
         print_once(
             "checkpoints: the arrays of the input are not those of the training before: other values, or another order. Some examples "
             "come twice in this epoch, and others never: give every shuffle and split of the arrays a seed"
         )
+
+
+def tell_of_fewer(found: int, wanted: int) -> None:
+    """Say that the epoch has ended before the place of the save."""
+    print_once(
+        f"checkpoints: the data have only {count_of(found, 'batch')} in an epoch, and the training before had trained on {wanted} of this "
+        "one: the epoch ends here".replace("batchs", "batches")
+    )
+
+
+def _differ(before: Mapping[str, Any], now: Mapping[str, Any], name: str) -> bool:
+    return before.get(name) is not None and now.get(name) is not None and before[name] != now[name]
 
 
 def _reasons(dataset: Any) -> Iterator[str]:

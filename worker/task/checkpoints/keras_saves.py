@@ -7,6 +7,7 @@ the right epoch: it draws the orders of the epochs before, and takes the batches
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ from typing import Any
 from .. import import_hooks
 from ..import_hooks import print_once, replace
 from ..input import shuffle_order
+from . import input_check
 from .fit_session import Fit, mend
 
 _INSTALLED = "_orch_saves"
@@ -102,12 +104,31 @@ def _enumerate(real: Any, self: Any) -> Iterator[Any]:
         fit.left_out = (0, 0)
     for _ in range(epochs):
         _pass(real, self)
+    left, shift = steps, 0
     for begin, end, iterator in real(self):
-        if steps > 0:
-            _take(iterator, self.steps_per_execution)
-            steps -= self.steps_per_execution
-        else:
-            yield begin, end, iterator
+        count = min(left, self.steps_per_execution)
+        taken = _leave_out(self, iterator, count)
+        left -= taken
+        if taken < count:
+            input_check.tell_of_fewer(steps - left, steps)
+            return
+        if count == self.steps_per_execution:
+            continue
+        shift = shift or count  # steps_per_execution was another one, so the save is within an execution of now
+        if begin + shift < (self.steps_per_epoch or self._num_batches or float("inf")):
+            yield begin + shift, end + shift, iterator
+
+
+def _leave_out(self: Any, iterator: Any, count: int) -> int:
+    """Take batches that were trained on; returns how many there were. If the data end, the epoch ends as Keras ends it."""
+    taken = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the line of orch says more
+        with self.catch_stop_iteration() if count else contextlib.nullcontext():
+            for _ in range(count):
+                next(iterator)
+                taken += 1
+    return taken
 
 
 def _pass(real: Any, self: Any) -> None:

@@ -83,8 +83,8 @@ class Saver:
         self._steps = 0
         self._left_out, self._at = _Position(), _Position()
         self._is_iterating = self._is_positioned = False
-        self._fingerprint: int | None = None
-        """That of the arrays of the data, before the restart and now; None: no batch was asked for."""
+        self._facts: dict[str, Any] = {}
+        """What `input_check.facts` says of the data, before the restart and now; empty: no batch was asked for."""
         self._series = Series(place_of(dir, keep, self._strategy), f"loop-{_loops}", self._strategy)
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
@@ -149,8 +149,8 @@ class Saver:
         if not self._is_positioned:
             self._is_positioned = True
             input_check.tell(data)
-            before, self._fingerprint = self._fingerprint, input_check.fingerprint(data)
-            input_check.tell_of_other(before, self._fingerprint)
+            before, self._facts = self._facts, input_check.facts(data)
+            input_check.tell_of_other(before, self._facts)
         has_start = distribute.has_start(data)
         if self._iterated == self._at.epoch:
             raise ValueError("saver.batches has given this epoch already: iterate over saver.epochs(N), and once over the batches of each")
@@ -160,8 +160,10 @@ class Saver:
             for _ in range(left_out.epoch):  # each epoch draws its order when it begins
                 next(iter(data), None)
         iterator = iter(data)
-        for _ in range(0 if has_start else left_out.batch):
-            next(iterator, None)
+        for number in range(0 if has_start else left_out.batch):
+            if next(iterator, None) is None:
+                input_check.tell_of_fewer(number, left_out.batch)
+                break
         self._is_iterating = True
         for batch in iterator:
             self._at.batch += 1
@@ -185,7 +187,7 @@ class Saver:
         document = {
             "epoch": self._at.epoch,
             "step_in_epoch": self._at.batch,
-            "input": {"epoch": self._at.epoch, "batch": self._at.batch, "fingerprint": self._fingerprint},
+            "input": {"epoch": self._at.epoch, "batch": self._at.batch, **self._facts},
         }
         self._series.write(self._steps, self._variables(), document, kind=kind)
 
@@ -199,7 +201,7 @@ class Saver:
         self._series.restore(found, self._variables(found.tensors))
         self._steps = document["step"]
         at = document["input"]
-        self._fingerprint = at["fingerprint"]
+        self._facts = {name: value for name, value in at.items() if name not in ("epoch", "batch")}
         self._left_out, self._at = _Position(at["epoch"], at["batch"]), _Position(at["epoch"], at["batch"])
         where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}".replace("batchs", "batches")
         over = "; this training was over" if document["kind"] == "final" else f" ({where})"
