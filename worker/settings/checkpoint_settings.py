@@ -43,6 +43,11 @@ class CheckpointSettings:
         flag="--resume",
         metavar="RUN",
     )
+    resume_older: tuple[str, ...] = setting(
+        (),
+        "Directories with saves of the runs that the resumed run has itself continued, the newest first. orch up --resume sets them.",
+        example="[saves/train-20260101-110000-0123abcd]",
+    )
     order: str = setting(
         "",
         "The word from which orch draws the order of shuffles without a seed. Runs with the same word have the same order.",

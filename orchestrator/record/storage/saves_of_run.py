@@ -50,7 +50,7 @@ def resumed(home: Path, spec: ClusterSpec) -> ClusterSpec:
     asked = spec.checkpoints.resume
     if not asked:
         return spec
-    order = ""
+    order, older = "", spec.checkpoints.resume_older
     if is_remote(asked) or Path(asked).is_dir():
         base = asked if is_remote(asked) else str(Path(asked).resolve())
         what = base
@@ -60,11 +60,13 @@ def resumed(home: Path, spec: ClusterSpec) -> ClusterSpec:
             raise UsageError(f"the run {run.run_id} still goes on: wait until it ends, or end it with: orch down {run.run_id}")
         before = run.read_spec().checkpoints
         base, what, order = directory(run), f"the run {run.run_id}", before.order or run.run_id
-        if before.resume and not is_remote(base) and newest(base) is None:
-            base = before.resume  # it ended before its first save
+        chain = [each for each in (before.resume, *before.resume_older) if each and (is_remote(each) or newest(each) is not None)]
+        if chain and not is_remote(base) and newest(base) is None:
+            base, *chain = chain  # it ended before its first save
+        older = tuple(chain)
     if not is_remote(base):
         save = newest(base)
         if save is None:
             raise UsageError(f"{what} has no save in {base}; orch checkpoints shows those of a run")
         order = order or str((save.manifest or {})["order"])
-    return replace(spec, checkpoints=replace(spec.checkpoints, resume=base, order=spec.checkpoints.order or order))
+    return replace(spec, checkpoints=replace(spec.checkpoints, resume=base, resume_older=older, order=spec.checkpoints.order or order))

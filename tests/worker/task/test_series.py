@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import pytest
 from worker.checkpoint_files import saves
 from worker.checkpoint_files.saves import LOCAL
 from worker.task import import_hooks
-from worker.task.checkpoints import world_facts
+from worker.task.checkpoints import series, world_facts
 from worker.task.checkpoints.series import Place, Series
 
 NAME = "loop-1"
@@ -28,17 +30,17 @@ def _without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import_hooks._printed.update(before)
 
 
-def worker(base: Path, index: int, *, count: int = 2, resume: str = "", **given: Any) -> Series:
+def worker(base: Path, index: int, *, count: int = 2, resume: tuple[Path, ...] = ()) -> Series:
     """One of the workers of a cluster."""
-    task: Any = SimpleNamespace(task=f"worker-{index}", run_id="run", attempt=1, **given)
-    made = Series(Place(str(base), resume, 3, task), NAME, None)
+    task: Any = SimpleNamespace(task=f"worker-{index}", run_id="run", attempt=1)
+    made = Series(Place(str(base), tuple(map(str, resume)), 3, task), NAME, None)
     made.chief, made.workers = "worker-0", [f"worker-{each}" for each in range(count)]
     return made
 
 
-def write(series: Series, step: int, value: float, kind: str = "") -> None:
+def write(of: Series, step: int, value: float, kind: str = "") -> None:
     document = {"epoch": 0, "step_in_epoch": step, "input": {}}
-    series.write(step, [], document, kind=kind, arrays={"v": np.full(3, value, np.float32)})
+    of.write(step, [], document, kind=kind, arrays={"v": np.full(3, value, np.float32)})
 
 
 def saved(base: Path) -> list[saves.Save]:
@@ -64,3 +66,111 @@ def test_a_second_save_of_a_step_leaves_the_first_one_whole(tmp_path: Path, caps
     again.wait()
     assert own.read_bytes() == before
     assert "is a save already, and no save is overwritten" in capsys.readouterr().err
+
+
+def save_together(base: Path, *steps: int, count: int = 2) -> None:
+    workers = [worker(base, index, count=count) for index in reversed(range(count))]
+    for step in steps:
+        for each in workers:
+            write(each, step, step)
+    for each in workers:
+        each.wait()
+
+
+def choose_together(monkeypatch: pytest.MonkeyPatch, *workers: Series) -> list[Any]:
+    """What each worker takes, in its own thread; an error in its place."""
+    meeting, given = threading.Barrier(len(workers), timeout=60), dict[int, list[int]]()
+
+    def gather(strategy: Any, *values: int) -> list[list[int]]:
+        index = int(threading.current_thread().name)
+        meeting.wait()
+        given[index] = list(values)
+        meeting.wait()
+        return [given[each] for each in sorted(given)]
+
+    monkeypatch.setattr(world_facts, "gather", gather)
+    found: list[Any] = [None] * len(workers)
+
+    def choose(index: int) -> None:
+        try:
+            found[index] = workers[index].choose()
+        except RuntimeError as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=choose, args=(index,), name=str(index)) for index in range(len(workers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_damaged_file_in_the_only_save_begins_anew_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_together(tmp_path, 10)
+    (save,) = saved(tmp_path)
+    with (Path(save.directory) / "worker-0.safetensors").open("ab") as file:
+        file.truncate(10)
+    assert choose_together(monkeypatch, worker(tmp_path, 0), worker(tmp_path, 1)) == [None, None]
+    said = capsys.readouterr().err
+    assert "the save loop-1/step-0000000010 is damaged and stays aside: worker-0.safetensors" in said
+    assert "nothing older is whole: the training begins anew" in said
+
+    save_together(tmp_path, 10)
+    elsewhere = choose_together(monkeypatch, worker(tmp_path, 0), worker(tmp_path / "elsewhere", 1))
+    assert "worker-1 finds no save in" in str(elsewhere[0])
+
+
+def test_a_series_is_looked_for_in_all_runs_that_a_run_continues(tmp_path: Path) -> None:
+    old, newer = tmp_path / "old", tmp_path / "newer"
+    save_together(old, 10, count=1)
+    newer.mkdir()
+    (found,) = [worker(tmp_path / "now", 0, count=1, resume=(newer, old)).choose()]
+    assert found is not None
+    assert found.save.directory.startswith(str(old))
+    assert found.save.step == 10
+
+
+def test_a_worker_that_cannot_write_says_so_to_the_chief(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / NAME / saves.name_of(10)
+    (directory / "worker-1.safetensors.new").mkdir(parents=True)  # in the place of the file
+    for each in (workers := [worker(tmp_path, index) for index in range(2)]):
+        write(each, 10, 1.0)
+    for each in workers:
+        each.wait()
+    said = capsys.readouterr().err
+    assert (
+        "loop-1/step-0000000010 is not saved: worker-1 could not write its file worker-1.safetensors; a line of worker-1 says why" in said
+    )
+    assert "loop-1/step-0000000010 is not saved: Is a directory" in said
+
+
+def test_a_save_whose_file_does_not_come_is_given_up_when_the_next_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(series, "LAST_PATIENCE_S", 0.1)
+    workers = [worker(tmp_path, index) for index in range(2)]
+    write(workers[0], 10, 1.0)
+    for each in workers:
+        write(each, 20, 2.0)
+    for each in workers:
+        each.wait()
+    said = capsys.readouterr().err
+    assert "the save loop-1/step-0000000010 waits for the file worker-1.safetensors of worker-1" in said
+    assert "the file worker-1.safetensors of worker-1 did not come" in said
+    assert [(save.step, saves.check(LOCAL, save)) for save in saved(tmp_path)] == [(20, "")], "what was given up is removed"
+
+
+def test_steps_that_cannot_be_noted_do_not_end_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_files = len(os.listdir("/proc/self/fd"))
+    for place in (tmp_path / "good", tmp_path / "file"):
+        if place.name == "file":
+            place.write_text("")
+        chief = worker(place, 0)
+        chief.reach(1)
+        chief.reach(2)
+        chief.wait()
+    assert saves.reached(LOCAL, str(tmp_path / "good"), NAME) == 2
+    assert capsys.readouterr().err.count("the steps of loop-1 are not noted: Not a directory; the training goes on") == 1
+    assert len(os.listdir("/proc/self/fd")) == open_files

@@ -103,6 +103,7 @@ class FitSession:
     def end(self) -> None:
         """The fit is over, also if it was not saved."""
         self.is_on = False
+        self._series.wait()
         self._fit.end()
 
     # --- what is saved -------------------------------------------------------------------------
@@ -168,8 +169,8 @@ class FitSession:
         self._found = self._series.choose()
         if self._found is not None:
             self._continue(self._found)
-        elif context().attempt > 1:
-            tell(f"{self._series.name} begins at step 0, for there is no save; {restoring.lost(self._series, 0)}")
+        elif self._series.is_expected:
+            tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
 
     def _build(self) -> None:
         """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""

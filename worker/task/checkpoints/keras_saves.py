@@ -110,13 +110,14 @@ def _enumerate(real: Any, self: Any) -> Iterator[Any]:
         taken = _leave_out(self, iterator, count)
         left -= taken
         if taken < count:
-            input_check.tell_of_fewer(steps - left, steps)
-            return
+            break
         if count == self.steps_per_execution:
             continue
         shift = shift or count  # steps_per_execution was another one, so the save is within an execution of now
         if begin + shift < (self.steps_per_epoch or self._num_batches or float("inf")):
             yield begin + shift, end + shift, iterator
+    if left > 0:
+        input_check.tell_of_fewer(steps - left, steps)
 
 
 def _leave_out(self: Any, iterator: Any, count: int) -> int:

@@ -39,13 +39,17 @@ def choose(series: Series) -> FoundSave | None:
     check_resumed(series)
     found, damaged = _newest(series, None, [])
     while True:
-        told = [answer for (answer,) in world_facts.gather(series.strategy, _number(found))]
+        answers = world_facts.gather(series.strategy, _number(found), int(_sees_saves(series)))
+        told = [number for number, _ in answers]
         if min(told) == max(told):
             break
         if min(told) < 0:
-            blind = series.workers[told.index(min(told))]
+            blind = [worker for worker, (number, sees) in zip(series.workers, answers, strict=True) if number < 0 and not sees]
+            if not blind:  # what a worker needs is damaged in each save
+                found = None
+                break
             raise RuntimeError(
-                f"{blind} finds no save in {series.place.base}, where other workers find some: all workers must see this directory. Set "
+                f"{blind[0]} finds no save in {series.place.base}, where other workers find some: all workers must see this directory. Set "
                 "checkpoints.dir to a directory that all hosts share"
             )
         if _number(found) > min(told):
@@ -60,9 +64,20 @@ def choose(series: Series) -> FoundSave | None:
 
 def check_resumed(series: Series) -> None:
     """Raises RuntimeError if this host sees no save of the run that is to be continued: the training must not begin anew without a word."""
-    base = series.place.resume
-    if base and not saves.series_of(files_of(base), base):
-        raise RuntimeError(f"{series.place.task.task} sees no save in {base}, which the run continues: all hosts must see this directory")
+    bases = series.place.resume
+    if bases and not any(files_of(base).names(base) for base in bases):
+        raise RuntimeError(
+            f"{series.place.task.task} sees no save in {bases[0]}, which the run continues: all hosts must see this directory"
+        )
+
+
+def _sees_saves(series: Series) -> bool:
+    """Whether this worker sees any manifest of the series, also of a damaged save."""
+    return any(
+        saves.MANIFEST in files_of(base).names(save.directory)
+        for base in series.bases
+        for save in saves.list_saves(files_of(base), base, series.name)
+    )
 
 
 def _number(found: FoundSave | None) -> int:
@@ -72,10 +87,8 @@ def _number(found: FoundSave | None) -> int:
 
 
 def _newest(series: Series, most: int | None, damaged: list[tuple[str, str]]) -> tuple[FoundSave | None, list[tuple[str, str]]]:
-    """The newest save with at most this number; of this run, or else of the run that is continued."""
-    for base in (series.place.base, series.place.resume):
-        if not base:
-            continue
+    """The newest save with at most this number; of this run, or else of the runs that it continues."""
+    for base in series.bases:
         files = files_of(base)
         for save in saves.list_saves(files, base, series.name):
             if save.manifest is None:
@@ -113,7 +126,7 @@ def _read(series: Series, save: Save) -> FoundSave:
 
 def _clear(series: Series, damaged: set[str]) -> None:
     """Remove what was not finished, and move damaged saves aside: their steps are saved again. Of this run alone."""
-    files, base = series.files, series.place.base
+    files, base = series.files, series.bases[0]
     for save in list(saves.list_saves(files, base, series.name)):
         if save.name in damaged:
             number = 1
@@ -148,7 +161,7 @@ def tell_of_other_world(series: Series, save: Save) -> None:
 
 def lost(series: Series, step: int) -> str:
     """What the last steps before a restart were, in words. `step`: the one that the training continues at."""
-    known = [saves.reached(files_of(base), base, series.name) for base in (series.place.base, series.place.resume) if base]
+    known = [saves.reached(files_of(base), base, series.name) for base in series.bases]
     reached = next((each for each in known if each is not None), None)
     if reached is None:
         return "the last step before is not known"

@@ -42,9 +42,9 @@ def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
         )
     if "://" not in base:
         base = os.path.abspath(base)
-    own = [] if world_facts.is_multi_worker(strategy) or (task.world_size == 1 and task.type != "evaluator") else [task.task]
-    resume = given.resume and saves.join(given.resume, *own)
-    return Place(saves.join(base, *own), resume, max(1, keep or given.keep), task)
+    own = "" if world_facts.is_multi_worker(strategy) or (task.world_size == 1 and task.type != "evaluator") else task.task
+    resume = (given.resume, *given.resume_older) if given.resume else ()
+    return Place(base, resume, max(1, keep or given.keep), task, own)
 
 
 def keep_order() -> None:
@@ -194,8 +194,8 @@ class Saver:
     def _restore(self) -> None:
         found = self._series.choose()
         if found is None:
-            if context().attempt > 1:
-                tell(f"{self._series.name} begins at step 0, for there is no save; {restoring.lost(self._series, 0)}")
+            if self._series.is_expected:
+                tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
             return
         document = found.document
         self._series.restore(found, self._variables(found.tensors))

@@ -7,6 +7,7 @@ and writes the manifest. Whoever is killed before has saved nothing, and the sav
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -27,7 +28,9 @@ MODEL = "model.safetensors"
 PATIENCE_S = 600.0
 """How long the chief waits for the files of the other workers."""
 LAST_PATIENCE_S = 10.0
-"""The same once the program has ended."""
+"""The same once the program has ended, or once the next save is due; a line then names the file."""
+FAILED = ".failed"
+"""The end of the name of a file that says why a worker could not write its own."""
 _POLL_S = 0.02
 
 
@@ -36,11 +39,13 @@ class Place:
     """Where a task writes its saves, and where it looks for them."""
 
     base: str
-    resume: str
-    """The directory of another run, whose saves count if this run has none; empty: there is none."""
+    resume: tuple[str, ...]
+    """The directories of the runs that this one continues, the newest first: their saves of a series count if this run has none of it."""
     keep: int
     """How many saves stay, beside that of the end of the training."""
     task: Context
+    own: str = ""
+    """The folder of a task that trains alone beside others, in each of these directories; empty: there is none."""
 
 
 class Series:
@@ -50,13 +55,26 @@ class Series:
         self.place, self.name, self.strategy = place, name, strategy
         self.files = files_of(place.base)
         self.chief, self.workers = world_facts.names_of_workers(place.task, strategy)
+        self.bases = tuple(saves.join(base, *([place.own] if place.own else [])) for base in (place.base, *place.resume))
+        """The directories of the series: of this run, and of those that it continues."""
         self._thread: threading.Thread | None = None
         self._reached = -1
         self._written: set[str] = set()
+        self._is_next_due = threading.Event()
 
     @property
     def is_chief(self) -> bool:
         return self.place.task.task == self.chief
+
+    @property
+    def _own(self) -> str:
+        """The name of the file of this worker."""
+        return _file_of(self.place.task.task)
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether a save may be expected: after a restart, or in a run that continues another one."""
+        return self.place.task.attempt > 1 or bool(self.place.resume)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -72,7 +90,9 @@ class Series:
         if name in self._written:
             return
         self._written.add(name)
-        self.wait()
+        self._is_next_due.set()
+        self._join()
+        self._is_next_due.clear()
         alike = variables.read(named, own=False) | {name: variables.tensor(array) for name, array in (arrays or {}).items()}
         own = variables.read(named, own=True)
         note = {"run": self.place.task.run_id, "attempt": self.place.task.attempt, "random": random_state.state()}
@@ -83,6 +103,12 @@ class Series:
 
     def wait(self) -> None:
         """Wait until the last save is on the disk."""
+        self._join()
+        if self._reached >= 0:
+            os.close(self._reached)
+            self._reached = -1
+
+    def _join(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -93,15 +119,23 @@ class Series:
         except Exception as error:  # each file system has errors of its own
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             print_once(f"checkpoints: {self.name}/{name} is not saved: {reason}; the training goes on", in_each_task=True)
+            if not self.is_chief:
+                self._tell_the_chief(saves.join(self.bases[0], self.name, name), reason)
+
+    def _tell_the_chief(self, directory: str, reason: str) -> None:
+        """So that the chief does not wait for a file that will not come. On a full disk the file may stay empty."""
+        if saves.MANIFEST not in self.files.names(directory):
+            with contextlib.suppress(Exception), self.files.open(saves.join(directory, self._own + FAILED), "wb") as file:
+                file.write(reason.encode())
 
     def _write(self, name: str, alike: dict[str, Tensor], own: dict[str, Tensor], note: dict[str, Any], document: dict[str, Any]) -> None:
-        directory = saves.join(self.place.base, self.name, name)
+        directory = saves.join(self.bases[0], self.name, name)
         if saves.MANIFEST in self.files.names(directory):
             raise RuntimeError(f"{directory} is a save already, and no save is overwritten")
         self.files.make(directory)
         of_model, of_own = tensor_file.describe(alike), tensor_file.describe(own)
         note |= {"tensors": of_own, "alike": {name: one["sha256"] for name, one in of_model.items()}}
-        self._write_file(directory, _file_of(self.place.task.task), own, note)
+        self._write_file(directory, self._own, own, note)
         if self.is_chief:
             self._write_file(directory, MODEL, alike, {})
             self._finish(directory, {MODEL: of_model, _file_of(self.chief): of_own}, note, document)
@@ -133,15 +167,25 @@ class Series:
         with self.files.open(f"{path}.new", "wb") as file:
             file.write(saves.seal(manifest))
         self.files.put(path, f"{path}.new")
-        self._prune()
+        self._prune(os.path.basename(directory))
 
     def _of_other(self, directory: str, worker: str, note: dict[str, Any], alike: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
-        name, until = _file_of(worker), time.monotonic() + PATIENCE_S
-        while name not in self.files.names(directory):
+        name, begun = _file_of(worker), time.monotonic()
+        until = begun + PATIENCE_S
+        while name not in (names := self.files.names(directory)):
+            now = time.monotonic()
+            if name + FAILED in names:
+                raise RuntimeError(f"{worker} could not write its file {name}; a line of {worker} says why")
+            if now > begun + LAST_PATIENCE_S:
+                print_once(
+                    f"checkpoints: the save {self.name}/{os.path.basename(directory)} waits for the file {name} of {worker}, at most until "
+                    "the next save is due"
+                )
+                until = begun if self._is_next_due.is_set() else until  # the training must not wait for a save that may never come
             if not threading.main_thread().is_alive():  # a task that fails must not wait long for one that has failed, too
-                until = min(until, time.monotonic() + LAST_PATIENCE_S)
-            if time.monotonic() > until:
+                until = min(until, now + LAST_PATIENCE_S)
+            if now > until:
                 raise RuntimeError(f"the file {name} of {worker} did not come into {directory}: all workers must see this directory")
             time.sleep(_POLL_S)
         with self.files.open(saves.join(directory, name), "rb") as file:
@@ -157,26 +201,36 @@ class Series:
         found: dict[str, Any] = of_other["tensors"]
         return found
 
-    def _prune(self) -> None:
-        """Remove the oldest saves. The end of a training stays: a program with several trainings begins each of them again."""
-        whole = [save for save in saves.list_saves(self.files, self.place.base, self.name) if save.manifest is not None]
+    def _prune(self, name: str) -> None:
+        """Remove the oldest saves, and those before that were given up: no worker writes into these any more.
+
+        The end of a training stays: a program with several trainings begins each of them again.
+        """
+        found = list(saves.list_saves(self.files, self.bases[0], self.name))
+        whole = [save for save in found if save.manifest is not None]
+        for save in found:
+            if save.name < name and saves.MANIFEST not in self.files.names(save.directory):
+                self.files.remove(save.directory)
         for save in [save for save in whole if not save.is_final][self.place.keep :]:
             self.files.remove(saves.join(save.directory, saves.MANIFEST))  # first: what is left is no save
             self.files.remove(save.directory)
 
     def is_over(self, step: int) -> bool:
         """Whether the save of the end of the training is there."""
-        return saves.MANIFEST in self.files.names(saves.join(self.place.base, self.name, saves.name_of(step, "final")))
+        return saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, saves.name_of(step, "final")))
 
     def reach(self, step: int) -> None:
         """Note the last finished step, for the line of a restart. Kept if the process is killed, and lost with the host."""
         if not self.is_chief or self.files is not saves.LOCAL:
             return
-        if self._reached < 0:
-            directory = saves.join(self.place.base, self.name)
-            self.files.make(directory)
-            self._reached = os.open(saves.join(directory, saves.REACHED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.pwrite(self._reached, b"%020d\n" % step, 0)
+        try:
+            if self._reached < 0:
+                directory = saves.join(self.bases[0], self.name)
+                self.files.make(directory)
+                self._reached = os.open(saves.join(directory, saves.REACHED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._reached, b"%020d\n" % step, 0)
+        except OSError as error:
+            print_once(f"checkpoints: the steps of {self.name} are not noted: {error.strerror}; the training goes on")
 
     # --- restoring ---------------------------------------------------------------------------------
 
