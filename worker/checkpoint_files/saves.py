@@ -6,7 +6,8 @@
         worker-0.safetensors, worker-1...     what each worker has of its own: seeds, statistics of BatchNormalization, metrics
         manifest.json                         written last: a directory without it is no save
 
-The first folder is the series: the first `fit` of the program, its second one, or a loop of its own (`loop-1`).
+The first folder is the series: the first `fit` of the program, its second one, or a loop of its own (`loop-1`). The series of a task that
+trains alone beside others are in a folder with its name: DIR/worker-0/fit-1.
 """
 
 from __future__ import annotations
@@ -136,6 +137,12 @@ def series_of(files: Files, base: str) -> list[str]:
     found = [name.rstrip("/") for name in files.names(base)]
     named = [match for name in found if (match := re.fullmatch(r"(fit|loop)-(\d+)", name))]
     return [match[0] for match in sorted(named, key=lambda match: (match[1], int(match[2])))]
+
+
+def homes_of(files: Files, base: str) -> list[str]:
+    """The directories with series: this one, and in it those of the tasks that train alone beside others (``worker-0``)."""
+    tasks = sorted(name for each in files.names(base) if re.fullmatch(r"(?!fit-|loop-)[a-z]+-\d+", name := each.rstrip("/")))
+    return [base, *(join(base, task) for task in tasks)]
 
 
 def list_saves(files: Files, base: str, series: str) -> Iterator[Save]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,7 @@ class SaveRow:
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """The saves of one training, the newest first."""
+    """The saves of one training, the newest first. The name begins with that of a task that trains alone: ``worker-0/fit-1``."""
 
     name: str
     reached: int | None
@@ -49,21 +50,25 @@ class SeriesRow:
 
 def read(base: str, *, verify: bool) -> list[SeriesRow]:
     """The saves of a directory of this host. `verify`: read all tensors, and compare their checksums."""
-    found = []
-    for series in saves.series_of(LOCAL, base):
-        rows: list[SaveRow] = []
-        for save in saves.list_saves(LOCAL, base, series):
-            problem = saves.check(LOCAL, save) if verify else save.problem
-            rows.append(_row(save, problem, is_next=not problem and not any(row.is_next for row in rows)))
-        aside = sorted(name for name in LOCAL.names(saves.join(base, series)) if saves.DAMAGED in name)
-        rows += [
-            _row(Save(saves.join(base, series, name), series, name, None), "damaged, and moved aside", is_next=False) for name in aside
-        ]
-        found.append(SeriesRow(series, saves.reached(LOCAL, base, series), tuple(rows)))
-    return found
+    homes = saves.homes_of(LOCAL, base)
+    return [_read_series(base, home, series, verify=verify) for home in homes for series in saves.series_of(LOCAL, home)]
 
 
-def _row(save: Save, problem: str, *, is_next: bool) -> SaveRow:
+def _read_series(base: str, home: str, series: str, *, verify: bool) -> SeriesRow:
+    """The saves of one training. `home`: the directory of the series; below `base`, that of a task that trains alone."""
+    label = series if home == base else f"{os.path.basename(home)}/{series}"
+    rows: list[SaveRow] = []
+    for save in saves.list_saves(LOCAL, home, series):
+        problem = saves.check(LOCAL, save) if verify else save.problem
+        rows.append(_row(label, save, problem, is_next=not problem and not any(row.is_next for row in rows)))
+    aside = sorted(name for name in LOCAL.names(saves.join(home, series)) if saves.DAMAGED in name)
+    for name in aside:
+        save = Save(saves.join(home, series, name), series, name, None)
+        rows.append(_row(label, save, "damaged, and moved aside", is_next=False))
+    return SeriesRow(label, saves.reached(LOCAL, home, series), tuple(rows))
+
+
+def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:
     manifest: dict[str, Any] = save.manifest or {}
     made = ""
     if manifest:
@@ -71,7 +76,7 @@ def _row(save: Save, problem: str, *, is_next: bool) -> SaveRow:
         made = f"{_KINDS[manifest['kind']]}, attempt {manifest['attempt']}{of_run}"
     at = manifest.get("at")
     return SaveRow(
-        *(save.series, save.name, save.directory, save.step, manifest.get("epoch"), manifest.get("step_in_epoch"), at),
+        *(label, save.name, save.directory, save.step, manifest.get("epoch"), manifest.get("step_in_epoch"), at),
         age_s=saves.age(manifest) if manifest else None,
         bytes=save.size(LOCAL),
         made_by=made,

@@ -35,8 +35,9 @@ def newest(base: str) -> saves.Save | None:
     """The newest save of a local directory that has a manifest: of the series that was begun last."""
     whole = [
         save
-        for series in saves.series_of(saves.LOCAL, base)
-        for save in saves.list_saves(saves.LOCAL, base, series)
+        for home in saves.homes_of(saves.LOCAL, base)
+        for series in saves.series_of(saves.LOCAL, home)
+        for save in saves.list_saves(saves.LOCAL, home, series)
         if save.manifest is not None
     ]
     return max(whole, key=lambda save: float((save.manifest or {})["at"]), default=None)

@@ -1,0 +1,63 @@
+"""From which saves a new run continues, and which are shown."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.insight.checkpoints import saves_report
+from orchestrator.model.spec import ClusterSpec
+from orchestrator.model.spec.document import from_data
+from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.record.storage import saves_of_run
+from orchestrator.record.storage.run_store import create_run
+from worker.checkpoint_files import saves
+
+
+def spec_with(resume: str, workdir: Path) -> ClusterSpec:
+    document = {"script": "train.py", "tasks": {"worker": 1}, "checkpoints": {"resume": resume} if resume else {}}
+    return parse(from_data(document, "test"), workdir=str(workdir))
+
+
+def save(base: Path, series: str, step: int) -> None:
+    """A manifest as that of a save."""
+    directory = base / series / saves.name_of(step)
+    directory.mkdir(parents=True)
+    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1}
+    (directory / saves.MANIFEST).write_bytes(saves.seal(manifest))
+
+
+def run_with(home: Path, name: str, resume: str, *series: str) -> Path:
+    """A run that has ended, with saves. Returns their directory."""
+    run = create_run(home, name)
+    spec = saves_of_run.resumed(home, spec_with(resume, home))
+    run.write("spec.yaml", json.dumps(to_document(spec)))
+    for one in series:
+        save(run.path / "checkpoints", one, 10)
+    return run.path / "checkpoints"
+
+
+def test_a_run_continues_all_runs_that_the_run_before_had_continued(tmp_path: Path) -> None:
+    first = run_with(tmp_path, "one", "", "fit-1")
+    second = run_with(tmp_path, "two", "one", "fit-2")
+    run_with(tmp_path, "three", "two")  # it ended before its first save
+    found = saves_of_run.resumed(tmp_path, spec_with("three", tmp_path)).checkpoints
+    assert (found.resume, found.resume_older) == (str(second), (str(first),))
+    found = saves_of_run.resumed(tmp_path, spec_with("two", tmp_path)).checkpoints
+    assert (found.resume, found.resume_older) == (str(second), (str(first),))
+    again = parse(from_data(to_document(saves_of_run.resumed(tmp_path, spec_with("two", tmp_path))), "test"), workdir=str(tmp_path))
+    assert saves_of_run.resumed(tmp_path, again).checkpoints == found
+
+
+def test_saves_of_tasks_that_train_alone_are_seen(tmp_path: Path) -> None:
+    base = run_with(tmp_path, "alone", "", "worker-0/fit-1", "worker-1/fit-1")
+    assert saves_of_run.resumed(tmp_path, spec_with("alone", tmp_path)).checkpoints.resume == str(base)
+    assert [series.name for series in saves_report.read(str(base), verify=True)] == ["worker-0/fit-1", "worker-1/fit-1"]
+    assert "worker-1/fit-1" in "\n".join(saves_report.to_text(str(base), saves_report.read(str(base), verify=False), verified=False))
+    run_with(tmp_path, "nothing", "")
+    with pytest.raises(UsageError, match="has no save"):
+        saves_of_run.resumed(tmp_path, spec_with("nothing", tmp_path))
