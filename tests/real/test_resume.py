@@ -179,10 +179,15 @@ def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp
     assert steps_of(ended, latest(tmp_path)) == steps_of(whole)
 
 
-@pytest.mark.parametrize("data", ["arrays", "dataset"])
-def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path, data: str) -> None:
+@pytest.mark.soak
+def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool) -> None:
     """`History`, and the state of callbacks and metrics, included. The script knows nothing of orch."""
     program = str(script(FIT, "fit.py"))
+    for data in ("arrays", "dataset") if soaks else ("arrays",):
+        check_fit(orch, program, tmp_path, data)
+
+
+def check_fit(orch: Any, program: str, tmp_path: Path, data: str) -> None:
     options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "4")
     first = orch(*options, env={"DATA": data}, check=0)
     whole = latest(tmp_path)
