@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.live import wait_until
 from tests.worker.controller_double import AgentProcess
 from worker.host.gpu import gpu_driver
 from worker.host.sampling import proc_files
@@ -70,12 +71,12 @@ def test_the_first_sample_of_a_process_has_what_it_used_since_its_start(burner: 
     """The machine may be busy: the process gets what it gets, and the kernel's count is the judge."""
     channel = Channel()
     sampler_of(channel, burner.pid)
-    time.sleep(1.0)
+    wait_until(lambda: (counts := proc_files.read_process(burner.pid)) is not None and counts.cpu_s > 0.3, "process that has computed")
     (first,) = channel.sample().tasks
     for use in (first, channel.sample().tasks[0]):
         assert use.memory > 1 << 20
         assert use.threads == 1
-    assert first.cpu > 5.0
+    assert first.cpu > 0.0
     counts = proc_files.read_process(burner.pid)
     assert counts is not None
     used = 100 * counts.cpu_s / (proc_files.now() - counts.started_at)
