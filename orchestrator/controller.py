@@ -197,6 +197,11 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         if (rundir.path / "events.jsonl").exists() or (rundir.path / "result.json").exists():
             if not given.submitted:
                 raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
+            from .model.run.submission import REQUEUED
+
+            if (past := rundir.own_verdict()) is not None and past.exit_code not in REQUEUED:
+                say(f"{rundir.run_id} ended with exit code {past.exit_code}, and is left as it is; orch up starts a new run")
+                end_process(past.exit_code)
             former = resume(rundir)
         request = request_for(rundir, rundir.read_spec())
         viewer, is_submitted = Messages(), given.submitted

@@ -92,7 +92,8 @@ def ask_restart(rundir: RunDir) -> int:
 def handle_requests(rundir: RunDir, supervisor: Supervisor, *, has_file: bool = False) -> None:
     """Act on the requests to the run that this process holds, in the loop that runs now, as long as this loop runs.
 
-    `has_file`: requests come in the file, too; those in the file of a run that is resumed were for the former controller.
+    `has_file`: requests come in the file, too. A controller that resumes a run begins where the former one has left off: whoever asked for
+    the end of the run while no controller read still waits for this end.
     """
     import asyncio  # here: a command that only asks need not wait for this import
 
@@ -100,24 +101,32 @@ def handle_requests(rundir: RunDir, supervisor: Supervisor, *, has_file: bool = 
     if fd is not None:
         asyncio.get_running_loop().add_reader(fd, Requests(fd, supervisor).read)
     if has_file:
-        _read_file(Follower(rundir.path / "requests", tail=0 if supervisor.is_resumed else None), Requests(-1, supervisor))
+        from .record.storage import engine_files  # most runs have no engine
+
+        file = Follower(rundir.path / "requests", offset=engine_files.read_offset(rundir.path))
+        # Once the run has begun, or was resumed: before that, the end of a run has no meaning.
+        asyncio.get_running_loop().call_soon(_read_file, rundir, file, Requests(-1, supervisor))
 
 
-def _read_file(file: Follower, requests: Requests) -> None:
+def _read_file(rundir: RunDir, file: Follower, requests: Requests) -> None:
     """Act on the new lines of the file `requests`, now and then each second. A file server tells nobody when a file grows."""
     import asyncio
 
-    asyncio.get_running_loop().call_later(FILE_S, _read_file, file, requests)
+    from .record.storage import engine_files
+
+    asyncio.get_running_loop().call_later(FILE_S, _read_file, rundir, file, requests)
     with contextlib.suppress(OSError, OrchError):
-        requests.take(file.read(READ_BYTES))
+        if data := file.read(READ_BYTES):
+            requests.take(data)
+            engine_files.keep_offset(rundir.path, file.offset - len(requests.rest))
 
 
 class Requests:
-    """Reads the pipe of a run. Whatever lies in the pipe, and whoever else reads it, the run goes on."""
+    """Reads the requests to a run. Whatever lies in the pipe, and whoever else reads it, the run goes on."""
 
     def __init__(self, fd: int, supervisor: Supervisor) -> None:
         self._fd, self._supervisor = fd, supervisor
-        self._rest = b""
+        self.rest = b""
         """The beginning of a line whose end has not been read."""
         self._noted = 0
 
@@ -128,8 +137,8 @@ class Requests:
 
     def take(self, data: bytes) -> None:
         """Act on the lines that end in these bytes."""
-        *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[: LONGEST + 1]
+        *lines, rest = (self.rest + data).split(b"\n")
+        self.rest = rest[: LONGEST + 1]
         for line in filter(None, lines):
             self._act(line)
 
@@ -153,7 +162,7 @@ class Requests:
             case _ if self._noted < MOST_NOTES:
                 self._noted += 1
                 last = "; further ones are not noted" if self._noted == MOST_NOTES else ""
-                supervisor.note(f"a line in the pipe for requests is no request: {line[:80]!r}{last}")
+                supervisor.note(f"a line among the requests is no request: {line[:80]!r}{last}")
 
 
 def end_with_parent(owner: int, stop: Callable[[str, int], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,7 +23,7 @@ from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run, discard
 from orchestrator.record.text.event_messages import Messages
-from orchestrator.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask
+from orchestrator.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask, handle_requests
 from orchestrator.starting import create, request_for
 from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
@@ -226,7 +227,7 @@ def test_a_line_that_is_no_request_is_noted_and_does_no_harm(tmp_path: Path) -> 
         ask(run, "stop", reason="enough", now=False)
         assert process.wait() == 143
     noted = [event["text"] for event in LiveRun(tmp_path).events() if event["event"] == "run_noted"]
-    noted = [text for text in noted if text.startswith("a line in the pipe for requests is no request: b'")]
+    noted = [text for text in noted if text.startswith("a line among the requests is no request: b'")]
     assert len(noted) == MOST_NOTES
     assert noted[0].endswith("b'stop'")
     assert noted[-1].endswith("further ones are not noted")
@@ -271,9 +272,9 @@ def test_a_turn_of_the_loop_reads_few_requests_and_a_cut_line_is_put_together() 
     os.write(write_end, b"x" * 60_000 + b"\n")
     for _ in range(20):
         requests.read()
-    assert len(requests._rest) <= LONGEST + 1
+    assert len(requests.rest) <= LONGEST + 1
     assert len(asked) == 2
-    assert asked[1].startswith("a line in the pipe for requests is no request")
+    assert asked[1].startswith("a line among the requests is no request")
     os.close(read_end)
     os.close(write_end)
 
@@ -287,3 +288,47 @@ def test_a_run_in_a_thread_of_another_program_takes_requests(tmp_path: Path, orc
     orch("down", check=0)
     thread.join()
     assert [ended.verdict.exit_code for ended in ends] == [143]
+
+
+def test_a_controller_that_resumes_a_run_acts_on_what_the_former_one_has_not_read(tmp_path: Path) -> None:
+    run = create_run(tmp_path / ".orch", "one")
+
+    def act() -> list[str]:
+        """What a controller is asked for that lives for some turns of its loop."""
+        asked: list[str] = []
+
+        class Resumed:
+            is_resumed = True
+
+            def stop(self, reason: str, code: int) -> None:
+                asked.append(reason)
+
+        async def live() -> None:
+            handle_requests(run, cast(Supervisor, Resumed()), has_file=True)
+            assert asked == [], "the run is resumed first"
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        asyncio.run(live())
+        return asked
+
+    (run.path / "requests").write_text('{"ask": "stop", "reason": "the first", "now": false}\n{"ask": ')
+    assert act() == ["the first"]
+    with open(run.path / "requests", "a") as file:
+        file.write('"stop", "reason": "while nobody read", "now": false}\n')
+    assert act() == ["while nobody read"]
+    assert act() == []
+
+
+@pytest.mark.parametrize("code", [0, 3, 125])
+def test_a_job_that_is_started_again_after_the_end_of_its_run_leaves_the_run(tmp_path: Path, code: int) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "open('again', 'w')\n"))
+    ended = {"outcome": "succeeded" if code == 0 else "failed", "exit_code": code, "attempt": 1, "started_at": 1.0, "ended_at": 2.0}
+    run.write("result.json", json.dumps(ended))
+    run.lock.release()
+    done = subprocess.run(
+        [sys.executable, controller.__file__, run.path, "--submitted"], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.returncode, json.loads((run.path / "result.json").read_text())) == (code, ended)
+    assert f"{run.run_id} ended with exit code {code}, and is left as it is" in done.stderr
+    assert not (tmp_path / "again").exists()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from orchestrator.backends import RunFacts, load
 from orchestrator.backends.slurm import queue
 from orchestrator.backends.slurm.batch_script import BatchScript
-from orchestrator.errors import SpecError, UsageError
+from orchestrator.backends.slurm.engine import SlurmEngine
+from orchestrator.errors import OrchError, SpecError, UsageError
 from orchestrator.model.run.submission import Word
 from orchestrator.model.spec import SlurmSettings
 from orchestrator.model.spec import document as documents
@@ -196,3 +198,14 @@ def test_a_queue_of_many_jobs_and_of_noise() -> None:
 @pytest.mark.parametrize(("text", "at"), [("2026-11-24T12:00:00\n", NOW), ("NONE", None), ("N/A", None), ("", None), ("Unknown", None)])
 def test_times(text: str, at: float | None) -> None:
     assert queue.parse_time(text) == at
+
+
+def test_a_squeue_that_fails_once_tells_nothing_of_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "7|RUNNING|None|N/A|1:00|n1"
+    failing = f"[ -e {tmp_path}/asked ] || {{ touch {tmp_path}/asked; echo 'squeue: error: Socket timed out on send/recv' >&2; exit 1; }}"
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{failing}\necho '{line}'\n")
+    (tmp_path / "squeue").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(OrchError, match=r"cannot ask Slurm: Socket timed out.*scontrol ping"):
+        SlurmEngine().ask(["7"])
+    assert SlurmEngine().ask(["7"])["7"].state == "running"

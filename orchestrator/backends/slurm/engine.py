@@ -16,6 +16,7 @@ from ...model.spec import BackendSpec, SlurmSettings
 from .. import Request, RunFacts, slots_of
 from .allocation import JobDetails, parse_details
 from .batch_script import NAME, sbatch_argv
+from .complaints import diagnose
 from .programs import run_program, try_program
 from .queue import FORMAT, parse_queue, words_of
 
@@ -43,7 +44,7 @@ class SlurmEngine:
         argv = ("squeue", "-h", "-t", "all", "-j", ",".join(jobs), "-o", FORMAT)
         out, complaint = try_program(argv, "cannot ask Slurm")
         if complaint and _UNKNOWN not in complaint:  # said if Slurm has forgotten all of the jobs
-            run_program(argv, "cannot ask Slurm")
+            raise OrchError(f"cannot ask Slurm: {diagnose(complaint).text}")
         return words_of(parse_queue(out).values(), time.time())
 
     def withdraw(self, run: RunFacts, job: str) -> None:
@@ -52,8 +53,7 @@ class SlurmEngine:
             raise OrchError(f"cannot cancel Slurm's job {job}: {complaint}")
 
     def channel(self, run: RunFacts, job: str) -> None:
-        """Login nodes and compute nodes share the file system of the run's directory."""
-        return
+        """None: login nodes and compute nodes share the file system of the run's directory."""
 
 
 def find_details(job: str) -> JobDetails:

@@ -1,9 +1,10 @@
-"""What the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json` and `requests`.
+"""What the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and `requests.offset`.
 
     submission.json     what was submitted; written once, when the engine has accepted the run
     engine.json         the last word of the engine about the job
     requests            lines for the controller (orchestrator/requests.py), which reads the file again each second: a named pipe reaches
                         no other machine
+    requests.offset     the offset in `requests` up to which controllers have acted
 
 `run` is the directory of the run.
 """
@@ -58,6 +59,19 @@ def append_request(run: Path, line: bytes) -> None:
             write_all(file.fileno(), line)
     except OSError as error:
         raise OrchError(f"{run.name} cannot be asked: {run / 'requests'}: {error.strerror or error}") from None
+
+
+def read_offset(run: Path) -> int:
+    """The offset in `requests` up to which the controllers of a run have acted."""
+    with contextlib.suppress(OSError, ValueError, OrchError):
+        return max(0, int(read_file(run / "requests.offset")))
+    return 0
+
+
+def keep_offset(run: Path, offset: int) -> None:
+    """If this cannot be written, as on a full disk, a controller that resumes the run acts on some requests again."""
+    with contextlib.suppress(OSError):
+        write_whole(run / "requests.offset", str(offset).encode())
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@
       data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/data_service_server.py)
       controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
-      submission.json engine.json requests      of a run whose controller is a job of an engine (engine_files.py)
+      submission.json engine.json requests requests.offset   of a run whose controller is a job of an engine (engine_files.py)
       mirroring                     a lock for whoever copies the files of a controller that has another file system (mirror.py)
 
 Directories have mode 0700, files 0600: environments and logs hold secrets. A file that is read whole is written under another name, then
