@@ -64,7 +64,7 @@ class _Renewer:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._fetched_at = -math.inf
-        """When the files were last fetched, by the clock of `time.monotonic`; infinite: after the end of the job."""
+        """When the files were last fetched, by the clock of `time.monotonic`; infinite: all has come after the end of the job."""
 
     def renew(self) -> None:
         """Ask the engine, and fetch what the controller has written elsewhere, as far as this is due. May take seconds."""
@@ -77,13 +77,16 @@ class _Renewer:
         is_due = time.monotonic() - self._fetched_at >= (0.0 if is_last else MIRROR_S)
         if has_all or heard.word.state == "waiting" or not is_due or not _is_own(self._run):
             return
+        has_come = True
         with suppress(OrchError):  # a spec that cannot be read
             engine, facts, job = _job_of(self._run)
             if (channel := engine.channel(facts, job)) is not None:
-                self._fetch(channel, heard)
-        self._fetched_at = math.inf if is_last else time.monotonic()
+                has_come = self._fetch(channel, heard)
+        # What the end of a job has cut off is asked for again; but its machine may be gone for good.
+        self._fetched_at = math.inf if is_last and (has_come or now() - heard.since > submission.GRACE_S) else time.monotonic()
 
-    def _fetch(self, channel: Channel, heard: Heard) -> None:
+    def _fetch(self, channel: Channel, heard: Heard) -> bool:
+        """Returns whether all has come that the controller has written until now."""
         from .record.storage import mirror
 
         program, limit = mirror.SOURCE.read_text(), time.monotonic() + FETCH_S
@@ -91,10 +94,12 @@ class _Renewer:
             try:
                 while is_alone and mirror.store(self._run.path, channel.exchange(program, "fetch", mirror.have(self._run.path))):
                     if time.monotonic() > limit:
-                        break
+                        return False
+                return is_alone
             except OrchError as error:
                 if heard.word.state != "ended":  # of a job that has ended there may be nothing left to ask
                     engine_files.keep_heard(self._run.path, replace(heard, trouble=str(error)))
+                return False
 
 
 # --- the word of the engine --------------------------------------------------------------------
@@ -135,10 +140,10 @@ def _ask(runs: list[RunDir]) -> None:
     """Ask about the first run, and about those of the others that are not settled."""
     by_engine: dict[Engine, dict[str, RunDir]] = {}
     for run in runs:
-        if run is runs[0] or (run.is_submitted and _is_own(run) and not _is_settled(run, run.heard())):
+        if run is runs[0] or (run.is_submitted and _is_own(run) and not _is_settled(run, run.heard()) and not _is_copy(run)):
             with suppress(OrchError):  # a spec that cannot be read
                 engine, _, job = _job_of(run)
-                by_engine.setdefault(engine, {})[job] = run
+                by_engine.setdefault(engine, {}).setdefault(job, run)
     for engine, jobs in by_engine.items():
         verdicts = {job: run.own_verdict() for job, run in jobs.items()}
         ends = {job: verdict.ended_at if verdict else 0.0 for job, verdict in verdicts.items()}
@@ -168,10 +173,17 @@ def _job_of(run: RunDir) -> tuple[Engine, RunFacts, str]:
 
 def _find_job(run: RunDir) -> tuple[Engine, RunFacts, str]:
     """`_job_of`, for who changes something. Raises `UsageError` if the job is of a run of which this is a copy."""
-    submitted = engine_files.read_submission(run.path)
-    if submitted is not None and submitted.inode not in (0, run.path.stat().st_ino):
-        raise UsageError(f"{run.path} is a copy: {submitted.words} belongs to the directory in which the run was submitted")
+    if _is_copy(run):
+        raise UsageError(f"{run.path} is a copy: its job belongs to the directory in which the run was submitted")
     return _job_of(run)
+
+
+def _is_copy(run: RunDir) -> bool:
+    """Whether the job of a run belongs to another directory, of which this one is a copy."""
+    submitted = engine_files.read_submission(run.path)
+    with suppress(OSError):
+        return submitted is not None and submitted.inode not in (0, run.path.stat().st_ino)
+    return True
 
 
 def deliver(run: RunDir, line: bytes) -> None:
@@ -208,9 +220,10 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
 
 
 def _until_ended(run: RunDir) -> Iterator[Heard]:
-    """The words of the engine until the job has ended, or `WITHDRAWN_S` are over."""
-    limit = now() + WITHDRAWN_S
+    """The words of the engine until the job has ended, or `WITHDRAWN_S` are over: asked for more and more seldom."""
+    limit, pause = now() + WITHDRAWN_S, ENDING_S
     while (heard := hear(run, anew=True)).word.state != "ended" and now() < limit:
         yield heard
-        time.sleep(run.look_s(0.0))
+        time.sleep(pause)
+        pause = min(2 * pause, ASK_S)
     yield heard

@@ -183,7 +183,7 @@ def test_the_words_of_a_job_that_is_not_over(word: Word | str, state: str | None
             f"its batch step was killed, or did not begin, on n3: {queue.UNSEEN}",
             None,
         ),
-        (line("COMPLETED"), "Slurm calls it COMPLETED", None),
+        (line("COMPLETED"), "its batch step succeeded, but no result.json came into its run directory; see controller.log there", None),
     ],
 )
 def test_how_a_job_ended_without_a_verdict(word: Word, cause: str, code: int | None) -> None:

@@ -57,7 +57,8 @@ class QueuedJob:
             is_running = self.state in ("RUNNING", "COMPLETING")
             return Word("running", f"{'running' if is_running else self.state.lower()} in Slurm on {self.nodes}".rstrip(" on"))
         words = f"ended in Slurm: {self.state}"
-        return Word("ended", words, *self._end())
+        has_exited = self.state == "COMPLETED" or (self.state == "FAILED" and not self.reason.startswith(_NO_OUTPUT))
+        return Word("ended", words, *self._end(), has_exited)
 
     def _waits(self, now: float) -> str:
         if self.state == "CONFIGURING":
@@ -81,6 +82,8 @@ class QueuedJob:
                 return "a node died" + (f" ({self.nodes})" if self.nodes else ""), None
             case "OUT_OF_MEMORY":
                 return "a node had no memory left for the job (mem)", None
+            case "COMPLETED":
+                return "its batch step succeeded, but no result.json came into its run directory; see controller.log there", None
             case "FAILED" if self.reason.startswith(_NO_OUTPUT):
                 return f"its batch step was killed, or did not begin, on {self.nodes or 'its node'}: {UNSEEN}", None
             case "FAILED":

@@ -18,6 +18,9 @@ from .restarts import PREEMPTED
 REQUEUED = frozenset((PREEMPTED, TERMINATED))
 """The exit codes of a controller after which an engine may start the job again: a saved preemption, and SIGTERM."""
 
+GRACE_S = 60.0
+"""How long after the end of a job its last files may still come, in seconds: NFS may show a new file a minute late."""
+
 _OUTCOMES = {
     0: Outcome.SUCCEEDED,
     BROKEN: Outcome.BROKEN,
@@ -54,6 +57,8 @@ class Word:
     exit_code: int | None = None
     """The exit code of a run that ended so: that of its controller, if the engine knows it; 143 if somebody has cancelled the job, 124
     after a time limit. None: 125."""
+    has_exited: bool = False
+    """The controller may have ended by itself: its verdict counts, which a file server may show late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +85,13 @@ class Heard:
         return f"{self.trouble}; {f'{now - self.at:.0f} s ago: {words}' if self.at else 'it has not been asked yet'}"
 
 
-def lives(heard: Heard, verdict: Verdict | None) -> bool:
-    """Whether a run goes on, or will, whose lock no process of this machine holds.
+def lives(heard: Heard, verdict: Verdict | None, at: float) -> bool:
+    """Whether a run goes on at this time, or will, whose lock no process of this machine holds; or its verdict may still come.
 
     A verdict after which the engine may start the job again counts once the engine says that the job has ended, or says nothing.
     """
     if heard.word.state == "ended":
-        return False
+        return verdict is None and heard.word.has_exited and 0 <= at - heard.since < GRACE_S
     if verdict is None:
         return True
     if verdict.exit_code not in REQUEUED or heard.trouble:

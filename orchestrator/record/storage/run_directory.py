@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from worker.machine.clock import now
 from worker.machine.directory import Directory
 from worker.protocol.task_id import STACKS, file_of
 from worker.values.codec import ContractError, from_json, to_json
@@ -193,7 +194,7 @@ class RunDir:
         from ...model.run import submission
 
         self.renew()
-        return submission.lives(self.heard(), self.own_verdict())
+        return submission.lives(self.heard(), self.own_verdict(), now())
 
     def heard(self) -> Heard:
         """The last word of the engine of a submitted run."""
@@ -295,7 +296,7 @@ class RunDir:
         from .engine_files import read_submission
 
         submitted, heard = read_submission(self.path), self.heard()
-        if submitted is None or heard.word.state != "ended" or self.lock.is_held():
+        if submitted is None or submission.lives(heard, None, now()) or self.lock.is_held():
             return None
         found = json.loads(json.dumps(dataclasses.asdict(submission.verdict_of(submitted, heard))))
         return {"run": self.run_id, **found}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.model.run.cluster import Outcome, Verdict
-from orchestrator.model.run.submission import Heard, Submission, Word, lives, verdict_of
+from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word, lives, verdict_of
 
 QUEUED, RUNNING, ENDED, UNKNOWN = (Word(state) for state in ("waiting", "running", "ended", "unknown"))
 
@@ -18,26 +18,26 @@ def verdict(code: int) -> Verdict:
 
 @pytest.mark.parametrize(("word", "alive"), [(QUEUED, True), (RUNNING, True), (UNKNOWN, True), (ENDED, False)])
 def test_without_a_verdict_the_word_of_the_engine_counts(word: Word, alive: bool) -> None:
-    assert lives(Heard(word), None) is alive
-    assert lives(Heard(word, trouble="cannot ask Slurm"), None) is alive, "its last word counts as long as there is no other"
+    assert lives(Heard(word), None, 300.0) is alive
+    assert lives(Heard(word, trouble="cannot ask Slurm"), None, 300.0) is alive, "its last word counts as long as there is no other"
 
 
 @pytest.mark.parametrize("code", [0, 1, 124, 125, 130])
 @pytest.mark.parametrize("word", [QUEUED, RUNNING])
 def test_most_verdicts_count_at_once(word: Word, code: int) -> None:
-    assert not lives(Heard(word, 150.0), verdict(code)), "the word is older than the verdict"
-    assert not lives(Heard(word, 250.0, verdict_at=200.0), verdict(code))
+    assert not lives(Heard(word, 150.0), verdict(code), 300.0), "the word is older than the verdict"
+    assert not lives(Heard(word, 250.0, verdict_at=200.0), verdict(code), 300.0)
 
 
 @pytest.mark.parametrize("code", [42, 143])
 def test_a_run_that_may_be_requeued_is_over_when_the_engine_has_said_so(code: int) -> None:
-    assert lives(Heard(RUNNING, 150.0), verdict(code)), "the engine has not been asked since"
-    assert lives(Heard(RUNNING, 250.0, verdict_at=200.0), verdict(code)), "the job still ends"
-    assert lives(Heard(QUEUED, 250.0, verdict_at=200.0), verdict(code)), "the job waits again"
-    assert not lives(Heard(ENDED, 250.0, verdict_at=200.0), verdict(code))
-    assert not lives(Heard(ENDED, 250.0), verdict(code)), "the verdict was fetched after the word"
-    assert not lives(Heard(UNKNOWN, 250.0, verdict_at=200.0), verdict(code))
-    assert not lives(Heard(RUNNING, 150.0, trouble="cannot ask Slurm"), verdict(code)), "nobody can say more than the verdict does"
+    assert lives(Heard(RUNNING, 150.0), verdict(code), 300.0), "the engine has not been asked since"
+    assert lives(Heard(RUNNING, 250.0, verdict_at=200.0), verdict(code), 300.0), "the job still ends"
+    assert lives(Heard(QUEUED, 250.0, verdict_at=200.0), verdict(code), 300.0), "the job waits again"
+    assert not lives(Heard(ENDED, 250.0, verdict_at=200.0), verdict(code), 300.0)
+    assert not lives(Heard(ENDED, 250.0), verdict(code), 300.0), "the verdict was fetched after the word"
+    assert not lives(Heard(UNKNOWN, 250.0, verdict_at=200.0), verdict(code), 300.0)
+    assert not lives(Heard(RUNNING, 150.0, trouble="cannot ask Slurm"), verdict(code), 300.0), "nobody can say more than the verdict does"
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,11 @@ def test_a_word_that_cannot_be_renewed_is_shown_with_its_age() -> None:
     late = replace(heard, trouble="cannot ask Slurm: timed out")
     assert late.describe(140.0) == "cannot ask Slurm: timed out; 40 s ago: queued in Slurm: Resources"
     assert Heard(trouble="cannot ask Slurm: timed out").describe(140.0) == "cannot ask Slurm: timed out; it has not been asked yet"
+
+
+def test_the_verdict_of_a_controller_that_has_exited_may_come_late() -> None:
+    heard = Heard(replace(ENDED, has_exited=True), 300.0, 300.0)
+    assert lives(heard, None, 301.0), "a file server may show the verdict a minute late"
+    assert not lives(heard, verdict(0), 301.0)
+    assert not lives(heard, None, 300.0 + GRACE_S)
+    assert not lives(replace(heard, word=ENDED), None, 301.0), "a controller that was killed has left none"

@@ -1,0 +1,87 @@
+"""What is asked of an engine, and how often: the engine of the crates without its daemon, whose words the test writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestrator import backends, engine_jobs
+from orchestrator.errors import OrchError
+from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word
+from orchestrator.model.spec import BACKENDS
+from orchestrator.record.storage import engine_files
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
+from tests.backends import crate
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of runs, in a yard whose engine says what `say` has written."""
+    monkeypatch.setitem(BACKENDS, crate.NAME, crate.CrateSettings)
+    monkeypatch.setitem(backends.MODULES, crate.NAME, crate.__name__)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "crates.txt").write_text("red 1\n")
+    (tmp_path / "jobs" / "1").mkdir(parents=True)
+    return tmp_path / ".orch"
+
+
+def say(home: Path, state: str, **more: object) -> None:
+    (home.parent / "jobs/1/word.json").write_text(json.dumps({"state": state, **more}))
+
+
+def submitted(home: Path, engine: str = "near") -> RunDir:
+    """A run that is the job 1."""
+    run = create_run(home, "one")
+    run.write("spec.yaml", f"{{script: script.py, backend: {{type: crate, crates: crates.txt, engine: {engine}}}}}")
+    engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0, run.path.stat().st_ino))
+    return run
+
+
+def test_a_copy_beside_a_run_does_not_take_the_word_of_its_engine(home: Path) -> None:
+    run = submitted(home)
+    copy = home / "runs" / "one-copy"
+    shutil.copytree(run.path, copy)
+    say(home, "running")
+    assert engine_jobs.hear(run, anew=True).word == Word("running")
+    assert not (copy / "engine.json").exists()
+
+
+def test_what_the_end_of_a_job_has_cut_off_is_fetched_once_its_machine_can_be_reached(home: Path) -> None:
+    run = engine_jobs.attach(submitted(home, "far"))
+    say(home, "ended")
+    reached, cut = home.parent / "reached", home.parent / "cut"
+    (home.parent / "reach").write_text(f'#!/bin/sh\ntouch {reached}\nexec "$@"\n')
+    (home.parent / "reach").chmod(0o700)
+    cut.touch()
+    assert not run.is_alive()
+    cut.unlink()
+    assert not reached.exists()
+    run.renew()
+    assert reached.exists()
+    reached.unlink()
+    run.renew()
+    assert not reached.exists(), "all has come"
+
+
+def test_a_run_has_no_verdict_as_long_as_that_of_its_controller_may_come(home: Path) -> None:
+    run = engine_jobs.attach(submitted(home))
+    say(home, "ended", has_exited=True)
+    assert run.is_alive()
+    assert run.read_verdict() is None
+    heard = run.heard()
+    engine_files.keep_heard(run.path, Heard(heard.word, heard.at, heard.since - GRACE_S))
+    assert not run.is_alive()
+    assert (run.read_result() or {})["exit_code"] == 125
+
+
+def test_the_end_of_a_job_is_asked_for_seldom(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submitted(home)
+    say(home, "waiting", words="still there")
+    monkeypatch.setattr(engine_jobs, "WITHDRAWN_S", engine_jobs.ENDING_S / 2)
+    with pytest.raises(OrchError, match="its job has not ended yet: still there"):
+        engine_jobs.withdraw(run, "enough")
+    assert (home.parent / "asked").read_text() == "1\n" * 3
