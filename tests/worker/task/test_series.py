@@ -128,6 +128,8 @@ def test_a_series_is_looked_for_in_all_runs_that_a_run_continues(tmp_path: Path)
     newer.mkdir()
     (found,) = [worker(tmp_path / "now", 0, count=1, resume=(newer, old)).choose()]
     assert found is not None
+    assert worker(tmp_path / "now", 0, count=1, resume=(newer,)).is_expected
+    assert not worker(tmp_path / "now", 0).is_expected, "a training that begins at step 0 says nothing"
     assert found.save.directory.startswith(str(old))
     assert found.save.step == 10
 

@@ -13,7 +13,7 @@ from ..context import context
 from ..import_hooks import print_once, replace
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
-from .series import Series, tell
+from .series import Series
 
 MARK = "_orch_checkpoint"
 """An attribute of the callback that asks for saves."""
@@ -170,7 +170,7 @@ class FitSession:
         if self._found is not None:
             self._continue(self._found)
         elif self._series.is_expected:
-            tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
+            self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
 
     def _build(self) -> None:
         """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
@@ -209,7 +209,7 @@ class FitSession:
         input_check.tell_of_other(at, self._facts())
         is_over = self._is_stopped or model._initial_epoch >= (self._callbacks.params.get("epochs") or 0)
         where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, after step {self._batch} of it)"
-        tell(
+        self._series.tell(
             f"{self._series.name} continues at step {self.steps}{where}, saved {saves.age(document):.0f} s ago by "
             f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self.steps)}"
         )

@@ -56,7 +56,7 @@ def choose(series: Series) -> FoundSave | None:
             found, damaged = _newest(series, min(told), damaged)
     for name, reason in damaged:
         takes = "nothing older is whole: the training begins anew" if found is None else f"{found.save.name} is taken"
-        print_once(f"checkpoints: the save {series.name}/{name} is damaged and stays aside: {reason}; {takes}")
+        series.tell(f"the save {series.name}/{name} is damaged and stays aside: {reason}; {takes}")
     if series.is_chief:
         _clear(series, {name for name, _ in damaged})
     return found

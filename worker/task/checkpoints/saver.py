@@ -15,7 +15,7 @@ from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
 from ..strategy import strategy_builder
 from . import input_check, random_state, restoring, variables, world_facts
-from .series import Place, Series, tell
+from .series import Place, Series
 
 EVERY = 100
 """The number of steps between two saves, if neither the program nor the spec says one."""
@@ -195,7 +195,7 @@ class Saver:
         found = self._series.choose()
         if found is None:
             if self._series.is_expected:
-                tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
+                self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
             return
         document = found.document
         self._series.restore(found, self._variables(found.tensors))
@@ -205,7 +205,7 @@ class Saver:
         self._left_out, self._at = _Position(at["epoch"], at["batch"]), _Position(at["epoch"], at["batch"])
         where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}".replace("batchs", "batches")
         over = "; this training was over" if document["kind"] == "final" else f" ({where})"
-        tell(
+        self._series.tell(
             f"{self._series.name} continues at step {self._steps}{over}, saved {saves.age(document):.0f} s ago by "
             f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self._steps)}"
         )

@@ -232,6 +232,12 @@ class Series:
         except OSError as error:
             print_once(f"checkpoints: the steps of {self.name} are not noted: {error.strerror}; the training goes on")
 
+    def tell(self, line: str) -> None:
+        """Print a line about a restart: in the first task of each type, or in each task that trains alone."""
+        print_once(f"checkpoints: {line}", in_each_task=bool(self.place.own))
+        if sys.stderr is not None:
+            sys.stderr.flush()
+
     # --- restoring ---------------------------------------------------------------------------------
 
     def choose(self) -> restoring.FoundSave | None:
@@ -248,13 +254,6 @@ class Series:
         variables.compare(named, {name: one for name, one in told.items() if name not in extra}, found.save.directory)
         variables.assign(named, found.tensors)
         random_state.restore(found.note["random"])
-
-
-def tell(line: str) -> None:
-    """Print a line about a restart, in the first task of each type."""
-    print_once(f"checkpoints: {line}")
-    if sys.stderr is not None:
-        sys.stderr.flush()
 
 
 def _file_of(worker: str) -> str:
