@@ -89,7 +89,7 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
     if spec.checkpoints.resume:
         from .record.storage.saves_of_run import resumed  # most runs resume none
 
-        spec = resumed(Path(os.path.abspath(home)), spec)
+        spec = resumed(Path(os.path.abspath(home)), spec, engine_jobs.find)
     run = create(Path(os.path.abspath(home)), spec)
     if submit(run, request_for(run, spec)) is not None:
         return Run(engine_jobs.attach(run))

@@ -20,6 +20,10 @@ class OrchError(Exception):
     exit_code = BROKEN
 
 
+class UnansweredError(OrchError):
+    """A program has not answered in time: nobody knows whether it has done what it was asked for (exit code 125)."""
+
+
 class UsageError(OrchError):
     """The command line, or a file that it names, is wrong; nothing was started (exit code 2)."""
 

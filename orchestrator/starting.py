@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .backends import Request, RunFacts, load, load_checked
-from .errors import OrchError
+from .errors import OrchError, UnansweredError
 from .model.spec import ClusterSpec
 from .model.spec.parse import to_document
 from .record.storage.run_directory import RunDir
@@ -54,12 +54,16 @@ def submit(run: RunDir, request: Request) -> Submission | None:
     """Give a run that `create` has made to the engine of its place, whose job will be the controller. `request`: see `request_for`.
 
     None: its place has no engine, and this process still holds the run. Raises `OrchError`; then there is no run.
+    But `UnansweredError` keeps the run, whose job may come all the same.
     """
     engine = load(request.run.spec).engine(request.run.spec)
     if engine is None:
         return None
     try:
         submitted = replace(engine.submit(request), inode=os.stat(run.path).st_ino)
+    except UnansweredError:  # a job that comes all the same finds its run
+        run.lock.release()
+        raise
     except OrchError:
         discard(run)
         raise
@@ -69,8 +73,10 @@ def submit(run: RunDir, request: Request) -> Submission | None:
         run.make_latest()
         keep_submission(run.path, submitted)
     except OSError as error:
-        engine.withdraw(request.run, submitted.job)
-        discard(run)
+        try:
+            engine.withdraw(request.run, submitted.job)
+        finally:
+            discard(run)
         raise cannot_keep(run.path, error) from None
     run.lock.release()  # the controller waits for this
     return submitted

@@ -16,6 +16,8 @@ from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
 from tests.backends import crate
+from tests.backends.test_crate import orch
+from tests.record.storage.test_saves_of_run import save
 
 
 @pytest.fixture
@@ -85,3 +87,15 @@ def test_the_end_of_a_job_is_asked_for_seldom(home: Path, monkeypatch: pytest.Mo
     with pytest.raises(OrchError, match="its job has not ended yet: still there"):
         engine_jobs.withdraw(run, "enough")
     assert (home.parent / "asked").read_text() == "1\n" * 3
+
+
+def test_a_run_continues_a_submitted_run_whose_job_has_ended(home: Path) -> None:
+    run = submitted(home)
+    save(run.path / "checkpoints", "fit-1", 10)
+    (home.parent / "script.py").touch()
+    (home.parent / "orch.yaml").write_text((run.path / "spec.yaml").read_text())
+    say(home, "running")
+    assert "still goes on" in orch(home.parent, "up", "--resume", "one", "--dry-run", check=2).stderr
+    say(home, "ended")
+    (run.path / "engine.json").unlink()  # the word is old
+    orch(home.parent, "up", "--resume", "one", "--dry-run")

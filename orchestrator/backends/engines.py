@@ -71,7 +71,10 @@ def _read(process: subprocess.Popen[bytes], name: str) -> Iterator[bytes]:
     while select.select((fd,), (), (), SILENCE_S)[0]:
         data = os.read(fd, READ_BYTES)
         if not data:
-            process.wait()
+            try:
+                process.wait(SILENCE_S)
+            except subprocess.TimeoutExpired:
+                break
             return
         yield data
     raise OrchError(f"the machine of the controller has not answered for {SILENCE_S:g} s ({name})")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .viewers import JsonLines, Terminal
 
 MOST_ASKED = 2
-"""So often the user asks for the end of a run: gracefully, at once; once more, and the command ends without the run."""
+"""How often a key asks for the end of the run: first gracefully, then at once. With the next key the command leaves the run as it is."""
 
 
 def start(run: RunDir, submitted: Submission, show: JsonLines | Terminal | None, *, as_json: bool) -> int:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import starting
 from orchestrator.backends import RunFacts, load
+from orchestrator.backends.engines import Channel
 from orchestrator.backends.slurm import queue
 from orchestrator.backends.slurm.batch_script import BatchScript
 from orchestrator.backends.slurm.engine import SlurmEngine
-from orchestrator.errors import OrchError, SpecError, UsageError
+from orchestrator.errors import OrchError, SpecError, UnansweredError, UsageError
 from orchestrator.model.run.submission import Word
 from orchestrator.model.spec import SlurmSettings
 from orchestrator.model.spec import document as documents
@@ -209,3 +211,27 @@ def test_a_squeue_that_fails_once_tells_nothing_of_the_jobs(tmp_path: Path, monk
     with pytest.raises(OrchError, match=r"cannot ask Slurm: Socket timed out.*scontrol ping"):
         SlurmEngine().ask(["7"])
     assert SlurmEngine().ask(["7"])["7"].state == "running"
+
+
+def test_the_run_of_an_sbatch_that_answers_too_late_is_kept_and_its_job_can_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("sbatch", 'case "$*" in *--test-only*) ;; *) exec sleep 100 ;; esac'), ("srun", ""), ("scontrol", "")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("orchestrator.backends.slurm.programs.ANSWER_S", 0.5)
+    monkeypatch.setattr("orchestrator.backends.slurm.engine._MEMORY", ())
+    spec = parse(documents.from_data({"script": "train.py", "name": "digits", "backend": {"type": "slurm"}}, "test"), workdir=str(tmp_path))
+    run = starting.create(tmp_path / ".orch", spec)
+    with pytest.raises(UnansweredError, match=f"squeue --me --name digits names the job.*its run is kept: {run.path}"):
+        starting.submit(run, starting.request_for(run, spec))
+    assert run.path.is_dir()
+    assert not run.lock.is_held()
+
+
+def test_a_program_that_closes_its_output_and_goes_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.backends.engines.SILENCE_S", 0.5)
+    with pytest.raises(OrchError, match="has not answered for"):
+        list(Channel(("sh", "-c", "exec sleep 100 >&-"), "/").exchange("", "fetch", b""))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from worker.values.fast_dataclass import dataclass
 
-from ...errors import OrchError, UsageError
+from ...errors import OrchError, UnansweredError, UsageError
 from ...model import slots
 from ...model.run.submission import Submission, Word
 from ...model.spec import BackendSpec, SlurmSettings
 from .. import Request, RunFacts, slots_of
+from ..engines import Channel
 from .allocation import JobDetails, parse_details
 from .batch_script import NAME, sbatch_argv
 from .complaints import diagnose
@@ -35,7 +37,13 @@ class SlurmEngine:
         _refuse(request)
         file = str(Path(request.run.directory, "request", NAME))
         _try_out(file, request.run.spec.backend)
-        job = run_program(sbatch_argv(file), "cannot submit to Slurm").strip().partition(";")[0]
+        try:
+            job = run_program(sbatch_argv(file), "cannot submit to Slurm").strip().partition(";")[0]
+        except UnansweredError as error:
+            look = f"squeue --me --name {shlex.quote(request.run.spec.name)} names the job, and scancel ends it"
+            raise UnansweredError(
+                f"{error}; the job may be queued all the same: {look}; its run is kept: {request.run.directory}"
+            ) from None
         if not job.isdecimal():
             raise OrchError(f"sbatch has named no job: {job!r}")
         return Submission(job, f"Slurm's job {job}", time.time())
@@ -52,8 +60,9 @@ class SlurmEngine:
         if complaint and _UNKNOWN not in complaint:
             raise OrchError(f"cannot cancel Slurm's job {job}: {complaint}")
 
-    def channel(self, run: RunFacts, job: str) -> None:
+    def channel(self, run: RunFacts, job: str) -> Channel | None:
         """None: login nodes and compute nodes share the file system of the run's directory."""
+        return None
 
 
 def find_details(job: str) -> JobDetails:

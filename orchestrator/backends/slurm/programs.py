@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from ...errors import OrchError, UsageError
+from ...errors import OrchError, UnansweredError, UsageError
 from .complaints import complaint_of, diagnose
 
 ANSWER_S = 60.0
@@ -49,7 +49,7 @@ def _call(argv: Sequence[str], doing: str) -> tuple[str, str, str]:
     except FileNotFoundError:
         raise OrchError(f"{doing}: there is no {argv[0]} on PATH here; load Slurm's module, or go to a login node") from None
     except subprocess.TimeoutExpired:
-        raise OrchError(f"{doing}: {argv[0]} has not answered for {ANSWER_S:g} s; is slurmctld up? scontrol ping tells") from None
+        raise UnansweredError(f"{doing}: {argv[0]} has not answered for {ANSWER_S:g} s; is slurmctld up? scontrol ping tells") from None
     except OSError as error:
         raise OrchError(f"{doing}: {argv[0]}: {error.strerror or error}") from None
     if done.returncode == 0:

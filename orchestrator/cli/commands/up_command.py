@@ -38,9 +38,10 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     """
     spec = read_spec(ctx)[0]
     if spec.checkpoints.resume:
+        from ... import engine_jobs
         from ...record.storage.saves_of_run import resumed  # most runs resume none
 
-        spec = resumed(home, spec)
+        spec = resumed(home, spec, engine_jobs.find)
     if dry_run:
         from .plan_command import print_dry_run
 

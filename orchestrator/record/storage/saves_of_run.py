@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,10 +44,10 @@ def newest(base: str) -> saves.Save | None:
     return max(whole, key=lambda save: float((save.manifest or {})["at"]), default=None)
 
 
-def resumed(home: Path, spec: ClusterSpec) -> ClusterSpec:
+def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] = find_run) -> ClusterSpec:
     """The spec of a new run with the directory of the saves of the run that it continues, and with the order of its shuffles.
 
-    Raises `UsageError` for a run that still goes on, or has no save.
+    `find`: `engine_jobs.find`, where runs may be submitted. Raises `UsageError` for a run that still goes on, or has no save.
     """
     asked = spec.checkpoints.resume
     if not asked:
@@ -56,7 +57,7 @@ def resumed(home: Path, spec: ClusterSpec) -> ClusterSpec:
         base = asked if is_remote(asked) else str(Path(asked).resolve())
         what = base
     else:
-        run = find_run(home, asked)
+        run = find(home, asked)
         if run.is_alive():
             raise UsageError(f"the run {run.run_id} still goes on: wait until it ends, or end it with: orch down {run.run_id}")
         before = run.read_spec().checkpoints
