@@ -140,7 +140,7 @@ def test_a_full_disk_on_a_host_is_named_with_the_host(orch: Orch, bed: Bed, tmp_
     """The tasks' output lies in the host's own temporary directory there, and not below --run-dir."""
     write_script(tmp_path, "while True: print('x' * 1000)")
     size = "mount -t tmpfs -o size=300k tmpfs"
-    sshd = next(process for process in bed["hostA"].processes() if "-D" in process.cmdline())
+    sshd = next(process for process in bed["hostA"].processes() if process.name() == "sshd")  # slurmd may be there too
     subprocess.run(["nsenter", "-t", str(sshd.pid), "-m", *size.split(), str(bed.own / "tmp")], check=True)
     try:
         done = start(orch, bed, "hostA", "--run-dir", str(bed.own / "runs"), "--quiet").wait(check=125)

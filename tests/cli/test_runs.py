@@ -355,7 +355,10 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
     assert "hostA: not looked at; an agent ends its tasks and itself once its connection closes, or after 20 s without a word\n" in said
     (command,) = re.findall(r"to make sure: ssh hostA (grep .*) \(names", said)
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, "ORCH_RUN_ID": "one"}) as left:
-        try:  # as the shell there would take it
+        try:
+            # Popen returns before the kernel shows the environment of the new program.
+            wait_until(lambda: b"ORCH_RUN_ID=one" in Path(f"/proc/{left.pid}/environ").read_bytes(), "environment")
+            # As the shell there would take it.
             looked = subprocess.run(["sh", "-c", command.replace("'", "")], capture_output=True, text=True, check=False)
             assert f"/proc/{left.pid}/environ" in looked.stdout.split()
         finally:
