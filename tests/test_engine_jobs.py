@@ -11,7 +11,7 @@ import pytest
 from orchestrator import backends, engine_jobs
 from orchestrator.errors import OrchError
 from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word
-from orchestrator.model.spec import BACKENDS
+from orchestrator.model.spec import BACKENDS, derive
 from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
@@ -23,6 +23,7 @@ from tests.record.storage.test_saves_of_run import save
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of runs, in a yard whose engine says what `say` has written."""
+    monkeypatch.setattr(derive, "_STRUCTS", {})  # what other tests of this process have derived knows no crates
     monkeypatch.setitem(BACKENDS, crate.NAME, crate.CrateSettings)
     monkeypatch.setitem(backends.MODULES, crate.NAME, crate.__name__)
     monkeypatch.chdir(tmp_path)
