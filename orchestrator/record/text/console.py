@@ -114,7 +114,9 @@ class Console(Messages):
         with self._changed:
             self._ending = True
             self._changed.notify()
-        self._ended.wait(ABANDONED_S if self._abandoned else None)
+        # Again and again: a signal that comes just before such a wait begins is acted on only when the wait ends.
+        while not self._ended.wait(ABANDONED_S) and not self._abandoned:
+            pass
 
     def conclude(self, text: str) -> None:
         """Writes the report on stderr, unless the console was abandoned and stderr blocks too."""
