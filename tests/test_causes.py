@@ -90,7 +90,7 @@ def test_the_lines_and_the_report_name_one_task_as_the_cause_whatever_the_order_
             atexit.register(lambda: (tell("failed"), sleep()))  # until orch stops it
             raise ValueError("the reason")
         wait_for("failed")
-        raise ValueError("the same reason")
+        raise ValueError("another reason")
         """,
     )
     done = orch("up", "script.py", "-n", "2", "--grace", "0.5", check=1)

@@ -112,6 +112,25 @@ def test_of_two_failures_the_earlier_is_the_cause_though_its_exit_came_later(
     assert "failed after it: worker-1 (exit code 1)" in report
 
 
+def test_the_report_of_one_error_in_all_tasks_names_the_task_that_the_screen_has_named(orch: Orch, tmp_path: Path) -> None:
+    write_script(
+        tmp_path,
+        """
+        ignore()
+        ready()
+        [wait_for(f"worker-{i}.ready") for i in range(3)]
+        raise ValueError(f"no layer for {TASK}")
+        """,
+    )
+    done = orch("up", "script.py", "-n", "3", "--all", check=1)
+    told = done.err.split(" has failed (exit code 1)")[0].rsplit("orch: ", 1)[1]
+    others = {"worker-0": "worker-1..2", "worker-1": "worker-0, worker-2", "worker-2": "worker-0..1"}[told]
+    report = done.err[done.err.index("first failure") :]
+    assert report.startswith(f"first failure: {told} on local: exit code 1")
+    assert f"failed with the same error: {others}\n" in report
+    assert "failed after it" not in report
+
+
 @pytest.mark.parametrize("answer", ["sys.exit(9)", "raise RuntimeError('stopped, not failed')", "os.abort()"])
 def test_what_a_task_does_when_it_is_stopped_is_never_the_cause(orch: Orch, tmp_path: Path, run: LiveRun, answer: str) -> None:
     write_script(

@@ -3,16 +3,18 @@
 1. The end of a task after orch has stopped it does not count.
 2. A failure about the task itself wins over an error about a lost peer (`peer_errors`), whatever the clocks of the hosts say.
 3. A task that such errors name, directly or through another lost task, wins over a task that no error names.
-4. Then time decides.
+4. Then time decides. Of two tasks that failed with the same error, the one that the screen has named already stays the first.
 
 If no task failed by itself, the lost peer either ended with code 0 while the others needed it, or it has not ended. Then it is the suspect.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from worker.protocol.messages import Failure
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import BROKEN, DEADLINE
@@ -40,7 +42,7 @@ def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
     failed = _failed_tasks(cluster, ending.ended_at) if ending.outcome is Outcome.FAILED else {}
     if not failed:
         return ending
-    cause = _first(cluster, failed)
+    cause = _first(cluster, failed, told=ending.cause.task if ending.cause else "")
     losses = [(one.cause, one.loss) for one in failed.values() if one.loss is not None and one.cause.task != cause.task]
     others = [Secondary(other.task, other.at, other.code, _describe(cluster, loss)) for other, loss in losses]
     task = cluster.tasks[cause.task]
@@ -62,6 +64,11 @@ def of_exit(cluster: Cluster, task: TaskStatus, code: int) -> Cause | None:
 def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
     """The running tasks that a task's failure is about: orch collects their stacks before it stops them."""
     return tuple(name for name in _named(cluster, _loss(cluster.tasks[task]), task) if not cluster.tasks[name].has_ended)
+
+
+def is_same_error(one: Failure | None, other: Failure | None) -> bool:
+    """Whether two tasks failed with the same exception. Numbers may differ: they name tasks, devices and addresses."""
+    return one is not None and other is not None and _without_numbers(one) == _without_numbers(other)
 
 
 def describe_loss(cluster: Cluster, task: str) -> str:
@@ -111,13 +118,16 @@ def _loss(task: TaskStatus) -> Loss | None:
 # --- the first ---------------------------------------------------------------------------------
 
 
-def _first(cluster: Cluster, failed: Mapping[str, Failed]) -> Cause:
+def _first(cluster: Cluster, failed: Mapping[str, Failed], told: str) -> Cause:
+    """The first cause. `told`: the task whose failure ended the attempt, which the screen has named."""
     named = {name for one in failed.values() for name in _named(cluster, one.loss, one.cause.task)}
     # The ends of all chains of losses: a task that lost a peer itself is in the middle of one.
     missed = {name for name in named if name not in failed or failed[name].loss is None}
     own = [one.cause for one in failed.values() if one.loss is None]
     if own:
-        return min([cause for cause in own if cause.task in missed] or own, key=lambda cause: cause.at)
+        candidates = [cause for cause in own if cause.task in missed] or own
+        first = min(candidates, key=lambda cause: cause.at)
+        return next((cause for cause in candidates if cause.task == told and is_same_error(cause.failure, first.failure)), first)
     succeeded = [task for task in cluster.tasks.values() if task.state is TaskState.SUCCEEDED and task.trains]
     if left := [task for task in succeeded if task.name in missed or not missed]:
         task = min(left, key=lambda task: task.ended_at or 0.0)
@@ -147,6 +157,10 @@ def _named(cluster: Cluster, loss: Loss | None, own: str) -> list[str]:
         return []
     names = loss.peers or ((peer_errors.leader(cluster.tasks),) if loss.leader else ())
     return [name for name in names if name != own and name in cluster.tasks]
+
+
+def _without_numbers(failure: Failure) -> tuple[str, str]:
+    return failure.type, re.sub(r"\d+", "#", failure.message)
 
 
 def _describe(cluster: Cluster, loss: Loss) -> str:

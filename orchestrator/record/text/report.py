@@ -11,6 +11,7 @@ from worker.protocol.task_id import STREAMS
 from worker.values.excerpts import WHERE, shorten_line
 
 from ...errors import OrchError
+from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.task_names import group_tasks
@@ -137,6 +138,9 @@ def _describe_others(cause: Cause, cluster: Cluster) -> list[str]:
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
     lines += [f"  not started because of it: {group_tasks(withdrawn)}"] if withdrawn else []
     lines += _first_of([f"  failed because of it: {group_tasks(names)}: lost {peer}" for peer, names in by_loss.items()])
+    same = [task.name for task in failed if root_cause.is_same_error(task.failure, cause.failure)]
+    lines += [f"  failed with the same error: {group_tasks(same)}"] if same else []
+    failed = [task for task in failed if task.name not in same]
     return lines + _first_of([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])
 
 

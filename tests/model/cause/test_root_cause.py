@@ -46,8 +46,8 @@ def lost(peer: str, at: float) -> Failure:
     return Failure(kind, message, f"Traceback …\n{kind}: {message}\n", at)
 
 
-def raised(at: float) -> Failure:
-    return Failure("ValueError", "boom", "Traceback …\nValueError: boom\n", at)
+def raised(at: float, message: str = "boom") -> Failure:
+    return Failure("ValueError", message, f"Traceback …\nValueError: {message}\n", at)
 
 
 def run(events: list[ev.TaskExited], tasks: list[str], strategy: str = "multi_worker_mirrored") -> tuple[Verdict, list[ev.Action]]:
@@ -103,7 +103,7 @@ def test_one_that_was_dying_when_we_stopped_it_is_the_cause(at: float, stopped_b
 
 def test_the_one_whose_end_was_seen_first_need_not_be_the_cause() -> None:
     first, second = (
-        ev.TaskExited("worker-1", 1, 1, False, 110.0, raised(109.5)),
+        ev.TaskExited("worker-1", 1, 1, False, 110.0, raised(109.5, "thud")),
         ev.TaskExited("worker-0", 1, 1, False, 110.1, raised(109.3)),
     )
     assert cause([first, second], ["worker-0", "worker-1"]).task == "worker-0"
@@ -111,6 +111,13 @@ def test_the_one_whose_end_was_seen_first_need_not_be_the_cause() -> None:
     missing = ev.TaskExited("worker-2", 1, 1, False, 110.2, lost("0", 110.1))
     found = cause([first, replace(second, failure=raised(109.8)), missing], ["worker-0", "worker-1", "worker-2"])
     assert (found.task, [end.task for end in found.secondary]) == ("worker-0", ["worker-2"])
+
+
+def test_of_two_with_the_same_error_the_one_that_the_screen_has_named_is_the_cause() -> None:
+    told = ev.TaskExited("worker-1", 1, 1, False, 110.0, raised(109.5, "no device /job:worker/task:1"))
+    earlier = ev.TaskExited("worker-0", 1, 1, False, 110.1, raised(109.3, "no device /job:worker/task:0"))
+    assert cause([told, earlier], ["worker-0", "worker-1"]).task == "worker-1"
+    assert cause([earlier, told], ["worker-0", "worker-1"]).task == "worker-0"
 
 
 def test_what_we_made_a_task_do_is_never_the_cause_whoever_names_it() -> None:
