@@ -13,7 +13,7 @@ from orchestrator.cli.commands.logs_command import moment
 from orchestrator.errors import SpecError
 from orchestrator.record.storage.run_directory import RunDir
 from tests.conftest import Orch
-from tests.live import held_run, plan_for
+from tests.live import held_run, plan_for, wait_until
 
 LINES = b"line of worker-0\n" * 20_000
 ENOUGH = 40 * len(LINES)
@@ -117,6 +117,59 @@ def test_a_lost_connection_is_folded_on_the_console_and_in_the_logs(orch: Orch, 
     assert "1 line of TensorFlow's own messages folded; --all shows all lines" in shown.err
     assert SAID not in orch("logs", check=0).err
     assert f"worker-0 | {SAID}\n" in orch("logs", "--all", check=0).err
+
+
+def test_lines_of_several_tasks_come_by_time_and_equal_ones_once(orch: Orch, tmp_path: Path) -> None:
+    with held_run(tmp_path / ".orch", workers=3) as (run, _):
+        for task in range(3):
+            write(run, f"worker-{task}", b"loading\nloss %d\n" % task + b"done\n" * (task < 2))
+        marks = "\n1000.0 worker-2.1.stdout=15\n\n1001.0 worker-0.1.stdout=15\n\n1002.0 worker-1.1.stdout=20 worker-0.1.stdout=20\n"
+        (run.path / "marks").write_text(marks)
+        by_task = orch("logs", check=0).out.splitlines()
+        assert [line.split()[0] for line in by_task] == ["worker-0"] * 3 + ["worker-1"] * 3 + ["worker-2"] * 2
+        merged = orch("logs", "--merge", check=0).out.splitlines()
+        assert sorted(merged) == sorted(by_task)
+        assert merged == [
+            *("worker-2 | loading", "worker-2 | loss 2", "worker-0 | loading", "worker-0 | loss 0"),
+            *("worker-0 | done", "worker-1 | loading", "worker-1 | loss 1", "worker-1 | done"),
+        ]
+        assert orch("logs", "--fold", check=0).out.splitlines() == [
+            *("worker-0..2 | loading", "worker-2    | loss 2", "worker-0    | loss 0", "worker-0    | done"),
+            *("worker-1    | loss 1", "worker-1    | done"),
+        ]
+        assert orch("logs", "--fold", "--grep", "d", "worker-0", "worker-1", check=0).out == "worker-0..1 | loading\nworker-0..1 | done\n"
+        assert "leave out one of the two" in orch("logs", "--fold", "--json", check=2).err
+
+
+@pytest.mark.parametrize("words", [("--merge",), ("--fold",)], ids=["merged", "folded"])
+def test_lines_by_time_are_followed_across_attempts(
+    orch: Orch, script: Callable[..., Path], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    script("""
+        import os, pathlib, sys, time
+        attempt = os.environ["ORCH_ATTEMPT"]
+        print("attempt", attempt, flush=True)
+        print("only", os.environ["ORCH_TASK"], flush=True)
+        while not pathlib.Path(f"go.{attempt}").exists():
+            time.sleep(0.01)
+        sys.exit(attempt == "1" and os.environ["ORCH_TASK"] == "worker-1")
+    """)
+    running = orch.start("up", "script.py", "-n", "2", "--max-restarts", "1", "--quiet")
+    wait_until(lambda: "only worker-1" in orch("logs", "--merge").out, "output of the first attempt")
+    following = orch.start("logs", "-f", *words)
+    following.wait_for("only worker-1")
+    (tmp_path / "go.1").touch()
+    following.wait_for("orch: attempt 2: worker-1 failed (exit code 1) (restart 1 of 1)\n")
+    (tmp_path / "go.2").touch()
+    done = following.wait(check=0)
+    running.wait(check=0)
+    for number in "12":
+        own = [line for line in done.out.splitlines() if line.endswith(f"attempt {number}")]
+        if words == ("--fold",):
+            assert own == [f"worker-0..1 | attempt {number}"]
+        else:
+            assert sorted(own) == [f"worker-{task} | attempt {number}" for task in (0, 1)]
+    assert done.out.count("only worker-0") == done.out.count("only worker-1") == 2
 
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=timezone(timedelta(hours=1)))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from datetime import time as datetime_time
 from pathlib import Path
@@ -22,19 +21,19 @@ from ...errors import OrchError, Problem, SpecError, UsageError
 from ...model.slots import behind_the_chief
 from ...model.spec.durations import seconds_of
 from ...model.strategies import named
-from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
+from ...record.output.same_lines import APART_S
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
-from ...record.text.console import Sink
-from ...record.text.event_messages import describe_attempt
+from ...record.text.log_reader import LogReader
 from .. import completion
 from ..options import color_options, home_option, only_tasks
 
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
+APART_AFTERWARDS_S = 30.0
+"""Seconds between equal lines that `--fold` shows as one, of a run that is not followed: nobody waits for the lines that are held."""
 
 _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 
@@ -50,6 +49,8 @@ class LogOptions:
     stream: str | None
     attempt: int | None
     timestamps: bool
+    merge: bool
+    fold: bool
     color: Literal["auto", "always", "never"]
     everything: bool
     as_json: bool
@@ -65,6 +66,8 @@ class LogOptions:
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with the time at which orch saw the line, about a second late.")
+@click.option("--merge", is_flag=True, help="Show the lines of all tasks in the order of time, which orch knows to about a second.")
+@click.option("--fold", is_flag=True, help="Show a line that several tasks write only once: worker-0..7 | ..., in the order of time.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
@@ -76,8 +79,11 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
       orch logs -f worker-0                  one task, until the run is over
       orch logs worker --tail 20             the last 20 lines of each worker
       orch logs --since 10m --grep 'loss|Error'
+      orch logs -f --fold                    all tasks, equal lines once, until the run is over
     """
     given = LogOptions(**values)
+    if given.fold and given.as_json:
+        raise UsageError("--fold and --json: with --json each line of each task is an object of its own; leave out one of the two")
     run, wanted = _split(home, names)
     if given.follow:
         _await_plan(run)
@@ -94,9 +100,15 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
         grep=_pattern(given.grep),
         timestamps=given.timestamps,
         as_json=as_json,
+        only=shown,
+        once_s=(APART_S if given.follow else APART_AFTERWARDS_S) if given.fold else None,
         behind=() if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)),
     )
-    output = _Output(run, [task for task in tasks if shown is None or task in shown], given, since, view)
+    streams = (given.stream,) if given.stream else STREAMS
+    chosen = [task for task in tasks if shown is None or task in shown]
+    output = LogReader(run, chosen, view, streams, attempt=given.attempt, tail=given.tail, since=since, follows=given.follow)
+    if given.merge or given.fold:
+        output.merge()
     is_alive = True
     while (output.show() or is_alive) and given.follow:
         if not as_json:
@@ -172,78 +184,3 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         return re.compile(text) if text is not None else None
     except re.error as error:
         raise SpecError(Problem("--grep", f"{text!r} is not a regular expression: {error}")) from None
-
-
-class _Output:
-    """The files to show, with `view`. After the files of an attempt, those of the task's next attempt follow.
-
-    `since`: the output begins at this time, also in older attempts.
-    """
-
-    def __init__(self, run: RunDir, tasks: Sequence[str], given: LogOptions, since: KeptMarks | None, view: LogView) -> None:
-        self._run, self._asked, self._view = run, given.attempt, view
-        self._marks = KeptMarks(run) if given.timestamps else None
-        self._sink = Sink(err_fd=1 if view.as_json else 2, encoding=sys.stdout.encoding)
-        self._follows: bool = given.follow
-        self._streams = (given.stream,) if given.stream else STREAMS
-        newest = run.last_attempts()
-        self._attempts: dict[str, int] = {}
-        self._said: set[str] = set()
-        self._followers: dict[str, list[tuple[str, Follower]]] = {}
-        for task in tasks:
-            self._open(task, given.attempt or self._first_attempt(task, newest.get(task, 1), since), given.tail)
-            if since is not None:
-                for stream, follower in self._followers[task]:
-                    follower.offset = max(follower.offset, since.offset(task, self._attempts[task], stream))
-
-    def _first_attempt(self, task: str, newest: int, since: KeptMarks | None) -> int:
-        if since is None:
-            return newest
-        late = (number for number in self._run.attempts() if any(since.last_time(task, number, one) >= since.at for one in self._streams))
-        return next(late, newest)
-
-    def _open(self, task: str, attempt: int, tail: int | None = None) -> None:
-        self._attempts[task] = attempt
-        paths = [(stream, self._run.log_path(task, attempt, stream)) for stream in self._streams]
-        self._followers[task] = [(stream, Follower(path, tail=tail)) for stream, path in paths]
-
-    def write(self, texts: Iterable[tuple[str, str]]) -> None:
-        for stream, text in texts:
-            self._sink.write(stream, text)
-
-    def show(self) -> bool:
-        """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""
-        newest = {} if self._asked else self._run.last_attempts()  # read first: an attempt gets no more output once the next one exists
-        is_new = False
-        for task in self._followers:
-            is_new |= self._show_attempt(task)
-            while newest.get(task, 0) > self._attempts[task]:
-                self.write(self._view.finish(task))
-                self._open(task, self._attempts[task] + 1)
-                self._say_attempt(task)
-                is_new |= self._show_attempt(task)
-        return is_new
-
-    def _say_attempt(self, task: str) -> None:
-        """Says once why there is a new attempt. The JSON objects have the number of the attempt."""
-        is_others = not self._run.task_dir(task, self._attempts[task]).exists()  # another task was restarted alone
-        if self._view.as_json or is_others:
-            return
-        line = describe_attempt(read_cluster(self._run), self._attempts[task], task)
-        if line and line not in self._said:
-            self._said.add(line)
-            self.write([("stderr", f"orch: {line}\n")])
-
-    def _show_attempt(self, task: str) -> bool:
-        is_new = False
-        for stream, follower in self._followers[task]:
-            for data in follower.read_present():
-                if stream == "stdout":
-                    self.write(self._view.complete(task))
-                parts = self._marks.split(task, self._attempts[task], stream, data, follower.offset) if self._marks else [(data, None)]
-                for part, at in parts:
-                    self.write([(stream, self._view.render(task, stream, part, now() if at is None else at))])
-                is_new = True
-        if not (is_new and self._follows):  # no more of a traceback is to come, so the next task's lines need not come first
-            self.write(self._view.complete(task))
-        return is_new

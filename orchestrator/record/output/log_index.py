@@ -9,7 +9,7 @@ An empty line stands before each of them: if the disk was full, the line before 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..storage.run_directory import RunDir
@@ -63,14 +63,18 @@ class KeptMarks:
 
     def offset(self, task: str, attempt: int, stream: str) -> int:
         """The offset of a line from which on a reader gets all output that was written at the time `at` or later."""
-        marks = self._marks.get(_key(task, attempt, stream), [])
+        marks = self.of(task, attempt, stream)
         offset = next((size for time, size in reversed(marks) if time < self.at), 0)
         return _line_start(self._run.log_path(task, attempt, stream), offset)
+
+    def of(self, task: str, attempt: int, stream: str) -> Sequence[tuple[float, int]]:
+        """The marks of a stream: when its file had which size."""
+        return self._marks.get(_key(task, attempt, stream), ())
 
     def split(self, task: str, attempt: int, stream: str, data: bytes, end: int) -> Iterator[tuple[bytes, float | None]]:
         """The parts of `data`, which ends at the offset `end`, each with the time of the mark that has it; None: no mark has it yet."""
         start = end - len(data)
-        for time, size in self._marks.get(_key(task, attempt, stream), []):
+        for time, size in self.of(task, attempt, stream):
             if size > start and data:
                 part, data = data[: size - start], data[size - start :]
                 yield part, time
@@ -80,7 +84,7 @@ class KeptMarks:
 
     def last_time(self, task: str, attempt: int, stream: str) -> float:
         """The time of a stream's last mark; 0 if there is none."""
-        marks = self._marks.get(_key(task, attempt, stream))
+        marks = self.of(task, attempt, stream)
         return marks[-1][0] if marks else 0.0
 
 

@@ -14,13 +14,16 @@ from datetime import datetime, timezone
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
+from worker.protocol.task_id import STREAMS
 from worker.values.excerpts import shorten_line
 from worker.values.words import count_of
 
+from ...model.task_names import group_tasks
 from ..lines import RESET, LineSplitter, strip_colors
 
 if TYPE_CHECKING:
     from .noise import Noise
+    from .same_lines import SameLines, SharedLine
     from .tracebacks import Tracebacks
 
     Stream = tuple[LineSplitter, Noise | None]
@@ -57,6 +60,8 @@ class LogView:
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
     * `shorten`: leave out the middle of lines of stderr with more than `MOST_CHARACTERS`.
     * `as_json`: write each line as a JSON object, for programs.
+    * `once_s`: show a line that several tasks write once, with the names of the tasks: the tasks write the line within so many seconds, and
+      the line is held so long. None: show the line of each task.
     * `behind`: tasks that train in step with a chief. With `fold` and without `only`, Keras's progress lines of these tasks are hidden.
 
     The text has whole lines only, so the texts of several views can be written to one terminal in any order.
@@ -73,9 +78,10 @@ class LogView:
         grep: re.Pattern[str] | None = None,
         shorten: bool = False,
         as_json: bool = False,
+        once_s: float | None = None,
         behind: Collection[str] = (),
     ) -> None:
-        self._color, self._timestamps, self._shorten, self.as_json = color, timestamps, shorten, as_json
+        self._color, self.timestamps, self._shorten, self.as_json = color, timestamps, shorten, as_json
         self._fold, self._grep = fold and grep is None, grep
         self._behind = frozenset(behind if self._fold and only is None else ())
         self._warnings: set[str] = set()
@@ -86,8 +92,14 @@ class LogView:
         self._streams: dict[tuple[str, str], Stream] = {}
         colors = dict(zip(tasks, cycle(_COLORS), strict=False))
         shown = [task for task in colors if only is None or task in only]
-        width = max(map(len, shown), default=0)
+        self._once: dict[str, SameLines] = {}
+        if once_s is not None:
+            from .same_lines import SameLines
+
+            self._once = {stream: SameLines(shown, once_s) for stream in STREAMS}
+        width = max(map(len, [*shown, group_tasks(shown) if self._once else ""]), default=0)
         self._heads = {task: f"{colors[task]}{task:<{width}} |{RESET} " if color else f"{task:<{width}} | " for task in shown}
+        self._width, self._colors = width, colors
 
     def render(self, task: str, stream: str, data: bytes, now: float = 0.0) -> str:
         """The text of the lines that `data`, the next bytes of this stream, completes. `now`: seconds since the epoch."""
@@ -108,7 +120,11 @@ class LogView:
     def idle(self, now: float) -> list[tuple[str, str]]:
         """Unfinished lines that are due (a prompt, a progress bar), and tracebacks, each as (``stdout`` or ``stderr``, text)."""
         self._now = now
-        return self._rendered_all(self._streams, lambda splitter: splitter.idle(now)) + self.overdue(now)
+        return (
+            self._rendered_all(self._streams, lambda splitter: splitter.idle(now))
+            + self.overdue(now)
+            + self._shared(lambda held: held.due(now))
+        )
 
     def overdue(self, now: float) -> list[tuple[str, str]]:
         """The tracebacks that have been held until now and are due."""
@@ -125,7 +141,12 @@ class LogView:
         The view then forgets the streams: later bytes belong to the next attempt.
         """
         ended = {key: self._streams.pop(key) for key in list(self._streams) if task is None or key[0] == task}
-        return self._rendered_all(ended, LineSplitter.flush) + self._released(task, lambda held: held.release())
+        texts = self._rendered_all(ended, LineSplitter.flush) + self._released(task, lambda held: held.release())
+        return texts if task is not None else texts + self.release_shared()
+
+    def release_shared(self) -> list[tuple[str, str]]:
+        """The lines that are held because other tasks may write them, too: something is to be shown that comes after them."""
+        return self._shared(lambda held: held.release())
 
     @property
     def folded_note(self) -> str:
@@ -134,6 +155,10 @@ class LogView:
             return ""
         other = " and of repeated tracebacks" if any(held.has_folded for held in self._tracebacks.values()) else ""
         return f"{count_of(self._folded, 'line')} of TensorFlow's own messages{other} folded; --all shows all lines"
+
+    def _shared(self, read: Callable[[SameLines], list[SharedLine]]) -> list[tuple[str, str]]:
+        texts = [(stream, "".join(map(self._text_of_shared, read(held)))) for stream, held in self._once.items()]
+        return [(stream, text) for stream, text in texts if text]
 
     def _rendered_all(self, streams: Mapping[tuple[str, str], Stream], read: Callable[[LineSplitter], list[str]]) -> list[tuple[str, str]]:
         texts = [(stream, self._rendered(task, stream, noise, read(splitter))) for (task, stream), (splitter, noise) in streams.items()]
@@ -163,10 +188,18 @@ class LogView:
             lines = [line for line in lines if self._grep.search(strip_colors(line))]
         if self._shorten and stream == "stderr":
             lines = [shorten_line(line, MOST_CHARACTERS) for line in lines]
+        if self._once:
+            return "".join(map(self._text_of_shared, self._once[stream].add(task, lines, self._now)))
         if self.as_json:
-            at = {"at": datetime.fromtimestamp(self._now, timezone.utc).isoformat(timespec="milliseconds")} if self._timestamps else {}
+            at = {"at": datetime.fromtimestamp(self._now, timezone.utc).isoformat(timespec="milliseconds")} if self.timestamps else {}
             return "".join([json.dumps({"task": task, "stream": stream, "line": line, **at}) + "\n" for line in lines])
-        head = self._heads[task]
-        if self._timestamps:
-            head = f"{datetime.fromtimestamp(self._now).strftime('%H:%M:%S.%f')[:-3]} {head}"
+        head = self._stamped(self._heads[task], self._now)
         return head + ("\n" + head).join(lines) + "\n" if lines else ""
+
+    def _text_of_shared(self, line: SharedLine) -> str:
+        name, first = group_tasks(line.tasks), line.tasks[0]
+        head = f"{self._colors[first]}{name:<{self._width}} |{RESET} " if self._color else f"{name:<{self._width}} | "
+        return f"{self._stamped(head, line.at)}{line.text}\n"
+
+    def _stamped(self, head: str, at: float) -> str:
+        return f"{datetime.fromtimestamp(at).strftime('%H:%M:%S.%f')[:-3]} {head}" if self.timestamps else head
