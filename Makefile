@@ -32,12 +32,13 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test hosts lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
+.PHONY: help demo test hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     a cluster of 4 workers trains on handwritten digits'
 	@echo 'make test     all tests, the fast ones first (PYTEST_ARGS="-k logs" chooses)'
+	@echo 'make kubernetes  the Kubernetes of the tests, built once from the source package of Debian 12: some ten minutes, 500 MB in ~/.cache/orch-tests'
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
@@ -85,6 +86,11 @@ hosts:
 	$(call install_for_tests,hosts with ssh,$(HAS_SSH),openssh-server openssh-client iproute2)
 	$(call install_for_tests,Slurm,$(HAS_SLURM),slurmctld slurmd slurm-client munge)
 	$(call install_for_tests,the page of a run in a browser,$(HAS_BROWSER),chromium-headless-shell)
+	@$(BIN)/python -m tests.kubernetes_bed.build --check
+
+# As the tests that use it, the build wants Debian 12, whose apt downloads what it is made of. Nothing is installed into the system.
+kubernetes: $(READY)
+	@$(BIN)/python -m tests.kubernetes_bed.build
 
 lint: $(READY)
 	@$(BIN)/python -m ruff check .

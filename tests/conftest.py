@@ -2,7 +2,8 @@
 
 Fixtures: `orch` (the program, run to its end or in the background), `script` (a file in the test's
 directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py), `slurm` (nodes of a Slurm; see
-slurm_bed.py). Markers: `tensorflow`, `root`, `slow`, `soak`. After each test nothing may be left: no process, no listening port, no open
+slurm_bed.py), `kubernetes` (a namespace of a Kubernetes; see kubernetes_bed/bed.py).
+Markers: `tensorflow`, `root`, `slow`, `soak`. After each test nothing may be left: no process, no listening port, no open
 file, nothing in the repository or in the temporary directory.
 """
 
@@ -33,6 +34,7 @@ import pytest
 
 from orchestrator import cli
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
+from tests.kubernetes_bed.bed import _kubernetes, kubernetes, kubernetes_alone  # noqa: F401 - fixtures
 from tests.slurm_bed import _slurm, slurm  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
