@@ -29,6 +29,7 @@ KEPT = (
     *("usr/bin/etcd", "usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr", "usr/bin/kubectl", "usr/sbin/runc"),
     *("usr/lib/cni/bridge", "usr/lib/cni/host-local", "usr/lib/cni/loopback"),
 )
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PAUSE = """\
 package main
 
@@ -155,23 +156,27 @@ class _Build:
 
     def _write_apt(self) -> None:
         """apt with lists and sources of its own: the system's mirrors of Debian 12, with their source packages."""
-        listed = subprocess.run(
-            ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT) $(SIGNED_BY)", "Created-By: Packages"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        sources: set[str] = set()
-        for line in listed.splitlines():
-            uri, release, component, *keyring = line.split()
-            if release.startswith("bookworm") and component == "main":
-                signed = f"[signed-by={keyring[0]}] " if keyring else ""
-                sources.update(f"{kind} {signed}{uri} {release} main\n" for kind in ("deb", "deb-src"))
+        sources = self._find_sources()
+        if not sources and os.geteuid() == 0:
+            self._call("apt-get", "-q", "update", cwd=self.work)  # apt names only the mirrors whose lists it has
+            sources = self._find_sources()
         if not sources:
             raise RuntimeError("apt knows no mirror of Debian 12 (bookworm main) here: see /etc/apt/sources.list.d")
         for name in ("lists/partial", "archives/partial"):
             (self.apt / name).mkdir(parents=True)
         (self.apt / "sources.list").write_text("".join(sorted(sources)))
+
+    @staticmethod
+    def _find_sources() -> set[str]:
+        """The lines of a sources.list for the system's mirrors."""
+        argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+        listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        sources: set[str] = set()
+        for uri, release, component in map(str.split, listed.splitlines()):
+            if release.startswith("bookworm") and component == "main":
+                signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
+                sources.update(f"{kind} {signed}{uri} {release} main\n" for kind in ("deb", "deb-src"))
+        return sources
 
     def _apt(self, *words: str, cwd: Path | None = None) -> None:
         options = {
