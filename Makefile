@@ -81,7 +81,7 @@ HAS_SSH := command -v ip >/dev/null && command -v ssh >/dev/null && test -x /usr
 HAS_SLURM := command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld && test -x /usr/sbin/slurmd && test -x /usr/sbin/munged
 HAS_BROWSER := command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || command -v google-chrome >/dev/null
 
-hosts:
+hosts: $(READY)
 	@if [ "$$(id -u)" != 0 ]; then echo 'orch: NOT TESTED: hosts with ssh, Slurm: only root can make network namespaces' >&2; fi
 	$(call install_for_tests,hosts with ssh,$(HAS_SSH),openssh-server openssh-client iproute2)
 	$(call install_for_tests,Slurm,$(HAS_SLURM),slurmctld slurmd slurm-client munge)
