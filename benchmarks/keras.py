@@ -1,7 +1,9 @@
 """A step of Keras's `fit` with several workers: Keras 3 as orch mends it, Keras 2, and a loop of one's own, in turns; the cost of mending.
 
-All three are the same model on the same data in a cluster of two workers under ``orch up``. What the mends cost a task is the time of what
-it does about Keras once that is imported, in processes of their own.
+All are the same model on the same data in a cluster of two workers under ``orch up``. The time of a core that a step uses tells what is
+computed, also on a machine with other work; the time of a step includes the waiting for the other worker. What the mends cost a task is
+the time of what it does about Keras once that is imported, in processes of their own. With ``--beside TREE``, another tree of orch, such as
+one before its mends, takes its turns too.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,8 +19,16 @@ from pathlib import Path
 
 from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread, table
 
-LOOP = "a loop, Keras 3"
-WAYS = {"fit, Keras 3 under orch": ("fit", "v3"), "fit, Keras 2": ("fit", "legacy"), LOOP: ("loop", "v3")}
+WAYS: dict[str, tuple[str, ...]] = {
+    "fit, data that end": ("fit", "ends"),
+    "fit, endless data": ("fit", "whole"),
+    "fit, endless data whose batches may have any size": ("fit", "open"),
+    "fit, data that end, Keras 2": ("fit", "ends", "--keras", "legacy"),
+    "a loop, data that end, --keras-exact": ("loop", "ends", "--keras-exact"),
+    "a loop, data that end": ("loop", "ends"),
+}
+"""What each way gives the program, and `orch up`. The others are compared with the last."""
+OLDER = " in the other tree"
 MENDING = """
 import os, time
 os.environ["TF_CONFIG"] = "{}"
@@ -29,14 +40,21 @@ print(time.perf_counter() - since)
 """
 
 
-def step_ms(how: str, keras: str, steps: int) -> float:
+def step_ms(way: tuple[str, ...], steps: int, tree: str = "") -> tuple[float, float]:
+    """Milliseconds of a step, and of a core for it: those of the slower worker, and the mean of both. `tree`: another one than this."""
+    how, form, *options = way
     with tempfile.TemporaryDirectory() as directory:
-        options = ["--workers", "2", "--keras", keras, "--", directory, str(steps), how]
-        command = [*orch_command(), "up", str(PROGRAMS / "keras_steps.py"), *options]
-        done = subprocess.run(command, cwd=directory, env=environment(), capture_output=True, text=True, timeout=300)
+        orch = [sys.executable, "-m", "orchestrator"] if tree else orch_command()
+        given = [directory, str(steps), how, form]
+        command = [*orch, "up", str(PROGRAMS / "keras_steps.py"), "--workers", "2", *options, "--", *given]
+        env = environment()
+        if tree:
+            env["PYTHONPATH"] = os.pathsep.join((tree, env["PYTHONPATH"]))
+        done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise SystemExit(f"{done.stdout}{done.stderr}\nthe training failed: exit code {done.returncode}")
-        return max(float(json.loads((Path(directory) / f"{index}.json").read_text())["step_s"]) for index in range(2)) * 1000
+        told = [json.loads((Path(directory) / f"{index}.json").read_text()) for index in range(2)]
+    return max(each["step_s"] for each in told) * 1000, sum(each["cpu_s"] for each in told) / len(told) * 1000
 
 
 def mending_ms() -> float:
@@ -49,22 +67,41 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--beside", default="", metavar="TREE", help="the directory of another tree of orch, in which fit takes turns too")
+    parser.add_argument("--only", default="", help="ways whose name has this text, and the last")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
 
-    ways = dict(WAYS)
+    *_, last = WAYS
+    ways = {name: (*way,) for name, way in WAYS.items() if options.only in name or name == last}
     if importlib.util.find_spec("tf_keras") is None:
-        print("tf-keras is not installed here; left out: " + next(name for name, (_, keras) in ways.items() if keras == "legacy"))
-        ways = {name: way for name, way in ways.items() if way[1] != "legacy"}
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+        print("tf-keras is not installed here; left out: " + ", ".join(name for name, way in ways.items() if "legacy" in way))
+        ways = {name: way for name, way in ways.items() if "legacy" not in way}
+    if options.beside:
+        ways = {**{name + OLDER: way for name, way in ways.items() if len(way) == 2 and name != last}, **ways}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for turn in range(rounds):
         for name in list(ways) if turn % 2 == 0 else list(reversed(ways)):
-            taken[name].append(step_ms(*ways[name], options.steps))
+            taken[name].append(step_ms(ways[name], options.steps, options.beside if name.endswith(OLDER) else ""))
     rows = []
     for name, values in taken.items():
-        ratios = [mine / loop for mine, loop in zip(values, taken[LOOP], strict=True)]
-        rows.append((name, spread(values, "{:.2f}"), spread(ratios, "{:.2f}")))
-    table(("2 workers", f"ms a step, {rounds} runs: median (least to most)", "÷ loop, per round"), rows)
+        cells = []
+        for place in range(2):
+            of_last = [each[place] for each in taken[last]]
+            own = [each[place] for each in values]
+            cells += [spread(own, "{:.2f}"), spread([mine / loop for mine, loop in zip(own, of_last, strict=True)], "{:.2f}")]
+        rows.append((name, *cells))
+    head = (
+        "2 workers",
+        f"ms a step, {rounds} runs: median (least to most)",
+        "÷ loop, per round",
+        "ms of a core for a step",
+        "÷ loop, per round",
+    )
+    table(head, rows)
+    for name in [name for name in ways if name + OLDER in ways]:
+        ratios = [mine[1] / other[1] for mine, other in zip(taken[name], taken[name + OLDER], strict=True)]
+        print(f"{name}, core time ÷ that in the other tree: {spread(ratios)}")
     print(f"mending Keras takes a task {spread([mending_ms() for _ in range(rounds)], '{:.1f}')} ms")
     print(load())
 

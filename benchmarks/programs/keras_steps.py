@@ -1,24 +1,30 @@
 """Trains a small model under MultiWorkerMirroredStrategy, by Keras's `fit` or by a loop, and writes how long a step took.
 
-Usage: ``keras_steps.py DIRECTORY STEPS fit|loop``; knows nothing of orch, nor of which Keras it is. The first of two epochs is not counted.
+Usage: ``keras_steps.py DIRECTORY STEPS fit|loop whole|open|ends``; knows nothing of orch, nor of which Keras it is. The first of two epochs
+is not counted. ``whole``: endless data whose batches are whole for certain; ``open``: endless data whose batches may have any size;
+``ends``: data of so many steps.
 """
 
 import json
 import os
+import resource
 import sys
 import time
 
 import numpy as np
 import tensorflow as tf
 
-directory, steps, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+directory, steps, how, form = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 GLOBAL_BATCH = 256
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 random = np.random.default_rng(0)
 x = random.normal(size=(GLOBAL_BATCH, 64)).astype("float32")
 y = random.integers(0, 10, size=GLOBAL_BATCH)
-dataset = tf.data.Dataset.from_tensors((x, y)).unbatch().cache().repeat().batch(GLOBAL_BATCH)
+rows = tf.data.Dataset.from_tensors((x, y)).unbatch().cache()
+dataset = rows.batch(GLOBAL_BATCH).repeat(steps) if form == "ends" else rows.repeat().batch(GLOBAL_BATCH)
+if form == "open":
+    dataset = dataset.map(lambda x, y: (x, y))
 
 with strategy.scope():
     layers = [tf.keras.layers.Dense(256, "relu"), tf.keras.layers.Dense(256, "relu"), tf.keras.layers.Dense(10)]
@@ -28,12 +34,18 @@ with strategy.scope():
     model.optimizer.build(model.trainable_variables)
 
 
+def used():
+    """Seconds, and seconds of a core that all threads of this process have used."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return np.array([time.perf_counter(), usage.ru_utime + usage.ru_stime])
+
+
 class Clock(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
-        self.since = time.perf_counter()
+        self.since = used()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.seconds = time.perf_counter() - self.since
+        self.taken = used() - self.since
 
 
 def replica_step(features, labels):
@@ -50,10 +62,12 @@ def step(iterator):
 
 clock = Clock()
 if how == "fit":
-    model.fit(dataset, epochs=2, steps_per_epoch=steps, verbose=0, callbacks=[clock])
+    model.fit(dataset, epochs=2, steps_per_epoch=None if form == "ends" else steps, verbose=0, callbacks=[clock])
 else:
-    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    iterator = iter(distributed)
     for epoch in range(2):
+        iterator = iter(distributed) if form == "ends" else iterator
         clock.on_epoch_begin(epoch)
         for _ in range(steps):
             loss = step(iterator)
@@ -62,4 +76,4 @@ else:
 
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 with open(os.path.join(directory, f"{index}.json"), "w") as file:
-    json.dump({"step_s": clock.seconds / steps}, file)
+    json.dump(dict(zip(("step_s", "cpu_s"), clock.taken / steps, strict=True)), file)

@@ -34,6 +34,9 @@ class Case:
     parts of different size says a difference.
     """
 
+    model: str = ""
+    """Cases that have the same text here, and follow each other, train one model: what is traced of the model is traced once."""
+
     def words_of(self, row: str) -> str:
         return self.says if isinstance(self.says, str) else self.says.get(row, "")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import CASES, Case, find
+from .tasks import Unit
 from .verdicts import AS_ONE, BAD, ORDER, UNEVEN, Verdict, judge
 from .worlds import WORLDS, Answers, World
 
@@ -36,24 +37,37 @@ def verdicts(answers: Mapping[str, Mapping[tuple[str, str], Answers]], worlds: M
     """The verdicts on the answers of all worlds; a world without its world of one process has none."""
     found: Verdicts = {}
     for name, world in worlds.items():
-        reference = answers.get(world.reference, {})
-        for unit, of_tasks in answers.get(name, {}).items():
+        reference, of_world = answers.get(world.reference, {}), answers.get(name, {})
+        said = _lines_by_model(of_world)
+        for unit, of_tasks in of_world.items():
             if unit in reference:
-                case, all_said = find(unit[0]), _with_lines_of_all_forms(*unit, of_tasks, answers[name])
+                case, all_said = find(unit[0]), _with_lines_of_model(unit, of_tasks, said)
                 for row in case.rows or (case.name,):
                     found.setdefault(name, {}).setdefault(row, {})[unit[1]] = judge(case, row, all_said, reference[unit])
     return found
 
 
-def _with_lines_of_all_forms(case: str, form: str, of_tasks: Answers, of_world: Mapping[tuple[str, str], Answers]) -> Answers:
-    """The answers to one unit, with what orch has said in any form of the case: a model that was traced for one form is not traced again
-    for the next one, and what is said when a model is traced is said once. What is said of uneven parts says nothing of whole batches.
+Said = dict[str, list[tuple[Unit, str, str]]]
+"""By model: the unit and the task in which orch has said a line."""
+
+
+def _lines_by_model(of_world: Mapping[Unit, Answers]) -> Said:
+    said: Said = {}
+    for unit, of_tasks in of_world.items():
+        of_model = said.setdefault(find(unit[0]).model or unit[0], [])
+        of_model += [(unit, task, line) for task, answer in of_tasks.items() for line in answer.get("lines", ())]
+    return said
+
+
+def _with_lines_of_model(unit: Unit, of_tasks: Answers, said: Said) -> Answers:
+    """The answers to one unit, with what orch has said in any unit that trains the same model: a model that was traced for one of them is
+    not traced again for the next one, and what is said when a model is traced is said once. What is said of uneven parts says nothing of
+    whole batches.
     """
     lines: dict[str, list[str]] = {}
-    for (name, other), others in of_world.items():
-        for task, answer in others.items() if name == case else ():
-            of_form = answer.get("lines", ())
-            lines.setdefault(task, []).extend(line for line in of_form if form != "even" or other == form or not UNEVEN.search(line))
+    for where, task, line in said[find(unit[0]).model or unit[0]]:
+        if unit[1] != "even" or where == unit or not UNEVEN.search(line):
+            lines.setdefault(task, []).append(line)
     return {task: {**answer, "lines": list(dict.fromkeys(lines.get(task, ())))} for task, answer in of_tasks.items()}
 
 

@@ -20,6 +20,8 @@ from .tasks import Unit, patience, run_units
 
 UNIT_S = 180.0
 """How long nothing may happen before a unit counts as hanging. A unit takes about a second on a free core."""
+WAITING_S = 45
+"""For so many seconds all threads of all tasks may sleep, which wait for each other. A task that only gets no core does not sleep."""
 Answers = dict[str, dict[str, Any]]
 """By task: the result of a unit, or its error, and the lines that orch has printed."""
 
@@ -104,16 +106,28 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
     settings = {**world.settings, "env": {**environment, **world.settings.get("env", {})}}
     with cluster(**settings, timeout=24 * 3600, grace=3) as c:
         job = c.start(run_units, units, str(directory), world.replicas)
-        hangs = False
-        while not job.join(0.25):
+        hangs, waiting, change = False, 0, 0.0
+        while not job.join(1):
             if any(outcome.has_ended for outcome in job.tasks.values()):
                 job.join(4)  # the others may raise the same
                 break
-            if time.time() - _last_change(directory) > patience(UNIT_S):
+            before, change = change, _last_change(directory)
+            waiting = 0 if change != before else waiting + 1 if _all_sleep([c[name].pid for name in job.tasks]) else max(0, waiting - 5)
+            if waiting >= WAITING_S or time.time() - change > patience(UNIT_S):
                 hangs = True
                 break
         endings = {name: "hangs" if hangs else outcome.describe() for name, outcome in job.tasks.items() if outcome.state != "returned"}
         (directory / "endings.json").write_text(json.dumps(endings))
+
+
+def _all_sleep(pids: list[int | None]) -> bool:
+    """Whether each thread of these processes waits for something else than a core; false where there is no /proc."""
+    states = []
+    for pid in pids:
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                states.append(stat.read_text().rpartition(")")[2].split()[0])
+    return bool(states) and all(state == "S" for state in states)
 
 
 def _last_change(directory: Path) -> float:

@@ -177,6 +177,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         "fit, a dataset": fitted(x=on_the_way),
         **{name: fitted(x=with_policy(dataset, "OFF")) for name, dataset in off.items()},
     }
+    TFEpochIterator(distribute_strategy=strategy, x=with_policy(data.range(COUNT).repeat().batch(8), "OFF"), steps_per_epoch=2)
     keras.utils.set_random_seed(1)
     return {**found, "fit, arrays, with a seed": fitted(x=rows, batch_size=8, shuffle=True)}
 
@@ -191,6 +192,7 @@ def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
         found = list(c.run(orders, str(tmp_path)).values())
         said = c.logs("worker-0")
     assert said.count(f"under the policy OFF each worker reads all of its dataset, so an epoch goes {workers} times over") == 1
+    assert said.count(f"under the policy OFF each worker reads all of its dataset, so each row comes {workers} times, of data that") == 1
     for name in (*COMMON, *FITTED):
         epochs = [task[name]["epochs"] if name in FITTED else task[name] for task in found]
         for number in range(EPOCHS):

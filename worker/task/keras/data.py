@@ -24,14 +24,17 @@ def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int 
     from tensorflow.python.data.experimental.ops import distribute
 
     dataset: Any = getattr(distributed, "_original_dataset", None)
-    if not counted or dataset is None or _policy(dataset) != "OFF":
+    if dataset is None or _policy(dataset) != "OFF":
         return counted
     replicas, workers = int(strategy.num_replicas_in_sync), int(strategy.extended._num_workers)
     if not any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(dataset)):
+        times = f"an epoch goes {workers} times over data" if counted else f"each row comes {workers} times, of data"
         print_once(
-            f"input: under the policy OFF each worker reads all of its dataset, so an epoch goes {workers} times over data that the "
-            "program has not divided itself, and losses and weights differ from those of one process"
+            f"input: under the policy OFF each worker reads all of its dataset, so {times} that the program has not divided itself, and "
+            "losses and weights differ from those of one process"
         )
+    if not counted:
+        return counted
     size, last = int(distribute.compute_batch_size(dataset)), 0
     if size > 0 and _static_size(dataset) is None:
         elements = _elements(dataset)
