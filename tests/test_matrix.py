@@ -38,6 +38,7 @@ def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     readme.write_text("before\n<!-- written by `make matrix` -->\nold\n<!-- end of what `make matrix` writes -->\nafter\n")
     found = {
         NEWEST.name: {
+            "since": "2026-11-23",
             "date": "2026-11-23",
             "versions": {"python": "3.13.0", "tensorflow": "2.21.0", "keras": "3.15.1"},
             "checks": {"warm start": table.OK, "fit": table.FAILED},
@@ -58,7 +59,10 @@ def test_a_check_that_is_left_out_keeps_what_it_has_found_with_the_same_versions
     table.README.write_text("")
     table.keep(NEWEST, {"date": "1", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.FAILED}})
     table.keep(NEWEST, {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"killed": table.OK}})
-    assert table.load() == {NEWEST.name: {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.OK}}}
+    assert table.load() == {
+        NEWEST.name: {"since": "1", "date": "2", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.OK}}
+    }
+    assert table.render(table.load()).startswith("Run 1 to 2; ")
     table.keep(NEWEST, {"date": "3", "versions": {"keras": "3.16.0"}, "checks": {"killed": table.OK}})
     assert table.load()[NEWEST.name]["checks"] == {"killed": table.OK}
 

@@ -17,7 +17,7 @@ README = ROOT / "README.md"
 RESULTS = PLACE / "results.json"
 OK, FAILED, NOT_RUN = "ok", "FAILED", "-"
 Results = dict[str, dict[str, Any]]
-"""By the name of a cell: its `versions`, the `date`, and `checks`: what each found."""
+"""By the name of a cell: its `versions`, the `date` of the newest and (`since`) of the oldest check, and `checks`: what each found."""
 
 
 def load() -> Results:
@@ -26,9 +26,9 @@ def load() -> Results:
 
 
 def read(text: str, cells: tuple[Cell, ...] = CELLS) -> Results:
-    """The results that a README's table shows, all with its last date; none if the table is of other cells."""
+    """The results that a README's table shows, all with its dates; none if the table is of other cells."""
     lines = text.partition("<!-- written by `make matrix` -->\n")[2].partition("<!-- end of")[0].splitlines()
-    when = next((line.partition(";")[0].split()[-1] for line in lines if line.startswith("Run ")), "")
+    dates = next((line.partition(";")[0].split()[1:] for line in lines if line.startswith("Run ")), [""])
     table = [[word.strip() for word in line.strip("| ").split("|")] for line in lines if line.startswith("|")]
     rows = table[2:] if len(table) == len(cells) + 2 else []
     found: Results = {}
@@ -37,7 +37,7 @@ def read(text: str, cells: tuple[Cell, ...] = CELLS) -> Results:
         checks = {title: word for title, word in zip(table[0][3:], words, strict=True) if word != NOT_RUN}
         versions = {"python": python.partition(",")[0], "tensorflow": tensorflow, "keras": keras}
         if checks:
-            found[cell.name] = {"date": when, "versions": versions, "checks": checks}
+            found[cell.name] = {"since": dates[0], "date": dates[-1], "versions": versions, "checks": checks}
     return found
 
 
@@ -46,7 +46,8 @@ def keep(cell: Cell, result: dict[str, Any]) -> None:
     found = load()
     before = found.get(cell.name)
     if before is not None and before["versions"] == result["versions"]:
-        result = {**result, "checks": {**before["checks"], **result["checks"]}}
+        since = {"since": before.get("since", before["date"])} if before["checks"].keys() - result["checks"].keys() else {}
+        result = {**result, **since, "checks": {**before["checks"], **result["checks"]}}
     found[cell.name] = result
     RESULTS.write_text(json.dumps(found, indent=1))
 
@@ -59,7 +60,8 @@ def write(results: Results, readme: Path = README) -> None:
 def render(results: Mapping[str, Any], cells: tuple[Cell, ...] = CELLS) -> str:
     columns = (*CHECKS, REAL_TESTS)
     rows = [_row(cell, results.get(cell.name), columns) for cell in cells]
-    dates = sorted({results[cell.name]["date"] for cell in cells if cell.name in results})
+    found = [results[cell.name] for cell in cells if cell.name in results]
+    dates = sorted({date for one in found for date in (one.get("since", one["date"]), one["date"])})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "never"
     head = f"| {' | '.join(('Python', 'TensorFlow', 'Keras', *columns))} |\n|{'---|' * (len(columns) + 3)}\n"
     return f"Run {when}; `-` was not run.\n\n{head}{''.join(rows)}"
