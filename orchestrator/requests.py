@@ -7,6 +7,7 @@ its file `requests` (record/storage/engine_files.py)::
     {"ask": "restart"}
     {"ask": "stacks"}
     {"ask": "signal", "task": "worker-1", "number": 9}
+    {"ask": "profile", "tasks": ["worker-0", "ps"], "id": "2026_11_24_18_30_05", "seconds": 2.0, "at_risk": false}
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ READ_BYTES = 4096
 """The bytes of requests that are read in one turn of the loop: whoever writes without end must not keep the run from its other work."""
 LONGEST = 4096
 """The longest request in bytes (PIPE_BUF): what is longer is none."""
+LONGEST_PROFILE_S = 60.0
+"""The profiler keeps everything that happens in memory until its end."""
 MOST_NOTES = 10
 """How many lines that are no requests are noted: each note is recorded."""
 
@@ -159,6 +162,10 @@ class Requests:
             # A bool is a number in Python, and True is signal 1.
             case {"ask": "signal", "task": str(task), "number": int(number)} if type(number) is int and number in signal.valid_signals():
                 supervisor.send_signal(task, number)
+            case {"ask": "profile", "tasks": [*names], "id": str(id), "seconds": float(seconds), "at_risk": bool(at_risk)} if (
+                0 < seconds <= LONGEST_PROFILE_S
+            ):
+                supervisor.profile([*map(str, names)], id, seconds, at_risk=at_risk)
             case _ if self._noted < MOST_NOTES:
                 self._noted += 1
                 last = "; further ones are not noted" if self._noted == MOST_NOTES else ""

@@ -1,4 +1,5 @@
-"""The two pictures of README.md, a good run and a failing one: ``python -m tests.pictures`` makes them of real runs (`make pictures`).
+"""The two pictures of README.md, a good run and a failing one: ``python -m tests.pictures`` makes them of real runs (`make pictures`),
+and those of `pictures_of_views`.
 
 `tests/real/test_pictures.py` compares them with runs of today: `sentences` leaves out what differs from run to run.
 """
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.measure import ROOT, fill
+from tests import pictures_of_views
 
 README, FAILURE = ROOT / "README.md", ROOT / "docs" / "run.svg"
 GOOD_COMMAND, FAILING_COMMAND = "orch up examples/keras_fit.py --workers 2", "orch up train.py --workers 4"
@@ -107,6 +109,7 @@ def main() -> None:
         env |= {"XDG_RUNTIME_DIR": good}  # no warm process: a first run has none
         fill(README, "pictures", f"```console\n$ {GOOD_COMMAND}\n{good_run(Path(good), env)}```\n")
         FAILURE.write_text(_as_svg(failing_run(Path(failing), env)))
+        pictures_of_views.take(env)
 
 
 if __name__ == "__main__":

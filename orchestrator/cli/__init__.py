@@ -37,6 +37,7 @@ COMMANDS = {
     "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
     "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
+    "profile": ("looking.profile_command", "Profile all tasks of a run with TensorFlow's profiler, at one moment."),
     "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),
     "down": ("commands.run_commands", "End a run."),
     "prune": ("commands.prune_command", "Remove the directories of old runs."),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker.host.warm.warm_socket import EarlyRequest
-from worker.protocol.task_id import PREPARE
+from worker.protocol.task_id import PREPARE, TENSORBOARD
 
 from .. import import_asyncio
 from ..backends import Request
@@ -76,7 +76,7 @@ def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | 
     spec = request.run.spec
     prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(request.hosts)] if spec.prepare.run else []
     view = LogView(
-        [*map(str, task_ids(spec.counts)), *prepares],
+        [*map(str, task_ids(spec.counts)), *prepares, *([f"{TENSORBOARD}-0"] if spec.tensorboard else [])],
         color=wants_color(shown.color),
         timestamps=shown.timestamps,
         fold=not shown.everything,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TENSORBOARD, TaskId
 from worker.values.words import count_of, few
 
 from ..errors import Problem, SpecError
@@ -59,11 +59,16 @@ def _cut(ids: Sequence[TaskId], sizes: Iterable[int]) -> list[tuple[TaskId, ...]
     return [tuple(itertools.islice(rest, size)) for size in sizes]
 
 
+def first_host(assignment: Assignment) -> str:
+    """The first host that has tasks. TensorBoard runs there, if the spec wants it, and needs one port more."""
+    return next(host for host, ids in assignment.items() if ids)
+
+
 def ports_needed(ids: Iterable[TaskId], strategy: Strategy) -> int:
     """How many ports an agent has to hold for these tasks."""
     return sum(strategy.opens_port(task.type) for task in ids)
 
 
 def count_computing(ids: Iterable[TaskId]) -> int:
-    """How many tasks share the cores of a host: without a dispatcher, which hardly computes, and a preparation, which ends before."""
-    return sum(task.type not in ("dispatcher", PREPARE) for task in ids)
+    """How many tasks share the cores of a host: without a dispatcher and TensorBoard, which hardly compute, and a preparation."""
+    return sum(task.type not in ("dispatcher", PREPARE, TENSORBOARD) for task in ids)

@@ -136,7 +136,7 @@ class Preparation:
         )
         return messages.Hello(
             run_id=self._rundir.run_id,
-            ports=slots.ports_needed(tasks, strategy),
+            ports=slots.ports_needed(tasks, strategy) + (bool(spec.tensorboard) and host.name == slots.first_host(self._assignment)),
             port_range=spec.ports,
             programs=plan.programs(spec),
             cwd=spec.workdir,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker.machine.clock import now, patience
 from worker.protocol import messages
+from worker.protocol.task_id import TaskId
 from worker.values.words import few
 
 from ..backends import Backend, Request
@@ -23,6 +24,7 @@ from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
 from ..model.run import deadlines, events, lifecycle, readiness, restarts
 from ..model.run.cluster import Cluster, Phase, Verdict
+from ..model.task_names import group_tasks
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Snapshots
 from ..record.text.event_messages import Messages
@@ -38,6 +40,8 @@ UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 
 UNENDED_S = patience(90.0)
 """How long after its SIGKILL is due a task is waited for, before its host is given up. An agent that works gives the task up after 60 s."""
+PROFILED_AFTER_S = 2.5
+"""When a profile begins after its request: within this time each task sees the request."""
 LATE_S = 1.0
 """How late a timer may be. A later one tells of a standstill of this process."""
 
@@ -45,8 +49,8 @@ LATE_S = 1.0
 class Supervisor:
     """Runs one spec once: ``verdict = await Supervisor(backend, request, rundir, viewer).run()``.
 
-    While `run` goes on, `stop`, `restart`, `show_stacks`, `send_signal` and `note` may be called, in the same loop: by the handler of a
-    signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
+    While `run` goes on, `stop`, `restart`, `show_stacks`, `profile`, `send_signal` and `note` may be called, in the same loop: by the
+    handler of a signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
     """
 
     def __init__(
@@ -268,6 +272,12 @@ class Supervisor:
         """Request the stacks of all running tasks; each task writes them into its `stacks.txt`."""
         self._order(messages.ShowStacks(lifecycle.running_tasks(self.cluster)))
 
+    def profile(self, names: Collection[str], request: str, seconds: float, *, at_risk: bool) -> None:
+        """Have the running tasks with these names, or of these types, profile themselves at one moment; see `messages.Profile`."""
+        running = tuple(name for name in lifecycle.running_tasks(self.cluster) if {name, TaskId.parse(name).type} & {*names})
+        self._order(messages.Profile(running, request, PROFILED_AFTER_S, seconds, at_risk))
+        self.note(f"orch profile: TensorFlow's profiler runs for {seconds:g} s in {group_tasks(running) or 'no task'}")
+
     def send_signal(self, task: str, number: int) -> None:
         """Send a signal to the processes of a task; nothing if the task does not run."""
         self._order(messages.SignalTasks((task,), number))
@@ -310,7 +320,7 @@ class Supervisor:
             case events.Stop():
                 self._order(messages.StopTasks(action.tasks, action.grace_s))
 
-    def _order(self, order: messages.StopTasks | messages.ShowStacks | messages.SignalTasks) -> None:
+    def _order(self, order: messages.StopTasks | messages.ShowStacks | messages.SignalTasks | messages.Profile) -> None:
         """Send an order about tasks to their hosts. Each agent acts on its own tasks, and only while they run."""
         tasks: dict[str, list[str]] = {}
         for name in order.tasks:

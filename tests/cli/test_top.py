@@ -19,7 +19,7 @@ import pyte
 import pytest
 
 from tests.conftest import Orch
-from tests.live import held_run, wait_until
+from tests.live import held_run, wait_until, wait_until_ready, write_script
 from tests.made_up_run import MadeUpRun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,6 +161,32 @@ def test_a_restart_is_asked_for_and_confirmed(terminal: Callable[..., Terminal],
         screen.press("q")
         assert screen.end() == 0
         assert holder.poll() is None
+
+
+def test_logs_stacks_sorting_and_a_restart_of_a_run_that_goes_on(orch: Orch, terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    write_script(tmp_path, 'print("hello from", TASK, flush=True)\nready()\nwait_for("go")')
+    running = orch.start("up", "script.py", "-n", "2", "--quiet")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    screen = terminal()
+    screen.press("l")
+    screen.wait_for(lambda lines: "hello from worker-0" in lines, "log of the first task")
+    screen.press("\x1b")
+    screen.wait_for(lambda lines: lines[-1].startswith("q quit"), "tasks")
+    screen.press("s")
+    screen.wait_for(lambda lines: lines[-1].endswith("sort: work"), "sorted tasks")
+    screen.press("k")
+    screen.wait_for(lambda lines: any("worker-0..1: in " in line and "(script.py:" in line for line in lines), "stacks")
+    screen.press("\x1b")
+    screen.wait_for(lambda lines: lines[-1].startswith("q quit"), "tasks")
+    screen.press("r")
+    screen.wait_for(lambda lines: lines[-1].startswith("stop all tasks and start them again?"), "question")
+    screen.press("y")
+    screen.wait_for(lambda lines: ", attempt 2, " in lines[0], "second attempt")
+    (tmp_path / "go").touch()
+    screen.wait_for(lambda lines: ": succeeded, attempt 2, " in lines[0], "end of the run")
+    screen.press("q")
+    assert screen.end() == 0
+    running.wait(check=0)
 
 
 @pytest.mark.parametrize("words", [(), ("--once",)])

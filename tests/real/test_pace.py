@@ -68,6 +68,16 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     # The workers meet while they get their batches: that is no wait for input.
     assert max(use.input for use in uses.values()) < 0.03
 
+    profiled = orch("profile", "--for", "500ms", check=0)
+    assert "orch: worker-1..2 left out: TensorFlow " in profiled.err
+    assert len(profiled.out.splitlines()) == 1
+    (profile,) = (run.path / "profile/plugins/profile").glob("*/worker-0.xplane.pb")
+    # TensorFlow's message XSpace; its texts stand in it as they are: the plane of the host, and operations of a step.
+    for name in (b"/host:CPU", b"CollectiveReduceV2", b"MatMul"):
+        assert name in profile.read_bytes()
+    reached = uses_of(run)["worker-1"].step
+    wait_until(lambda: uses_of(run)["worker-1"].step > reached + 20, "steps after the profile")
+
     os.kill(run.event("task_started", task="worker-2")["pid"], signal.SIGSTOP)
     wait_until(lambda: uses_of(run)["worker-2"].state == "T", "stopped task")
     wait_until(lambda: min(uses_of(run)[name].waits for name in ("worker-0", "worker-1")) > 2, "waiting tasks")

@@ -55,12 +55,17 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_from_a_training_is_named(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
+def test_a_host_that_vanishes_from_a_training_is_named(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     """No packet comes from it any more: the other worker only hangs, for TensorFlow is not to find out first, and orch says why."""
     hosts = ["hostA", "hostB"]
     options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--grace", "1")
     running = orch.start("up", str(script(FOREVER)), *options, "--set", "collectives.heartbeat_s=120")
     running.wait_for("worker-0 | step", timeout=180)
+    # The host has no common directory with this one: the profile arrives in the run all the same.
+    profiled = orch("profile", "--for", "500ms", check=0)
+    (profile,) = (LiveRun(tmp_path).path / "profile/plugins/profile").glob("*/worker-0.xplane.pb")
+    assert b"CollectiveReduceV2" in profile.read_bytes()
+    assert "worker-1 left out" in profiled.err
     bed["hostB"].cut()
     done = running.wait(timeout=180, check=125)
     assert "lost host hostB: no message from it for 20 s" in done.err

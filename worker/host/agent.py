@@ -133,6 +133,8 @@ class Agent:
                 self._launcher.stop(order.grace_s, order.tasks)
             case messages.ShowStacks():
                 self._launcher.request_stacks(order.tasks)
+            case messages.Profile():
+                self._launcher.request_profile(order)
             case messages.SignalTasks():
                 self._launcher.send_signal(order.tasks, order.signal)
             case messages.Ack():

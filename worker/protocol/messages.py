@@ -13,10 +13,10 @@ from typing import Any, get_args
 from .frames import *
 from .orders import *
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of the messages. Both ends must agree; `channel.Decoder` refuses another one."""
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks | Profile
 HostEvent = TemplateReady | HostBroken | RunNoted
 """Events of a host, which an agent sends without a request."""
 TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept

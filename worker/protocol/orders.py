@@ -21,7 +21,7 @@ from ..values.fast_dataclass import dataclass
 class Program:
     """What a task runs."""
 
-    kind: Literal["script", "module", "command", "serve", "data_service"]
+    kind: Literal["script", "module", "command", "serve", "data_service", "tensorboard"]
     """``script``: a Python file. ``module``: as ``python -m``. ``command``: any program, looked up on the PATH of the task's environment.
     ``serve``: orch's own `tf.distribute.Server`, for a worker or ps task whose script starts none. ``data_service``: a server of tf.data;
     see `task/strategy/data_service_server.py`."""
@@ -228,6 +228,20 @@ class ShowStacks:
     """Have these tasks write the Python stacks of all their threads to their `stacks.txt` (SIGQUIT; see task/bootstrap.py)."""
 
     tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Have these tasks profile themselves with TensorFlow's profiler, all at one moment; see task/looking/profiling.py."""
+
+    tasks: tuple[str, ...]
+    id: str
+    """Stands in the answers of the tasks."""
+    after_s: Seconds
+    """When to begin, counted from now. A task looks for requests once a second."""
+    seconds: Seconds
+    at_risk: bool = False
+    """Also the tasks in which TensorFlow's profiler is known to crash."""
 
 
 @dataclass(frozen=True, slots=True)

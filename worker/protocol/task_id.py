@@ -10,17 +10,21 @@ DATA_SERVICE = ("dispatcher", "data_worker")
 """The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in no TF_CONFIG."""
 PREPARE = "prepare"
 """A task of orch's own: the command that prepares one host. Its index is the host's number among the run's hosts."""
+TENSORBOARD = "tensorboard"
+"""A task of orch's own: TensorBoard, on the first host. The run goes on without the task, and ends it."""
 TASK_TYPES = ("chief", "worker", "ps", "evaluator", *DATA_SERVICE)
 """TensorFlow's task types, in the order in which tasks are counted and shown."""
 
 STREAMS = ("stdout", "stderr")
 STACKS = "stacks"
 """The stacks of a task, which a host without the run directory sends as a stream."""
+PROFILE = "profile"
+"""The answers of a task to requests for a profile, which such a host sends, too."""
 
 
 def file_of(stream: str) -> str:
     """The name of the file that holds a stream, in a task's directory."""
-    return task_files.STACKS if stream == STACKS else f"{stream}.log"
+    return {STACKS: task_files.STACKS, PROFILE: task_files.PROFILE}.get(stream, f"{stream}.log")
 
 
 @dataclass(frozen=True, slots=True, order=True)

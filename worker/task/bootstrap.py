@@ -102,6 +102,9 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
             module = __import__(f"{__package__}.{name}", fromlist=["apply_soon"])  # the import of importlib would take longer
             given = settings.get(section, {})
             changes.append(lambda log_dir, module=module, given=given: module.apply_soon(given, log_dir))  # type: ignore[misc]
+    from .looking import profiling
+
+    changes.append(profiling.watch)
     if order["tf_config"] is not None:
         from . import sigterm
         from .pace import step_times

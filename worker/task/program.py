@@ -32,7 +32,12 @@ def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
     return lambda: _run_module(target, alter_argv=True)
 
 
-_OWN = {"serve": "strategy.serve", "data_service": "strategy.data_service_server", "calls": "calls"}
+_OWN = {
+    "serve": "strategy.serve",
+    "data_service": "strategy.data_service_server",
+    "tensorboard": "looking.tensorboard_server",
+    "calls": "calls",
+}
 """orch's own programs, by kind: the module of this package whose function `serve` is the program."""
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 
 from worker.machine.clock import now
-from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
+from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES, TENSORBOARD
 from worker.values.fast_dataclass import dataclass
 
 from ...engine_jobs import find
@@ -35,7 +35,7 @@ POLL_S = 0.1
 APART_AFTERWARDS_S = 30.0
 """Seconds between equal lines that `--fold` shows as one, of a run that is not followed: nobody waits for the lines that are held."""
 
-_TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
+_TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE, TENSORBOARD))}|master)(-\d*)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ...record.storage.run_directory import RunDir
 
 MOST_OF_A_FILE = 4 << 20
 """Of a larger file, the archive has the beginning and the end, half of this each."""
-_LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service"})
+_LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile"})
 
 
 def write_bundle(run: RunDir, path: Path, page: str) -> None:
@@ -25,7 +25,7 @@ def write_bundle(run: RunDir, path: Path, page: str) -> None:
                 folders[:] = [name for name in folders if name not in _LEFT_OUT]
             for name in sorted(names):
                 place = Path(folder, name)
-                if place.parent == run.path and name in _LEFT_OUT:
+                if name == task_files.PROFILE or (place.parent == run.path and name in _LEFT_OUT):
                     continue
                 text = hide_secrets(_read(place).decode("utf-8", "backslashreplace"))
                 archive.writestr(f"{run.run_id}/{place.relative_to(run.path)}", text.encode("utf-8", "backslashreplace"))

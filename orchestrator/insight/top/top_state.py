@@ -98,10 +98,12 @@ def rows_of(cluster: Cluster, latest: Mapping[str, Sampled]) -> tuple[Row, ...]:
 
 
 def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, is_missing: bool) -> Row:
-    row = Row(task.name, task.host, task.state.value, task.attempt, note=_note(task))
+    step = task.report.get("step")  # where no sample has it, such as of a task that ended before the last sample
+    reported = float(step) if isinstance(step, (int, float)) and not isinstance(step, bool) else None
+    row = Row(task.name, task.host, task.state.value, task.attempt, step=reported, note=_note(task))
     if use is None:
         return row
-    steps = {"step": use.step or None}
+    steps = {"step": use.step or row.step}
     if use.window:
         steps |= {"rate": use.rate, "work": use.work, "input": use.input}
         steps |= {"peers": use.peers} if use.came else {}

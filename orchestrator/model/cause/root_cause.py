@@ -87,7 +87,7 @@ def given_code(cause: Cause) -> int:
 
 def _failed_tasks(cluster: Cluster, stopped_at: float) -> dict[str, Failed]:
     """Every failure that orch did not cause, by task. An evaluator's does not count. `stopped_at`: when orch began to stop the tasks."""
-    tasks = {name: task for name, task in cluster.tasks.items() if task.code is not None and task.type != "evaluator"}
+    tasks = {name: task for name, task in cluster.tasks.items() if task.code is not None and not task.is_aside}
     found = {}
     for name, task in tasks.items():
         if cause := _failure(cluster, task, stopped_at):

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 
 from worker.protocol.messages import Program, StartTasks, TakeGpus, TaskOrder
 from worker.protocol.task_environment import default_environment, tf_config_text
-from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TENSORBOARD, TaskId
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.keras_settings import LEGACY
 from worker.settings.task_settings import TaskSettings
@@ -179,7 +179,8 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
                 order = replace(order, program=replace(order.program, args=(addresses[task],)), settings=TaskSettings())
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
-    planned += _preparations(spec, assignment)
+    boards = _tensorboards(spec, facts[first.host], len([task for task in assignment[first.host] if task in ports]))
+    planned += [*boards, *_preparations(spec, assignment)]
     env = {
         **spec.env,
         "ORCH_RUN_ID": run_id,
@@ -191,6 +192,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     if DISPATCHER in addresses:
         env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[DISPATCHER]}"
     notes = (*_describe_threads(spec, assignment, facts), *_describe_cpus(spec), *devices.notes, *_describe_input(spec))
+    notes += tuple(_describe_tensorboard(board, facts[board.host]) for board in boards)
     return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
 
 
@@ -248,6 +250,33 @@ def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask
         )
         found.append(PlannedTask(task, host, "", order))
     return found
+
+
+def _tensorboards(spec: ClusterSpec, host: HostFacts, ports_used: int) -> list[PlannedTask]:
+    """TensorBoard, if the spec wants it. `ports_used`: how many of the ports that the host holds are those of other tasks."""
+    if not spec.tensorboard:
+        return []
+    task, port = TaskId(TENSORBOARD, 0), next(iter(host.ports[ports_used:]), UNKNOWN_PORT)
+    order = TaskOrder(
+        task=str(task),
+        attempt=1,
+        program=Program("tensorboard", args=(spec.tensorboard, str(port))),
+        cwd=spec.workdir,
+        log_dir=log_dir(1, task),
+        env={"ORCH_TASK": str(task), VISIBLE: ""},
+        unset=("TF_CONFIG",),
+        port=port,
+        settings=TaskSettings(strategy=spec.strategy),
+    )
+    return [PlannedTask(task, host.name, with_port("127.0.0.1", port or f"<port of {task}>"), order)]
+
+
+def _describe_tensorboard(board: PlannedTask, host: HostFacts) -> str:
+    shown = f"TensorBoard for {board.order.program.args[0]}: http://{board.address}/"
+    if host.is_here:
+        return shown
+    port = board.order.port
+    return f"{shown} on {host.name}; from another machine: ssh -L {port}:127.0.0.1:{port} {host.name}"
 
 
 def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> TaskSettings:

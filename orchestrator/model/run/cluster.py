@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from worker.protocol.messages import Evidence, Failure
-from worker.protocol.task_id import PREPARE
+from worker.protocol.task_id import PREPARE, TENSORBOARD
 from worker.values.fast_dataclass import dataclass
 
 from ..input.input_counts import InputCounts
@@ -107,6 +107,11 @@ class TaskStatus:
     @property
     def trains(self) -> bool:
         return trains(self.type)
+
+    @property
+    def is_aside(self) -> bool:
+        """The training goes on without the task, whatever its end: no cluster waits for it, and its failure is no cause."""
+        return self.type in ("evaluator", TENSORBOARD)
 
     @property
     def prepares(self) -> bool:

@@ -201,7 +201,7 @@ def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
         if pause is not None:  # a cluster that has not formed waits for this task
             return _update(replace(cluster, past=past), task.name, restart_at=cause.at + pause), ()
     cluster = _form(cluster, event.at)
-    if cause is not None and task.type != "evaluator":
+    if cause is not None and not task.is_aside:
         stalled = root_cause.suspects(cluster, task.name)
         cluster, actions = _end(cluster, Outcome.FAILED, root_cause.given_code(cause), event.at, cause, again=True)
         return cluster, ((events.CollectStacks(stalled), *actions) if stalled else actions)

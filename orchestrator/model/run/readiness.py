@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from worker.protocol.task_id import DATA_SERVICE
+from worker.protocol.task_id import DATA_SERVICE, TENSORBOARD
 
 from ..task_names import group_tasks
 from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
@@ -15,7 +15,7 @@ LONG_WAIT_S = 60.0
 
 def is_missing(policy: Policy, task: TaskStatus) -> bool:
     """Whether the cluster cannot form without this task. An evaluator is in no cluster; a task that has ended for good is not awaited."""
-    if task.type == "evaluator" or task.prepares or task.state is TaskState.UP:
+    if task.is_aside or task.prepares or task.state is TaskState.UP:
         return False
     if task.has_ended:
         return task.restart_at is not None
@@ -68,7 +68,7 @@ def describe_formation(cluster: Cluster) -> str:
     text = describe_awaited(cluster, late)
     if cluster.formed_at is not None:
         return text
-    members = sum(task.type != "evaluator" for task in cluster.members)
+    members = sum(not task.is_aside for task in cluster.members)
     # Tasks without a port are up as soon as they have started.
     up = members - len(late) - len(gone(cluster))
     return "; ".join(filter(None, (text, describe_gone(cluster)))) + f" ({up} of {members} up)"
@@ -134,7 +134,7 @@ def describe_serving(cluster: Cluster) -> str:
     # The first task that does anything else is the answer: this is asked at the end of each of many tasks.
     if cluster.formed_at is None or not all(task.serves for task in cluster.tasks.values() if _may_serve(task)):
         return ""
-    members = [task for task in cluster.members if task.type not in DATA_SERVICE]
+    members = [task for task in cluster.members if task.type not in (TENSORBOARD, *DATA_SERVICE)]
     rest = [task for task in members if _may_serve(task)]
     if not rest or any(task.restart_at for task in members):
         return ""
@@ -148,13 +148,13 @@ def describe_serving(cluster: Cluster) -> str:
 
 def _may_serve(task: TaskStatus) -> bool:
     is_running = not task.has_ended or task.state is TaskState.STOPPED
-    return is_running and not task.prepares and task.type not in DATA_SERVICE
+    return is_running and not task.prepares and task.type not in (TENSORBOARD, *DATA_SERVICE)
 
 
 def gone(cluster: Cluster) -> list[TaskStatus]:
     """Tasks that have ended, will not restart, and were never seen to listen. A quick task may have listened unseen."""
     tasks = cluster.members if cluster.policy.opens_ports else ()
-    return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]
+    return [task for task in tasks if not task.is_aside and task.has_ended and task.restart_at is None and task.up_at is None]
 
 
 MOST_PLACES = 3

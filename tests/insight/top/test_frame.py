@@ -199,6 +199,9 @@ def test_tasks_without_samples_have_the_words_of_ps() -> None:
     cluster, _ = lifecycle.step(running(), events.TaskExited("worker-1", 1, 137, False, 120.0, killed=True))
     rows = rows_of(cluster, {})
     assert [(row.state, row.note) for row in rows] == [("up", ""), ("failed", "killed by SIGKILL"), ("up", "")]
+    for value, shown in ((7, 7.0), (7.5, 7.5), (True, None), ("7", None)):
+        cluster, _ = lifecycle.step(running(), events.TaskReported("worker-1", 1, {"step": value}, 120.0))
+        assert [row.step for row in rows_of(cluster, {})] == [None, shown, None]
 
 
 def test_programs_get_the_numbers() -> None:

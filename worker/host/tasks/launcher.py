@@ -25,6 +25,7 @@ end is given up: TaskSwept comes without TaskExited.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -33,7 +34,7 @@ from collections.abc import Collection, Sequence
 
 from ...machine import clock
 from ...machine.directory import Directory
-from ...protocol import messages
+from ...protocol import messages, task_files
 from ...protocol.task_environment import describe_too_few_threads
 from ...values.words import few
 from ..helpers import Helpers
@@ -240,6 +241,12 @@ class Launcher:
         """Have these tasks write their stacks."""
         for task in self._running(names):
             task.stacks.request()
+
+    def request_profile(self, order: messages.Profile) -> None:
+        """Leave the request where the tasks look for it (task/looking/profiling.py)."""
+        asked = {"id": order.id, "at": time.monotonic() + order.after_s, "seconds": order.seconds, "at_risk": order.at_risk}
+        for task in self._running(order.tasks):
+            task_files.write(task.output.directory, task_files.PROFILE_ASKED, json.dumps(asked))
 
     def send_signal(self, names: Collection[str], number: int) -> None:
         """Send a signal to the process groups of these tasks. A task that ends by this signal does not count as stopped."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from ...machine import clock, log_limit
 from ...machine.directory import Directory
 from ...protocol import messages, task_files
-from ...protocol.task_id import STACKS, STREAMS
+from ...protocol.task_id import PROFILE, STACKS, STREAMS
 from ...values.codec import ContractError, from_json
 from ..host_facts import free_bytes
 from ..link import Link
@@ -63,7 +63,7 @@ class LogForwarder:
     def add(self, output: TaskOutput) -> None:
         """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
         if not self._shared:
-            output.sent.setdefault(STACKS, 0)
+            output.sent |= dict.fromkeys((PROFILE, STACKS), 0)
         self._watches[output] = self._inotify.add(output.directory)
 
     def remove(self, output: TaskOutput) -> None:

@@ -9,6 +9,7 @@ import os
 
 from ...protocol import task_files
 from .. import import_hooks
+from ..looking import profiling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def _watch(module: Any, log_dir: str) -> None:
 
         # A program may serve in a thread or in a child, and train beside.
         if os.getpid() == pid and threading.current_thread() is threading.main_thread():
+            profiling.begin(log_dir)
             line = f'{{"at": {time.time()!r}, "{task_files.SERVES}": true}}\n'
             try:
                 fd = task_files.open_regular(os.path.join(log_dir, task_files.REPORTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

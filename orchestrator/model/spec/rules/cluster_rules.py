@@ -41,6 +41,12 @@ def _network_can_be_private(draft: Draft) -> Iterator[Complaint]:
         yield "network", message, "leave it out, and keep the hosts behind a firewall; or run on this machine alone"
 
 
+def _tensorboard_can_be_reached(draft: Draft) -> Iterator[Complaint]:
+    if draft.given.get("tensorboard") and draft.given.get("network") == "private":
+        message = "tensorboard: with network: private no browser reaches it"
+        yield "tensorboard", message, "start TensorBoard yourself: tensorboard --logdir DIR"
+
+
 def _one_keras(draft: Draft) -> Iterator[Complaint]:
     mode, asked = draft.given.get("keras", {}).get("mode", ""), draft.given.get("defaults", {}).get("env", {})
     if mode in ("v3", "legacy") and LEGACY in asked and is_legacy(asked) != (mode == "legacy"):
@@ -69,6 +75,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...
     (PROGRAM_KINDS, _one_program),
     (("backend",), _backend_is_whole),
     (("network", "backend"), _network_can_be_private),
+    (("tensorboard", "network"), _tensorboard_can_be_reached),
     (("keras", "defaults"), _one_keras),
     (("prepare",), _prepare_is_whole),
     (_COUNTS, lambda draft: draft.strategy.complaints(draft.counts)),

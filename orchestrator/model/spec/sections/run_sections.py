@@ -212,6 +212,14 @@ class ClusterSpec:
     fail_on_nan: bool = setting(
         False, "End the run as failed when a training task reports a value that is NaN or infinite, such as a loss.", flag="--fail-on-nan"
     )
+    tensorboard: str = setting(
+        "",
+        "Run TensorBoard for this directory, on 127.0.0.1 of the first host, as long as the run lasts. The run goes on without it.",
+        example="logs",
+        words="no TensorBoard",
+        flag="--tensorboard",
+        metavar="DIR",
+    )
     log_limit: int | None = setting(
         None,
         "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. "

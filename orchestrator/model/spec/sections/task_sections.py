@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from worker.protocol.task_id import DATA_SERVICE, PREPARE
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TENSORBOARD
 from worker.settings.declare import Setting, setting
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.input_settings import InputSettings
@@ -22,8 +22,8 @@ MAX_TASKS = 100_000
 
 
 def trains(task_type: str) -> bool:
-    """Whether tasks of this type are in the training cluster. An evaluator, a server of the tf.data service and a preparation are not."""
-    return task_type not in ("evaluator", PREPARE, *DATA_SERVICE)
+    """Whether tasks of this type are in the training cluster. An evaluator, and a task of the tf.data service or of orch's own, are not."""
+    return task_type not in ("evaluator", PREPARE, TENSORBOARD, *DATA_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,95 @@
+"""``orch profile``: TensorFlow's profiler in all tasks of a run, at one moment."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+import click
+
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TENSORBOARD
+from worker.values.words import count_of
+
+from ...errors import OrchError, Problem, SpecError, UsageError
+from ...insight.profiling import answers
+from ...model.run.cluster import Cluster
+from ...model.spec.durations import seconds_of
+from ...model.task_names import group_tasks
+from ...record.lines import clean
+from ...record.storage.run_directory import RunDir
+from ...record.storage.run_progress import read_cluster
+from ...record.storage.run_store import plan_of
+from ...requests import LONGEST_PROFILE_S, ask_running
+from .. import completion
+from ..options import only_tasks, run_argument
+
+TASK = "Profile only this task, or tasks of this type. May be repeated."
+RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A crash ends the attempt of the whole cluster."
+
+
+@click.command("profile")
+@run_argument
+@click.option("--for", "length", default="2s", show_default=True, metavar="T", help="How long the profiler runs: 2s, 500ms, 30s.")
+@click.option("--task", "--only", "only", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
+@click.option("--risk-crash", "at_risk", is_flag=True, help=RISK)
+def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool) -> int:
+    """Profile all tasks of RUN (default: the latest run) with TensorFlow's profiler, at one moment. The script needs no line for this.
+
+    \b
+    Examples:
+      orch profile                     two seconds of all tasks
+      orch profile --for 5s --task worker-0
+
+    The files are in the run's directory, for TensorBoard with the package tensorboard-plugin-profile. While the profiler runs, the tasks
+    are a little slower.
+
+    Under MultiWorkerMirroredStrategy, TensorFlow 2.18 to 2.21 often crashes when it profiles another task than the first. These tasks are
+    left out, and a line says so, unless --risk-crash is given.
+    """
+    seconds = _seconds(length)
+    planned, cluster = plan_of(run), read_cluster(run)
+    shown = only_tasks(only, list(cluster.tasks))
+    commands = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
+    asked = [name for name, task in cluster.tasks.items() if (shown is None or name in shown) and not task.has_ended]
+    tasks = [name for name in asked if name not in commands and cluster.tasks[name].type not in (PREPARE, TENSORBOARD, *DATA_SERVICE)]
+    if not tasks:
+        reason = "its program is no Python program" if commands & {*asked} else "no task of it runs"
+        raise UsageError(f"{run.run_id} cannot be profiled: {reason}")
+    request = time.strftime("%Y_%m_%d_%H_%M_%S")
+    names = [*only] or sorted({cluster.tasks[name].type for name in tasks})
+    click.echo(f"orch: TensorFlow's profiler runs for {seconds:g} s in {group_tasks(tasks)}", err=True)
+    wanted = {"tasks": names, "id": request, "seconds": seconds, "at_risk": at_risk}
+    found = answers.collect(run, cluster, tasks, request, seconds, lambda: ask_running(run, "profile", **wanted))
+    return _show(run, request, found, cluster)
+
+
+def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], cluster: Cluster) -> int:
+    try:
+        paths = answers.write(run, request, found)
+    except OSError as error:
+        raise OrchError(f"a profile cannot be written below {answers.directory(run)}: {error.strerror or error}") from None
+    for name, path in paths.items():
+        click.echo(f"{name}: {path} ({len(found[name].data) / 1e6:.1f} MB, {found[name].seconds:.1f} s)")
+    for reason in dict.fromkeys(one.refused for one in found.values() if one.refused):
+        refused = [name for name, one in found.items() if one.refused == reason]
+        click.echo(f"orch: {group_tasks(refused)} left out: {clean(reason)}; --risk-crash tries it nevertheless", err=True)
+    for reason in dict.fromkeys(one.failed for one in found.values() if one.failed):
+        failed = [name for name, one in found.items() if one.failed == reason]
+        click.echo(f"orch: {group_tasks(failed)}: no profile: {clean(reason)}", err=True)
+    if paths:
+        begins = [found[name].begun for name in paths]
+        apart = f", which began within {1000 * (max(begins) - min(begins)):.0f} ms" if len(begins) > 1 else ""
+        count = count_of(len(paths), "profile")
+        click.echo(f"orch: {count}{apart}; to look: tensorboard --logdir {answers.directory(run)} (tensorboard-plugin-profile)", err=True)
+    return 0 if paths and not any(one.failed for one in found.values()) else 1
+
+
+def _seconds(text: str) -> float:
+    """How long to profile. Raises `SpecError`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)ms", text, re.ASCII)
+    seconds = float(found[1]) / 1000 if found else seconds_of(text) if text else None
+    if seconds is None or not 0 < seconds <= LONGEST_PROFILE_S:
+        remedy = f"write 2s or 500ms, at most {LONGEST_PROFILE_S:g}s: the profiler keeps all events in memory"
+        raise SpecError(Problem("--for", f"{text!r} is no length of a profile", remedy))
+    return seconds

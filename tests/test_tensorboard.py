@@ -1,0 +1,92 @@
+"""`--tensorboard`: TensorBoard beside the tasks of a run, and a run that does not depend on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.facts_of_hosts import HostFacts
+from orchestrator.model.run import events as ev
+from orchestrator.model.run.cluster import Phase
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from tests.conftest import Orch
+from tests.live import LiveRun, wait_until, wait_until_ready, write_script
+from tests.model.run.test_lifecycle import History
+from worker.protocol.messages import Program
+
+HOLD = 'ready()\nwait_for("go")\n'
+
+
+def test_tensorboard_is_on_the_first_host_on_a_port_of_its_own() -> None:
+    spec = ClusterSpec("t", "multi_worker_mirrored", Program("script", "t.py"), (TaskSpec("worker", 2),), "/w", tensorboard="logs")
+    hosts = [HostFacts("a", "10.0.0.1", 4, (4000, 4001), is_here=False), HostFacts("b", "10.0.0.2", 4, (5000,), is_here=False)]
+    planned = plan.make("run", spec, plan.place(spec, {"a": None, "b": None}), hosts)
+    board = planned.tasks[-1]
+    assert (str(board.id), board.host, board.address) == ("tensorboard-0", "a", "127.0.0.1:4001")
+    assert board.order.program == Program("tensorboard", args=("logs", "4001"))
+    assert board.order.cluster is None
+    assert [task.order.port for task in planned.tasks] == [4000, 5000, 4001]
+    assert "tensorboard" not in planned.clusters["training"]
+    assert planned.notes[-1] == ("TensorBoard for logs: http://127.0.0.1:4001/ on a; from another machine: ssh -L 4001:127.0.0.1:4001 a")
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_the_training_goes_on_without_it_and_ends_it(code: int) -> None:
+    history = History(tasks={"worker-0": "a", "tensorboard-0": "a"}).start_all(up=False)
+    history.happen(ev.TaskUp("worker-0", 1, 103.0))
+    assert history.cluster.phase is Phase.RUNNING, "the cluster waits for no TensorBoard"
+    assert history.end("tensorboard-0", code) == []
+    assert history.cluster.phase is Phase.RUNNING
+    history.end("worker-0")
+    assert history.sweep_all().exit_code == 0
+
+    history = History(tasks={"worker-0": "a", "tensorboard-0": "a"}).start_all()
+    assert history.end("worker-0") == [ev.Stop(("tensorboard-0",), 5.0)]
+
+
+def test_a_network_of_its_own_has_no_browser(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "")
+    refused = orch.in_process("plan", "script.py", "--tensorboard", "logs", "--network", "private", check=2)
+    assert "tensorboard: with network: private no browser reaches it" in refused.err
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed")
+def test_a_browser_finds_it_while_the_run_lasts_and_its_death_ends_no_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, HOLD)
+    running = orch.start("up", "script.py", "-n", "2", "--tensorboard", "logs")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    url = running.wait_for(re.compile(r"orch: TensorBoard for logs: (http://127\.0\.0\.1:\d+/)\n"))[1]
+    run.event("task_up", task="tensorboard-0")
+    with urllib.request.urlopen(f"{url}data/environment", timeout=60) as answer:
+        assert json.load(answer)["data_location"].endswith("logs")
+    assert "tensorboard-0" in orch("ps", check=0).out
+    os.kill(run.event("task_started", task="tensorboard-0")["pid"], signal.SIGKILL)
+    running.wait_for(re.compile(r"tensorboard-0 failed \(.*SIGKILL.*\); the training goes on"))
+    (tmp_path / "go").touch()
+    done = running.wait(check=0)
+    assert "succeeded" in done.err
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=5)
+
+
+@pytest.mark.timeout(600)
+def test_without_the_package_one_message_says_so_and_the_run_goes_on(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, HOLD)
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text("import sys\nsys.modules['tensorboard'] = None\n")
+    running = orch.start("up", "script.py", "-n", "1", "--tensorboard", "logs", "--env", f"PYTHONPATH={tmp_path / 'hide'}")
+    running.wait_for("tensorboard-0 failed (exit code 1); the training goes on")
+    (tmp_path / "go").touch()
+    done = running.wait(check=0)
+    assert done.err.count("pip install tensorboard") == 1
+    assert "Traceback" not in done.err
+    wait_until(lambda: "tensorboard-0" in orch("ps", check=0).out, "the task in orch ps")
