@@ -122,7 +122,14 @@ ARROWS: dict[str, tuple[str, ...]] = {
         ),
         "worker.tensorflow_facts",
     ),
-    "worker.host": ("worker.data_files", "worker.machine", "worker.protocol", "worker.settings", "worker.tensorflow_facts"),
+    "worker.host": (
+        "worker.checkpoint_files",
+        "worker.data_files",
+        "worker.machine",
+        "worker.protocol",
+        "worker.settings",
+        "worker.tensorflow_facts",
+    ),
     # Within the host, the room of the tasks uses these rooms, which do not know tasks.
     "worker.host.network": ("worker.host.link", "worker.host.loop", "worker.machine", "worker.protocol"),
     "worker.host.processes": ("worker.machine", "worker.protocol"),

@@ -139,7 +139,7 @@ class Supervisor:
         attempt = self.cluster.attempt
         try:
             if attempt > 1:
-                await self._let_agents_go()
+                await self._let_agents_go(keeps_state=True)
                 await self._release()
                 self._prepare()
             hosts = await self._allocation.enter_async_context(self._backend.allocate(self._request, self._wait))
@@ -199,12 +199,16 @@ class Supervisor:
             self._end.set_exception(context.get("exception") or OrchError(context["message"]))
             self._leave_launch()
 
-    async def _let_agents_go(self) -> None:
-        """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes."""
+    async def _let_agents_go(self, *, keeps_state: bool = False) -> None:
+        """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes.
+
+        `keeps_state`: see `Bye`.
+        """
         if self.cluster.is_due:
             self._limit_silence()
         # An agent without facts holds nothing yet.
-        await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))
+        known = self._preparation.facts
+        await asyncio.gather(*(link.close(keeps_state=keeps_state) if name in known else link.kill() for name, link in self._links.items()))
 
     def _limit_silence(self) -> None:
         """The end is due: an agent that gives no sign of life is lost after a short time."""

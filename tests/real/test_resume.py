@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)
 ORDER = ("--set", "checkpoints.order=one")
 """Two runs with the same order of their shuffles."""
 HEAD = """
-import json, os, signal, sys
+import json, os, random, signal, sys, threading, time
 import keras, numpy as np, tensorflow as tf
 TASK, ATTEMPT = os.environ["ORCH_TASK"], os.environ["ORCH_ATTEMPT"]
 DEATH = json.loads(os.environ.get("DEATHS", "{}")).get(ATTEMPT)
@@ -29,6 +28,26 @@ y = x.sum(1, keepdims=True)
 def die_at(*place):
     if DEATH == [TASK, *place]:
         os.kill(os.getpid(), signal.SIGKILL)
+
+KILLS, SEED = int(os.environ.get("KILLS", 0)), os.environ.get("SEED")
+alike, own = random.Random(f"{SEED}/{ATTEMPT}"), random.Random(f"{SEED}/{ATTEMPT}/{TASK}")
+dies = int(ATTEMPT) <= KILLS and TASK in alike.choice((["worker-0"], ["worker-1"], ["worker-0", "worker-1"]))
+steps_left = alike.choice((None, 1, 2, 3, 4))  # None: it dies while it starts, or restores
+
+def die_within(seconds):
+    dying = threading.Timer(own.uniform(0, seconds), os.kill, (os.getpid(), signal.SIGKILL))
+    dying.daemon = True
+    dying.start()
+
+def step_begins():  # this task dies at a moment that is drawn: in a step, a snapshot, a save on the disk, or between them
+    global steps_left
+    if dies and steps_left is not None:
+        steps_left -= 1
+        if steps_left == 0:
+            die_within(0.03)
+
+if dies and steps_left is None:
+    die_within(1.5)
 
 def layers():
     return [
@@ -75,6 +94,7 @@ with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}"), "a") as seen:
     for epoch in saver.epochs(4):
         for batch in saver.batches(dataset):
             die_at(saver.steps + 1)
+            step_begins()
             loss = step(batch)
             saver.step(loss=loss)
             if os.environ.get("DAMAGE"):  # so that the test knows the newest save
@@ -93,6 +113,8 @@ with strategy.scope():
 class Death(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
+    def on_train_batch_begin(self, batch, logs=None):
+        step_begins()
     def on_train_batch_end(self, batch, logs=None):
         die_at(self.epoch, batch)
 
@@ -150,7 +172,8 @@ def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp
     check_each_once(steps_of(whole))
 
     deaths = json.dumps({"1": ["worker-1", 14], "2": ["worker-0", 17]})
-    done = orch("up", program, "-n", "2", *ORDER, "--max-restarts", "2", env={"DEATHS": deaths, "DAMAGE": "1"}, check=0)
+    on_disk = ("--set", "checkpoints.snapshots=false")
+    done = orch("up", program, "-n", "2", *ORDER, *on_disk, "--max-restarts", "2", env={"DEATHS": deaths, "DAMAGE": "1"}, check=0)
     killed = latest(tmp_path)
     said = words(done)
     assert "the save loop-1/step-0000000012-epoch is damaged and stays aside: model.safetensors: the bytes of" in said
@@ -201,16 +224,36 @@ def check_fit(orch: Any, program: str, tmp_path: Path, data: str) -> None:
     assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
 
 
+@pytest.mark.parametrize("deaths", [{"1": ["worker-1", 11]}, {"1": ["worker-0", 11]}])
+def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, deaths: dict[str, Any]) -> None:
+    """Steps of 200 ms, so that each of them has a snapshot: no step that was finished is lost, though no save on the disk is due."""
+    slow = LOOP.replace("every=5", "every=1000").replace("loss = step(batch)", "loss = step(batch); time.sleep(0.2)")
+    program = str(script(slow, "loop.py"))
+    done = orch("up", program, "-n", "2", *ORDER, "--max-restarts", "1", env={"DEATHS": json.dumps(deaths)}, check=0)
+    said = words(done)
+    assert "loop-1 continues at step 10 (epoch 2, after 4 batches)" in said
+    assert "by attempt 1 in memory; no step is lost" in said
+    assert "10    2, step 4" in orch("checkpoints", "--verify", check=0).out
+    check_each_once(steps_of(latest(tmp_path)))
+
+
 @pytest.mark.soak
-def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool) -> None:
-    program, chance = str(script(LOOP, "loop.py")), random.Random(1)
-    sums = {}
-    for name in ("SGD", "AdamW") if soaks else ("AdamW",):
-        orch("up", program, "-n", "2", *ORDER, env={"OPTIMIZER": name}, check=0)
-        sums[name] = saved(latest(tmp_path), "loop-1"), steps_of(latest(tmp_path))
-    for _ in range(20 if soaks else 1):
-        name = chance.choice(sorted(sums))
-        deaths = {str(attempt): [f"worker-{chance.randrange(2)}", chance.randint(1, 24)] for attempt in range(1, 4)}
-        env = {"OPTIMIZER": name, "DEATHS": json.dumps(deaths)}
-        orch("up", program, "-n", "2", *ORDER, "--max-restarts", "3", "--set", "restart.without_progress=0", env=env, check=0)
-        assert (saved(latest(tmp_path), "loop-1"), steps_of(latest(tmp_path))) == sums[name], deaths
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize(("text", "series"), [(LOOP, "loop-1"), (FIT, "fit-1")])
+def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool, text: str, series: str) -> None:
+    """One worker, the other or both are killed, ten times in a training of 24 or 18 steps: while they start, restore, compute, make a
+    snapshot in memory, or write a save on the disk."""
+    program = str(script(text, "train.py"))
+    options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "3", "--grace", "1")
+    given = {"OPTIMIZER": "AdamW"}
+    orch(*options, env=given, check=0)
+    whole = latest(tmp_path)
+    restarts = ("--max-restarts", "12", "--set", "restart.without_progress=0", "--set", "restart.backoff_s=0")
+    for seed in range(10 if soaks else 1):
+        orch(*options, *restarts, env={**given, "KILLS": "10", "SEED": str(seed)}, check=0)
+        killed = latest(tmp_path)
+        attempts = len(list(killed.path.glob("attempt-*")))
+        print(f"seed {seed}: {attempts - 1} attempts were killed")
+        assert saved(killed, series) == saved(whole, series), f"seed {seed}"
+        assert steps_of(killed) == steps_of(whole), f"seed {seed}"
+        assert attempts > 4, "the training was over before it was killed often"

@@ -5,6 +5,7 @@
         model.safetensors                     what all workers have alike, and the chief has written
         worker-0.safetensors, worker-1...     what each worker has of its own: seeds, statistics of BatchNormalization, metrics
         manifest.json                         written last: a directory without it is no save
+    DIR/fit-1/left-2/                         what the agents say while they save the snapshots that attempt 2 has left (snapshot_files.py)
 
 The first folder is the series: the first `fit` of the program, its second one, or a loop of its own (`loop-1`). The series of a task that
 trains alone beside others are in a folder with its name: DIR/worker-0/fit-1.
@@ -19,7 +20,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Protocol, cast
 
 from ..values.fast_dataclass import dataclass
@@ -27,6 +28,9 @@ from . import tensor_file
 from .tensor_file import DamagedError
 
 MANIFEST = "manifest.json"
+MODEL = "model.safetensors"
+"""The file of what all workers have alike."""
+LEFT = "left"
 REACHED = "reached"
 FORMAT = 1
 DAMAGED = ".damaged"
@@ -186,6 +190,35 @@ def read_file(files: Files, save: Save, name: str, *, keep: bool = True) -> tupl
         raise DamagedError(f"{name}: {error}") from None
     except Exception as error:  # each file system has errors of its own
         raise DamagedError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def write_bytes(files: Files, path: str, content: bytes) -> None:
+    """A file, which is there as a whole or not at all."""
+    with files.open(f"{path}.new", "wb") as file:
+        file.write(content)
+    files.put(path, f"{path}.new")
+
+
+def write_file(files: Files, directory: str, name: str, tensors: Mapping[str, tensor_file.Tensor], note: Mapping[str, Any]) -> None:
+    """A file of tensors."""
+    new = join(directory, f"{name}.new")
+    with files.open(new, "wb") as file:
+        tensor_file.write(file, tensors, note)
+    files.put(join(directory, name), new)
+
+
+def finish(files: Files, directory: str, document: Mapping[str, Any], told: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the manifest of a save whose files are all there. `told`: what `tensor_file.describe` says of each file."""
+    tensors = [(f"{name}/{tensor}", one) for name, file in told.items() for tensor, one in file.items()]
+    manifest = {
+        **document,
+        "files": {name: {"bytes": tensor_file.bytes_of(file), "tensors": file} for name, file in told.items()},
+        "sha256": tensor_file.digest_of_all(tensors),
+    }
+    write_bytes(files, join(directory, MANIFEST), seal(manifest))
 
 
 # --- manifests and the last step -----------------------------------------------------------------------

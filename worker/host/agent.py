@@ -76,6 +76,8 @@ class Agent:
         """The directory of the output on a host that does not see the run directory; empty: there is none."""
         self._leaving = False
         self._owner_lost = False
+        self._keeps_state = False
+        """The training may continue with another agent: what the tasks have left in memory is written before the end."""
         self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
         self._sampler: Sampler | None = None
@@ -95,6 +97,11 @@ class Agent:
     def _is_over(self) -> bool:
         """Whether nothing is left to be done."""
         if self._launcher.has_tasks or not self._leaving:
+            return False
+        if self._keeps_state:
+            self._keeps_state = False
+            self._launcher.snapshots.write_all()
+        if self._launcher.snapshots.is_writing:
             return False
         return self._owner_lost or (self._forwarder.is_idle and self._link.is_empty)
 
@@ -142,6 +149,7 @@ class Agent:
             case messages.Ping():
                 self._link.send(messages.Pong())
             case messages.Bye():
+                self._keeps_state = order.keeps_state
                 self._leave(grace_s=0.0)
 
     def _on_code(self, code: messages.Code) -> None:
@@ -281,7 +289,7 @@ class Agent:
         self._loop.after(POLL_S, self._poll)
 
     def _lose_owner(self, grace_s: float | None = None) -> None:
-        self._owner_lost = True
+        self._owner_lost = self._keeps_state = True
         if not self._leaving:
             self._leave(self._owner_grace_s if grace_s is None else grace_s)
 

@@ -213,6 +213,8 @@ class StartTasks:
     """Variables of all tasks; those of the host's environment are stronger."""
     peers: tuple[str, ...] = ()
     """Host names that must be reached without a proxy."""
+    may_restart: bool = False
+    """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/tasks/snapshot_keeper.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,3 +292,6 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class Bye:
     """No more orders. The agent ends what is left, sends the rest of the output, and exits."""
+
+    keeps_state: bool = False
+    """Another attempt follows, with other agents: the agent writes the snapshots of its tasks before it exits."""

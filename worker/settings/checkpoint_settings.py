@@ -26,6 +26,12 @@ class CheckpointSettings:
         least=1,
         flag="--checkpoint-every",
     )
+    snapshots: bool = setting(
+        True,
+        "Where a restart may follow, keep a snapshot of the training in the memory of each host, as often as this takes less than 1 % of "
+        "the time.",
+        example="false",
+    )
     keep: int = setting(3, "The number of saves that stay, beside that of the end of a training.", least=1)
     dir: str = setting(
         "",

@@ -244,10 +244,13 @@ class AgentLink:
             with contextlib.suppress(ConnectionError):
                 await self._process.stdin.drain()
 
-    async def close(self) -> None:
-        """Let the agent go, and wait for its end: also while it still sends output, or while the connection stalls."""
+    async def close(self, *, keeps_state: bool = False) -> None:
+        """Let the agent go, and wait for its end: also while it still sends output, or while the connection stalls.
+
+        `keeps_state`: see `Bye`.
+        """
         self._is_leaving = True
-        self.order(Bye())
+        self.order(Bye(keeps_state))
         if self._reading is None:
             return
         if self.host.lost_after_s is None:

@@ -73,7 +73,8 @@ def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:
     made = ""
     if manifest:
         of_run = f" of {manifest['run']}" if manifest["run"] else ""
-        made = f"{_KINDS[manifest['kind']]}, attempt {manifest['attempt']}{of_run}"
+        how = "snapshot in memory" if manifest.get("how") == "snapshot" else _KINDS[manifest["kind"]]
+        made = f"{how}, attempt {manifest['attempt']}{of_run}"
     at = manifest.get("at")
     return SaveRow(
         *(label, save.name, save.directory, save.step, manifest.get("epoch"), manifest.get("step_in_epoch"), at),

@@ -102,6 +102,7 @@ class Plan:
                 named(self.spec.strategy).fewest_inter_op_threads(self.spec.counts),
             ),
             peers=peers if self.clusters or self.spec.data_workers else (),
+            may_restart=self.spec.restart.max > 0,
         )
 
 

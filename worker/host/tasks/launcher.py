@@ -31,6 +31,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ...machine import clock
 from ...machine.directory import Directory
@@ -54,6 +55,7 @@ from .log_files import TaskOutput
 from .log_forwarder import LogForwarder
 from .oom_kills import OomCounter
 from .searches import Searches
+from .snapshot_keeper import SnapshotKeeper
 from .task import PendingTask, StartedTask, prepare
 from .task_stacks import PATIENCE_S, POLL_S, Stacks
 from .templates import Templates
@@ -97,6 +99,7 @@ class Launcher:
         self._is_sweeping = False
         """A timer calls `_sweep_until_done`."""
         self._oom = OomCounter()
+        self.snapshots = SnapshotKeeper(loop, helpers, self._note)
 
     @property
     def has_tasks(self) -> bool:
@@ -138,13 +141,14 @@ class Launcher:
 
     def _start(self, start: messages.StartTasks, orders: Sequence[messages.TaskOrder]) -> None:
         tasks = []
+        memory = self.snapshots.begin(replace(start, orders=tuple(orders)))
         for order in orders:
             output = TaskOutput(order.task, order.attempt, self._root, order.log_dir, awaits_begin=order.program.kind != "command")
             try:
                 if self._root.is_gone:
                     raise FileNotFoundError(f"{self._root.path} was removed while the run went on")
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
-                tasks.append(prepare(self._env, start, order, output))
+                tasks.append(prepare(self._env, start, order, output, memory.get(order.task)))
             except (OSError, KeyError) as error:
                 self._link.send(messages.TaskNotStarted(order.task, order.attempt, str(error), clock.now()))
             else:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ...checkpoint_files import snapshot_memory
 from ...machine.cpu_cores import cores_of
 from ...protocol import messages
 from ...protocol.task_environment import compose, tf_config_of
@@ -104,10 +105,18 @@ class StartedTask:
         return self.code is not None
 
 
-def prepare(host_env: Mapping[str, str], start: messages.StartTasks, order: messages.TaskOrder, output: TaskOutput) -> PendingTask:
-    """Compose the environment and the bootstrap's order of a task. Raises KeyError if `start` lacks the cluster that the order names."""
+def prepare(
+    host_env: Mapping[str, str], start: messages.StartTasks, order: messages.TaskOrder, output: TaskOutput, snapshots: str | None = None
+) -> PendingTask:
+    """Compose the environment and the bootstrap's order of a task. Raises KeyError if `start` lacks the cluster that the order names.
+
+    `snapshots`: the paths of the task's memory for snapshots; see snapshot_keeper.py. None: the run has none.
+    """
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
+    env.pop(snapshot_memory.VARIABLE, None)  # of a run from which this one was started
+    if snapshots is not None:
+        env[snapshot_memory.VARIABLE] = snapshots
     if TaskId.parse(order.task).type == PREPARE:
         # `python` in the command of `prepare:` is the tasks' interpreter, even if PATH names another one first.
         env["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{env.get('PATH', os.defpath)}"

@@ -11,6 +11,7 @@ from ...checkpoint_files import saves
 from ...values.words import few
 from ..context import context
 from ..import_hooks import print_once, replace
+from ..snapshots.snapshots import TrainingSnapshots
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
 from .series import Series
@@ -95,6 +96,9 @@ class FitSession:
         self._begun: list[dict[str, str]] = []
         """What the callbacks had when this program began to train."""
         self._is_stopped = False
+        self._is_first_step = True
+        """No step was trained since this program began."""
+        self._snapshots: TrainingSnapshots | None = None
 
     @property
     def steps(self) -> int:
@@ -104,6 +108,7 @@ class FitSession:
         """The fit is over, also if it was not saved."""
         self.is_on = False
         self._series.wait()
+        self._end_snapshots()
         self._fit.end()
 
     # --- what is saved -------------------------------------------------------------------------
@@ -120,14 +125,26 @@ class FitSession:
 
     def _write(self, kind: str) -> None:
         named = self._variables()
+        if not self._can_restore(named):
+            return
+        document, arrays = self._document(is_over=kind in ("epoch", "final") or self._is_stopped)
+        self._saved = self.steps
+        self._series.write(self.steps, named, document, kind=kind, arrays=arrays)
+        if self._snapshots is not None:
+            self._snapshots.saved()
+
+    def _can_restore(self, named: list[variables.NamedVariable]) -> bool:
+        """Whether a restart could set all variables before its first step. If not, this fit is not saved."""
         made = [each.name for each in named if each.name not in self._names and not each.name.startswith(("keras.random", "tf.random"))]
         if made:
             self._turn_off(
                 f"{few(made)} did not exist before the first step, so a restart could not restore {'it' if len(made) == 1 else 'them'}: "
                 "build the model and its optimizers before fit"
             )
-            return
-        is_over = kind in ("epoch", "final") or self._is_stopped
+        return not made
+
+    def _document(self, *, is_over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a manifest says of the place of the training, and the arrays of the callbacks. `is_over`: the epoch is."""
         told, arrays = callback_state.save(self._callbacks.callbacks, self._begun)
         document = {
             "epoch": self._epoch,
@@ -135,11 +152,15 @@ class FitSession:
             "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, **self._facts()},
             "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
         }
-        self._saved = self.steps
-        self._series.write(self.steps, named, document, kind=kind, arrays=arrays)
+        return document, arrays
+
+    def _end_snapshots(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.end()
 
     def _turn_off(self, why: str) -> None:
         self.is_on = False
+        self._end_snapshots()
         print_once(f"checkpoints: this fit is not saved: {why}")
 
     def _facts(self) -> dict[str, Any]:
@@ -171,6 +192,7 @@ class FitSession:
             self._continue(self._found)
         elif self._series.is_expected:
             self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
+        self._snapshots = TrainingSnapshots(self._series, self._variables)
 
     def _build(self) -> None:
         """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
@@ -227,8 +249,14 @@ class FitSession:
     def on_train_batch_end(self, batch: int, *_: Any) -> None:
         before, self._batch = self.steps, int(batch) + 1
         self._series.reach(self.steps)
+        if self._is_first_step:
+            self._is_first_step = False
+            if not self._can_restore(self._variables()):
+                return
+        assert self._snapshots is not None
+        is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
-        if self._every and not is_last and self.steps // self._every > before // self._every:
+        if not is_last and (is_save_due or (self._every and self.steps // self._every > before // self._every)):
             self._write("")
 
     def on_epoch_end(self, epoch: int, *_: Any) -> None:

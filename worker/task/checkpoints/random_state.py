@@ -23,6 +23,23 @@ def state() -> dict[str, Any]:
     return {"python": [version, list(numbers), gauss], "numpy": [kind, keys.tolist(), *rest]}
 
 
+def raw() -> tuple[Any, ...]:
+    """The same, to be compared: some microseconds."""
+    import numpy as np
+
+    kind, keys, *rest = cast("tuple[Any, ...]", np.random.get_state(legacy=True))
+    return random.getstate(), kind, keys.tobytes(), *rest
+
+
+def made() -> tuple[bool, bool]:
+    """Whether the program has used the global generators of Keras 3 and of TensorFlow."""
+    keras, stateful = sys.modules.get("keras.src.random.seed_generator"), sys.modules.get("tensorflow.python.ops.stateful_random_ops")
+    return (
+        keras is not None and keras.global_state.get_global_attribute(keras.GLOBAL_SEED_GENERATOR) is not None,
+        stateful is not None and stateful.global_generator is not None,
+    )
+
+
 def restore(found: dict[str, Any]) -> None:
     import numpy as np
 

@@ -9,9 +9,10 @@ from typing import Any
 from ...checkpoint_files import saves
 from ...checkpoint_files.saves import Save
 from ...checkpoint_files.tensor_file import DamagedError, Tensor
-from ...values.words import count_of
+from ...values.words import count_of, few
 from ..import_hooks import print_once
 from ..input import shuffle_order
+from ..snapshots import snapshots
 from . import world_facts
 from .storage import files_of
 
@@ -37,6 +38,9 @@ class FoundSave:
 def choose(series: Series) -> FoundSave | None:
     """The newest save that is whole in the eyes of all workers. They take the older one until they agree."""
     check_resumed(series)
+    if series.place.task.attempt > 1:  # each agent has to write what the attempt before has left in memory
+        snapshots.wait_until_written()
+        world_facts.gather(series.strategy, 0)
     found, damaged = _newest(series, None, [])
     while True:
         answers = world_facts.gather(series.strategy, _number(found), int(_sees_saves(series)))
@@ -116,12 +120,12 @@ def _read(series: Series, save: Save) -> FoundSave:
     if own not in save.manifest["files"]:  # the workers were others: what the chief had of its own
         own = f"{save.manifest['by']}.safetensors"
     files = files_of(save.directory)
-    tensors, _ = saves.read_file(files, save, "model.safetensors")
+    tensors, _ = saves.read_file(files, save, saves.MODEL)
     of_own, note = saves.read_file(files, save, own)
     if series.is_chief:
-        for name in save.manifest["files"].keys() - {"model.safetensors", own}:
+        for name in save.manifest["files"].keys() - {saves.MODEL, own}:
             saves.read_file(files, save, name, keep=False)
-    return FoundSave(save, {**tensors, **of_own}, note, ("model.safetensors", own))
+    return FoundSave(save, {**tensors, **of_own}, note, (saves.MODEL, own))
 
 
 def _clear(series: Series, damaged: set[str]) -> None:
@@ -135,11 +139,19 @@ def _clear(series: Series, damaged: set[str]) -> None:
             files.move(save.directory, f"{save.directory}{saves.DAMAGED}-{number}")
         elif save.manifest is None:
             files.remove(save.directory)
+    for name in files.names(saves.join(base, series.name)):
+        if name.startswith(f"{saves.LEFT}-"):
+            files.remove(saves.join(base, series.name, name))
 
 
 def tell_of_other_world(series: Series, save: Save) -> None:
     """Say what makes the numbers of the rest other ones than those of a training without a restart."""
     manifest = save.manifest or {}
+    if lost := manifest.get("lost"):
+        print_once(
+            f"checkpoints: what {few(lost)} had in memory is lost, with its host: the statistics of BatchNormalization and the metrics of "
+            f"this epoch are those of {manifest['by']} there; all weights are exact"
+        )
     before, now = manifest["world"], world_facts.world(series.strategy, series.workers)
     if before["workers"] != now["workers"] or before["replicas"] != now["replicas"]:
         print_once(
@@ -176,4 +188,4 @@ def attempt_of(manifest: dict[str, Any]) -> str:
     """Which attempt has made a save, in words."""
     run = manifest["run"]
     of_run = f" of {run}" if run and run != os.environ.get("ORCH_RUN_ID") else ""
-    return f"attempt {manifest['attempt']}{of_run}"
+    return f"attempt {manifest['attempt']}{of_run}{' in memory' if manifest.get('how') == 'snapshot' else ''}"

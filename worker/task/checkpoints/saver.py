@@ -13,6 +13,7 @@ from .. import reports
 from ..context import context
 from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
+from ..snapshots.snapshots import TrainingSnapshots
 from ..strategy import strategy_builder
 from . import input_check, random_state, restoring, variables, world_facts
 from .series import Place, Series
@@ -89,6 +90,7 @@ class Saver:
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
         self._restore()
+        self._snapshots = TrainingSnapshots(self._series, self._variables)
         random_state.watch()
 
     @property
@@ -115,7 +117,8 @@ class Saver:
             )
         self._series.reach(self._steps)
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
-        if self._steps // self._every > before // self._every:
+        is_save_due = self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
+        if is_save_due or self._steps // self._every > before // self._every:
             self.save()
 
     def save(self) -> None:
@@ -136,6 +139,7 @@ class Saver:
             self._left_out, self._at = _Position(), _Position(self._at.epoch + 1)
             self._write("epoch" if self._at.epoch < count else "final")
         self.wait()
+        self._snapshots.end()
 
     def batches(self, data: Any) -> Iterator[Any]:
         """The batches of one epoch of the data, or those that are left of it after a restart.
@@ -183,13 +187,16 @@ class Saver:
     def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:
         return [*variables.collect(self._objects), *random_state.generators(self._strategy, wanted)]
 
-    def _write(self, kind: str) -> None:
-        document = {
+    def _document(self) -> dict[str, Any]:
+        return {
             "epoch": self._at.epoch,
             "step_in_epoch": self._at.batch,
             "input": {"epoch": self._at.epoch, "batch": self._at.batch, **self._facts},
         }
-        self._series.write(self._steps, self._variables(), document, kind=kind)
+
+    def _write(self, kind: str) -> None:
+        self._series.write(self._steps, self._variables(), self._document(), kind=kind)
+        self._snapshots.saved()
 
     def _restore(self) -> None:
         found = self._series.choose()

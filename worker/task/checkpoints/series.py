@@ -24,7 +24,6 @@ from ..input import shuffle_order
 from . import random_state, restoring, variables, world_facts
 from .storage import files_of
 
-MODEL = "model.safetensors"
 PATIENCE_S = 600.0
 """How long the chief waits for the files of the other workers."""
 LAST_PATIENCE_S = 10.0
@@ -135,39 +134,27 @@ class Series:
         self.files.make(directory)
         of_model, of_own = tensor_file.describe(alike), tensor_file.describe(own)
         note |= {"tensors": of_own, "alike": {name: one["sha256"] for name, one in of_model.items()}}
-        self._write_file(directory, self._own, own, note)
+        saves.write_file(self.files, directory, self._own, own, note)
         if self.is_chief:
-            self._write_file(directory, MODEL, alike, {})
-            self._finish(directory, {MODEL: of_model, _file_of(self.chief): of_own}, note, document)
-
-    def _write_file(self, directory: str, name: str, tensors: dict[str, Tensor], note: dict[str, Any]) -> None:
-        new = saves.join(directory, f"{name}.new")
-        with self.files.open(new, "wb") as file:
-            tensor_file.write(file, tensors, note)
-        self.files.put(saves.join(directory, name), new)
+            saves.write_file(self.files, directory, saves.MODEL, alike, {})
+            self._finish(directory, {saves.MODEL: of_model, _file_of(self.chief): of_own}, note, document)
 
     def _finish(self, directory: str, told: dict[str, Any], note: dict[str, Any], document: dict[str, Any]) -> None:
         """Wait for the files of the others, and write the manifest."""
         for worker in self.workers:
             if worker != self.chief:
-                told[_file_of(worker)] = self._of_other(directory, worker, note, told[MODEL])
-        tensors = [(f"{name}/{tensor}", one) for name, file in told.items() for tensor, one in file.items()]
-        manifest = {
-            **document,
-            "files": {name: {"bytes": tensor_file.bytes_of(file), "tensors": file} for name, file in told.items()},
-            "sha256": tensor_file.digest_of_all(tensors),
+                told[_file_of(worker)] = self._of_other(directory, worker, note, told[saves.MODEL])
+        made = {"run": note["run"], "attempt": note["attempt"], "by": self.chief}
+        saves.finish(self.files, directory, {**document, **self.facts(), **made}, told)
+        self._prune(os.path.basename(directory))
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of the run and the software."""
+        return {
             "order": shuffle_order.word(),
-            "run": note["run"],
-            "attempt": note["attempt"],
-            "by": self.chief,
             "world": world_facts.world(self.strategy, self.workers),
             "versions": world_facts.versions(),
         }
-        path = saves.join(directory, saves.MANIFEST)
-        with self.files.open(f"{path}.new", "wb") as file:
-            file.write(saves.seal(manifest))
-        self.files.put(path, f"{path}.new")
-        self._prune(os.path.basename(directory))
 
     def _of_other(self, directory: str, worker: str, note: dict[str, Any], alike: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""

@@ -58,7 +58,7 @@ def collect(objects: Mapping[str, Any]) -> list[NamedVariable]:
             variable = getattr(variable, "_value", variable)  # Keras's variables have a TensorFlow variable inside
             if id(variable) in found:
                 continue
-            if _dtype(variable) is None:
+            if code_of(variable) is None:
                 raise ValueError(f"worker.checkpoints: {path} has the type {variable.dtype.name}, which is not saved")
             name, again = path, 1
             while name in names:
@@ -150,7 +150,8 @@ def is_known(dtype: str) -> bool:
     return dtype in _DTYPES
 
 
-def _dtype(variable: Any) -> str | None:
+def code_of(variable: Any) -> str | None:
+    """The word of safetensors for the type of a variable; None: there is none."""
     return _DTYPES.get(variable.dtype.base_dtype.name)
 
 
@@ -163,7 +164,7 @@ def read(named: list[NamedVariable], *, own: bool) -> dict[str, Tensor]:
     for each in named:
         if each.is_own == own:
             for name, part in zip(each.names(), each.components(), strict=True):
-                found[name] = tensor(part.numpy(), _dtype(part) or "")
+                found[name] = tensor(part.numpy(), code_of(part) or "")
     return found
 
 
@@ -201,7 +202,7 @@ def compare(named: list[NamedVariable], told: Mapping[str, Mapping[str, Any]], w
     missing, added = [name for name in mine if name not in told], [name for name in told if name not in mine]
     other = []
     for name, part in mine.items():
-        kind, shape = _dtype(part), list(part.shape)
+        kind, shape = code_of(part), list(part.shape)
         if name in told and (told[name]["dtype"], told[name]["shape"]) != (kind, shape):
             other.append(f"{name} has the shape {told[name]['shape']} ({told[name]['dtype']}) there and {shape} ({kind}) here")
     problems = [*other[:1]]

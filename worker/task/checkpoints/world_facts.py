@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import weakref
 from typing import Any
 
 from ..context import Context
 
 _VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "TF_DETERMINISTIC_OPS")
 """Variables on which the rounding of sums depends."""
+_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""The function of each strategy by which its workers tell one another numbers."""
 
 
 def is_multi_worker(strategy: Any) -> bool:
@@ -55,5 +58,9 @@ def gather(strategy: Any, *values: int) -> list[list[int]]:
         return [list(values)]
     import tensorflow as tf
 
-    found: list[list[int]] = strategy.gather(tf.constant([values], tf.int64), axis=0).numpy().tolist()
+    # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
+    gather = _gathers.get(strategy)
+    if gather is None:
+        gather = _gathers[strategy] = tf.function(lambda numbers: strategy.gather(numbers, axis=0), reduce_retracing=True)
+    found: list[list[int]] = gather(tf.constant([values], tf.int64)).numpy().tolist()
     return found[:: max(1, len(found) // int(strategy.extended._num_workers))]
