@@ -1,9 +1,12 @@
 """What saves cost, and what a death costs: orch's own saves beside Keras's BackupAndRestore and a training without saves.
 
-Two workers train a small model by Keras's `fit` (300,000 weights with Adam, 4 epochs of 50 steps); both kinds of saves are made every 10
-steps. Worker 1 kills itself in step 136 (of 200), so 7 steps after the newest save. Measured are the median time of a step without a death,
-and the share of all steps' time that saves add; and, with a death, how many finished steps are done again, and the seconds from the death
-until the training has finished the step at which it died.
+Two workers train a small model by Keras's `fit` (300,000 weights with Adam, 4 epochs of 50 steps); saves on the disk are made every 10
+steps, or, beside snapshots in memory, at the end of each epoch. Worker 1 kills itself in step 136 (of 200), so 7 steps after the newest
+save. Measured are the median time of a step without a death, and the share of all steps' time that saves add; and, with a death, how many
+finished steps are done again, and the seconds from the death until the training has finished the step at which it died.
+
+Then the same training is run longer, with snapshots in memory in every other epoch. So both kinds of epochs meet the same load of the
+machine: the ratio of their seconds, and of their seconds of CPU, is the cost of snapshots.
 """
 
 from __future__ import annotations
@@ -20,22 +23,47 @@ from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread
 DIE_AT = 136
 WAYS = {
     "no saves": ("none", ()),
-    "orch --checkpoint-every 10": ("none", ("--checkpoint", "--checkpoint-every", "10")),
+    "orch --checkpoint: snapshots in memory": ("none", ("--checkpoint",)),
+    "orch --checkpoint-every 10, on the disk alone": (
+        "none",
+        ("--checkpoint", "--checkpoint-every", "10", "--set", "checkpoints.snapshots=false"),
+    ),
     "BackupAndRestore(save_freq=10)": ("backup", ()),
 }
+
+
+def run(name: str, saves: str, options: tuple[str, ...], die_at: int) -> None:
+    """Train, with files in this directory."""
+    program = [str(PROGRAMS / "resume_steps.py"), "-n", "2", "--max-restarts", "1", "--quiet", *options]
+    words = [*orch_command(), "up", *program, "--", name, saves, str(die_at)]
+    subprocess.run(words, cwd=name, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), check=True, capture_output=True, timeout=900)
 
 
 def train(saves: str, options: tuple[str, ...], die_at: int) -> dict[int, list[tuple[int, float]]]:
     """The steps of the chief with their times, by attempt."""
     with tempfile.TemporaryDirectory() as name:
-        program = [str(PROGRAMS / "resume_steps.py"), "-n", "2", "--max-restarts", "1", "--quiet", *options]
-        words = [*orch_command(), "up", *program, "--", name, saves, str(die_at)]
-        subprocess.run(words, cwd=name, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), check=True, capture_output=True, timeout=600)
+        run(name, saves, options, die_at)
         found = {}
         for path in Path(name).glob("worker-0-*"):
             lines = [line.split() for line in path.read_text().splitlines()]
             found[int(path.name.rpartition("-")[2])] = [(int(step), float(at)) for step, at in lines]
         return found
+
+
+def take_turns() -> list[tuple[str, ...]]:
+    """What snapshots cost each worker, measured in epochs with and without them by turns."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        run(name, "turns", ("--checkpoint",), -1)
+        for task in ("worker-0", "worker-1"):
+            lines = [[float(word) for word in line.split()] for line in (Path(name) / f"turns-{task}").read_text().splitlines()]
+            pairs = list(zip(lines[::2], lines[1::2], strict=False))[2:]
+            wall = [with_them[1] / without[1] for with_them, without in pairs]
+            cpu = [with_them[2] / without[2] for with_them, without in pairs]
+            share = sum(with_them[3] for with_them, _ in pairs) / sum(with_them[1] for with_them, _ in pairs)
+            percent = [f"{100 * (statistics.median(each) - 1):+.1f} %" for each in (wall, cpu)]
+            rows.append((task, *percent, f"{100 * share:.2f} %", f"{lines[-1][4] / 1e6:.1f} MB", str(len(pairs))))
+    return rows
 
 
 def step_times(steps: list[tuple[int, float]]) -> tuple[float, float]:
@@ -72,6 +100,9 @@ def main() -> None:
         for name in WAYS
     ]
     table(("2 workers", "ms of a step", "all steps", "steps done again", "s to the step of the death"), rows)
+    print()
+    columns = ("snapshots in memory", "seconds of an epoch", "seconds of CPU", "measured in the training", "memory", "pairs of epochs")
+    table(columns, take_turns())
     print(load())
 
 
