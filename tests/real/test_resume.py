@@ -95,11 +95,12 @@ with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}"), "a") as seen:
         for batch in saver.batches(dataset):
             die_at(saver.steps + 1)
             step_begins()
+            # First: a step that has a snapshot is not trained again.
+            print(saver.steps + 1, *strategy.experimental_local_results(batch[2])[0].numpy(), file=seen, flush=True)
             loss = step(batch)
             saver.step(loss=loss)
             if os.environ.get("DAMAGE"):  # so that the test knows the newest save
                 saver.wait()
-            print(saver.steps, *strategy.experimental_local_results(batch[2])[0].numpy(), file=seen, flush=True)
 """
 )
 FIT = (
