@@ -68,7 +68,7 @@ def saved(agent: AgentProcess) -> list[int]:
 def test_the_next_attempt_finds_what_the_killed_tasks_have_left(agent: AgentProcess) -> None:
     agent.hello()
     start(agent, LEAVES)
-    assert {frame.code for frame in agent.all(messages.TaskExited)} == {-9}
+    assert {frame.code for frame in agent.all(messages.TaskExited)} == {137}
     assert saved(agent) == [], "no verdict waits for a save"
     start(agent, READS, attempt=2)
     assert {frame.code for frame in agent.all(messages.TaskExited) if frame.attempt == 2} == {0}
