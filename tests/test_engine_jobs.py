@@ -18,6 +18,7 @@ from orchestrator.record.storage.run_store import create_run
 from tests.backends import crate
 from tests.backends.test_crate import orch
 from tests.record.storage.test_saves_of_run import save
+from worker.machine.file_system import is_of_this_machine
 
 
 @pytest.fixture
@@ -77,6 +78,16 @@ def test_a_run_has_no_verdict_as_long_as_that_of_its_controller_may_come(home: P
     assert run.read_verdict() is None
     heard = run.heard()
     engine_files.keep_heard(run.path, Heard(heard.word, heard.at, heard.since - GRACE_S))
+    assert not run.is_alive()
+    assert (run.read_result() or {})["exit_code"] == 125
+
+
+def test_a_verdict_is_not_waited_for_on_a_disk_of_this_machine(home: Path) -> None:
+    """A file server shows new files late, and so does the mirror of a controller that is elsewhere."""
+    run = engine_jobs.attach(submitted(home))
+    say(home, "ended", has_exited=True)
+    engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0, run.path.stat().st_ino, is_shared=True))
+    assert is_of_this_machine(str(run.path))
     assert not run.is_alive()
     assert (run.read_result() or {})["exit_code"] == 125
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from worker.machine.file_system import kind_of
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError, UnansweredError, UsageError
@@ -46,7 +47,7 @@ class SlurmEngine:
             ) from None
         if not job.isdecimal():
             raise OrchError(f"sbatch has named no job: {job!r}")
-        return Submission(job, f"Slurm's job {job}", time.time())
+        return Submission(job, f"Slurm's job {job}", time.time(), is_shared=True)
 
     def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
         argv = ("squeue", "-h", "-t", "all", "-j", ",".join(jobs), "-o", FORMAT)
@@ -105,19 +106,8 @@ def _refuse(request: Request) -> None:
         if os.path.isabs(host.python) and not os.access(host.python, os.X_OK):
             raise UsageError(f"there is no Python {host.python}; set python: or --python")
     for what, path in (("run directory", request.run.directory), ("working directory", spec.workdir)):
-        if (kind := _kind_of(path)) in _MEMORY:
+        if (kind := kind_of(path)) in _MEMORY:
             raise UsageError(
                 f"the {what} {path} is in the memory of this machine ({kind}), which no node sees; use a directory that all machines "
                 "share, such as your home: --run-dir DIR, or ORCH_HOME; findmnt -T DIR names the file system of a directory"
             )
-
-
-def _kind_of(path: str) -> str:
-    """The kind of the file system of a path; empty: unknown."""
-    try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    except OSError:
-        return ""
-    real = os.path.realpath(path)
-    fits = [words for words in mounts if real == words[1] or real.startswith(words[1].rstrip("/") + "/")]
-    return max(fits, key=lambda words: len(words[1]))[2] if fits else ""

@@ -41,6 +41,8 @@ class Submission:
     at: float = 0.0
     inode: int = 0
     """The run's directory, as its file system calls it: a copy of the directory is another one."""
+    is_shared: bool = False
+    """The controller writes into this very directory; otherwise its files are fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +87,14 @@ class Heard:
         return f"{self.trouble}; {f'{now - self.at:.0f} s ago: {words}' if self.at else 'it has not been asked yet'}"
 
 
-def lives(heard: Heard, verdict: Verdict | None, at: float) -> bool:
+def lives(heard: Heard, verdict: Verdict | None, at: float, late_s: float = GRACE_S) -> bool:
     """Whether a run goes on at this time, or will, whose lock no process of this machine holds; or its verdict may still come.
 
-    A verdict after which the engine may start the job again counts once the engine says that the job has ended, or says nothing.
+    `late_s`: how late a verdict may come. One after which the engine may start the job again counts once the engine says that the job has
+    ended, or says nothing.
     """
     if heard.word.state == "ended":
-        return verdict is None and heard.word.has_exited and 0 <= at - heard.since < GRACE_S
+        return verdict is None and heard.word.has_exited and 0 <= at - heard.since < late_s
     if verdict is None:
         return True
     if verdict.exit_code not in REQUEUED or heard.trouble:

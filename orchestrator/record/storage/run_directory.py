@@ -194,7 +194,17 @@ class RunDir:
         from ...model.run import submission
 
         self.renew()
-        return submission.lives(self.heard(), self.own_verdict(), now())
+        return submission.lives(self.heard(), self.own_verdict(), now(), self._late_s())
+
+    def _late_s(self) -> float:
+        """How late this directory may show what the controller of a submitted run has written, in seconds."""
+        from worker.machine.file_system import is_of_this_machine
+
+        from ...model.run.submission import GRACE_S
+        from .engine_files import read_submission
+
+        submitted = read_submission(self.path)
+        return 0.0 if submitted is not None and submitted.is_shared and is_of_this_machine(str(self.path)) else GRACE_S
 
     def heard(self) -> Heard:
         """The last word of the engine of a submitted run."""
@@ -296,7 +306,7 @@ class RunDir:
         from .engine_files import read_submission
 
         submitted, heard = read_submission(self.path), self.heard()
-        if submitted is None or submission.lives(heard, None, now()) or self.lock.is_held():
+        if submitted is None or submission.lives(heard, None, now(), self._late_s()) or self.lock.is_held():
             return None
         found = json.loads(json.dumps(dataclasses.asdict(submission.verdict_of(submitted, heard))))
         return {"run": self.run_id, **found}

@@ -72,4 +72,5 @@ def test_the_verdict_of_a_controller_that_has_exited_may_come_late() -> None:
     assert lives(heard, None, 301.0), "a file server may show the verdict a minute late"
     assert not lives(heard, verdict(0), 301.0)
     assert not lives(heard, None, 300.0 + GRACE_S)
+    assert not lives(heard, None, 300.0, late_s=0.0), "but not on a disk of this machine"
     assert not lives(replace(heard, word=ENDED), None, 301.0), "a controller that was killed has left none"
