@@ -32,12 +32,13 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
+.PHONY: help demo test slurm-24 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     a cluster of 4 workers trains on handwritten digits'
 	@echo 'make test     all tests, the fast ones first (PYTEST_ARGS="-k logs" chooses)'
+	@echo 'make slurm-24 the tests of Slurm with that of Debian 13, 24.11: in a tree that debootstrap makes once in ~/.cache/orch-tests; root only'
 	@echo 'make kubernetes  the Kubernetes of the tests, built once from the source package of Debian 12: some ten minutes, 500 MB in ~/.cache/orch-tests'
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
@@ -63,6 +64,10 @@ demo: $(RUNTIME_READY)
 
 test: $(READY) hosts
 	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) $(PYTEST_ARGS)
+
+slurm-24: $(READY) hosts
+	$(call install_for_tests,Slurm 24.11 of Debian 13,command -v debootstrap >/dev/null,debootstrap)
+	@$(BIN)/python -m tests.debian_13 $(PYTEST_ARGS)
 
 # The tests of SSH and Slurm make hosts of network namespaces, which takes root, sshd and ip, and Slurm's daemons; a browser draws the page
 # of a run. What is missing is installed if that can be done without starting a daemon (no systemd runs here); otherwise it is said, and

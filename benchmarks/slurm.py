@@ -44,8 +44,8 @@ def by_srun(directory: Path) -> list[str]:
     return [*ALLOCATE, "srun", "--quiet", "--mpi=none", f"-N{NODES}", f"-n{NODES}", *program]
 
 
-def start(slurm: SlurmBed, way: Way) -> float:
-    """Seconds until the last worker's first all-reduce."""
+def start(slurm: SlurmBed, way: Way, phases: dict[str, list[float]]) -> float:
+    """Seconds until the last worker's first all-reduce. `phases` gets where they went, in a run of orch."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         slurm.wait_idle()
@@ -55,7 +55,21 @@ def start(slurm: SlurmBed, way: Way) -> float:
         times: list[float] = [json.loads(path.read_text())["reduced"] for path in directory.glob("[0-9]*.json")]
         if done.returncode or len(times) != NODES:
             raise SystemExit(f"{way.__name__}: exit code {done.returncode}, {len(times)} workers were done\n{done.stderr.decode()[-2000:]}")
+        if (directory / ".orch").exists():
+            for phase, seconds in _phases(directory / ".orch/latest", began).items():
+                phases.setdefault(phase, []).append(seconds)
         return max(times) - began
+
+
+def _phases(run: Path, began: float) -> dict[str, float]:
+    """The seconds of each phase of a run's start, those of the slowest worker."""
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    controller = next(event["at"] for event in events if event["event"] == "run_begun")
+    found = {"until there is a controller": controller - began}
+    for durations in json.loads((run / "result.json").read_text())["durations"].values():
+        for phase, seconds in durations.items():
+            found[phase] = max(found.get(phase, 0.0), seconds)
+    return found
 
 
 def orch_dies(directory: Path) -> list[str]:
@@ -124,7 +138,8 @@ def main() -> None:
         return
     rounds = 1 if options.quick else options.rounds
     with beds.made_bed() as bed, slurm_bed.made_slurm(bed) as slurm:
-        starts = [[start(slurm, way) for way in (by_srun, in_salloc, submitted)] for _ in range(rounds)]
+        phases: dict[Way, dict[str, list[float]]] = {way: {} for way in (by_srun, in_salloc, submitted)}
+        starts = [[start(slurm, way, phases[way]) for way in phases] for _ in range(rounds)]
         ends = [[failure(slurm, way) for way in (srun_dies, orch_dies)] for _ in range(rounds)]
         asked = questions(slurm, 60.0 if options.quick else 120.0)
     srun, salloc, job = zip(*starts, strict=True)
@@ -135,6 +150,9 @@ def main() -> None:
     ]
     table(("", "orch up in salloc", "orch up, submitted", "srun python"), rows)
     print(f"start, orch up in salloc ÷ srun python: {spread([mine / other for mine, other in zip(salloc, srun, strict=True)], '{:.2f}')}")
+    of_salloc, of_job = phases[in_salloc], phases[submitted]
+    parts = [(phase, spread(of_salloc[phase], "{:.2f}"), spread(of_job.get(phase, [0.0]), "{:.2f}")) for phase in of_salloc]
+    table(("a phase of the start, of the slowest worker (s)", "orch up in salloc", "orch up, submitted"), parts)
     print(f"three runs that wait, one of them followed, and orch ps each second: {asked:.1f} calls of squeue a minute")
     print(load())
 

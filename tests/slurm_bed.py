@@ -8,11 +8,14 @@ each other (pytest-xdist's workers) have a Slurm each, which is started by the f
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import shlex
 import shutil
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +25,8 @@ import psutil
 import pytest
 
 from tests.bed import DAEMONS, NAMES, PATIENCE_S, Bed, BedHost, _wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
 
 CPUS = 4
 GPUS = 2
@@ -59,7 +64,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
 SlurmdTimeout=15
-KillWait=4
+KillWait=8
 OverTimeLimit=0
 InactiveLimit=0
 MinJobAge=600
@@ -93,6 +98,7 @@ class SlurmBed:
     # --- daemons -------------------------------------------------------------------------------
 
     def make(self) -> None:
+        self.bed.root.chmod(0o711)  # other users find their way, and nothing else
         (self.root / "munge").mkdir(mode=0o755, parents=True)
         (self.root / "state").mkdir()
         nodes = "\n".join(
@@ -138,8 +144,34 @@ class SlurmBed:
         host = self.bed[name]
         # `ip netns exec` would hide the cgroups, which slurmd looks for.
         inside = f"mount --bind {self.bed.root}/hosts /etc/hosts && mount --bind {host.files} {self.bed.own} && hostname {name} && "
-        inside += f"exec {_which('slurmd')} -D -N {name}"
+        inside += f"{self._driver()} {self.open_way()} exec {_which('slurmd')} -D -N {name}"
         self._start(name, ["nsenter", f"--net=/run/netns/{host.netns}", "unshare", "--uts", "--mount", "sh", "-c", inside])
+
+    def _driver(self) -> str:
+        """Lines of a shell, in a mount namespace of its own, after which NVIDIA's driver seems to be there: then orch asks nvidia-smi."""
+        own, before = self.root / "dev", self.root / "dev/before"
+        lines = [f"mkdir -p {before}", f"touch {own}/nvidiactl", f"mount --rbind /dev {before}"]
+        lines += [f"mount -t overlay overlay -o lowerdir={own}:{before} /dev"]
+        lines += [f"mount --rbind {before}/{name} /dev/{name}" for name in ("pts", "shm")]
+        return f"{{ {{ {' && '.join(lines)}; }} || true; }} && "  # without overlays, only the tests of GPUs fail
+
+    def open_way(self) -> str:
+        """Lines of a shell, in a mount namespace of its own, after which all users reach the Python and the code of the tests.
+
+        Where one of root's own directories stands in the way, it is replaced by one that has nothing else.
+        """
+        needed = {Path(path).resolve() for path in (sys.base_prefix, sys.prefix, ROOT)}
+        closed = {next((above for above in reversed(path.parents) if not above.stat().st_mode & stat.S_IXOTH), None) for path in needed}
+        lines, held = [], self.root / "held"
+        for above in filter(None, closed):
+            lines.append(
+                f"mkdir -p {held} && mount --rbind {shlex.quote(str(above))} {held} && mount -t tmpfs -o mode=755 none {above} && "
+            )
+            for path in needed:
+                if above in path.parents:
+                    lines.append(f"mkdir -p {path} && mount --bind {held / path.relative_to(above)} {path} && ")
+            lines.append(f"umount --recursive {held} && ")
+        return "".join(lines)
 
     def kill_node(self, name: str) -> None:
         """SIGKILL to slurmd and to everything that it runs: the machine has lost its power."""
@@ -222,8 +254,8 @@ class SlurmBed:
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", number)))
 
     def cancel_all(self) -> None:
-        if "slurmctld" in self._daemons:
-            self.run("scancel", "--full", "--user", "root", check=False)
+        if "slurmctld" in self._daemons and (jobs := self.jobs()):
+            self.run("scancel", "--full", *jobs, check=False)
 
     def wait_idle(self) -> None:
         def are_idle() -> bool:
@@ -264,6 +296,20 @@ class SlurmBed:
 
     def _steps(self, host: BedHost) -> list[psutil.Process]:
         return [process for process in host.processes() if process.pid not in DAEMONS]
+
+
+class User:
+    """Somebody without rights on this machine and on all nodes, with a home: an account that each Debian has."""
+
+    def __init__(self, slurm: SlurmBed, name: str) -> None:
+        self.account = pwd.getpwnam(name)
+        self.home = slurm.root / "homes" / name
+        self.home.mkdir(mode=0o755, parents=True)
+        os.chown(self.home, self.account.pw_uid, self.account.pw_gid)
+        self.env = dict.fromkeys(("HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "KERAS_HOME"), str(self.home))
+        who = f"setpriv --reuid {self.account.pw_uid} --regid {self.account.pw_gid} --clear-groups"
+        self.by = ("unshare", "--mount", "sh", "-c", f'{slurm.open_way()} exec {who} "$@"', "sh")
+        """Starts a program as this user."""
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ import pytest
 
 from tests.conftest import Completed, Orch, Running
 from tests.live import LiveRun, wait_until_gone, wait_until_ready, write_script
-from tests.slurm_bed import SlurmBed
+from tests.slurm_bed import GPUS, SlurmBed
+from tests.slurm_runs import SLEEP, forget_agents
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
-SLEEP = "ready()\nsleep()"
 VARIABLES = """
 found = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "CUDA"))}
 tell(f"{TASK}.variables", json.dumps({**found, "node": os.uname().nodename}))
@@ -59,20 +57,24 @@ def test_the_nodes_of_an_allocation_are_used_without_a_word_about_them(orch: Orc
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        ("-N2 --gpus=3", ["0,1", "0,1", "0"]),
-        ("-N2 -n3 --gpus-per-task=1", ["0,1", "0,1", "0"]),
+        ("-N2 --gpus=3", ["0", "1", "0"]),
+        ("-N2 -n3 --gpus-per-task=1", ["0", "1", "0"]),
         ("-N2 --gres=gpu:1", ["0", "0"]),
         ("-N2 --exclusive -n2", ["0,1", "0,1"]),
-        ("-N2 -n2", [None, None]),
     ],
 )
-def test_an_agent_has_the_gpus_that_the_job_has_on_its_node(
-    orch: Orch, slurm: SlurmBed, tmp_path: Path, asked: str, found: list[str | None]
+def test_the_gpus_of_the_job_on_a_node_are_shared_out_among_its_tasks(
+    orch: Orch, slurm: SlurmBed, tmp_path: Path, asked: str, found: list[str]
 ) -> None:
-    """Where nobody has asked for task slots, each GPU is one. A step without options would get none, one, or be refused."""
+    """Where nobody has asked for task slots, each GPU is one. A step without options would get none, one, or be refused. nvidia-smi is a
+    stand-in, which shows all GPUs of a node, as the real one does without cgroups."""
     write_script(tmp_path, f"import json\n{VARIABLES}")
-    done = up(orch, nodes=asked)
-    assert [variables.get("CUDA_VISIBLE_DEVICES") for variables in told(tmp_path).values()] == found, done
+    (tmp_path / "bin").mkdir()
+    line = 'echo "550.54.15, $index, GPU-$(hostname)-$index, 81559, Disabled, NVIDIA H100"'
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\nfor index in $(seq 0 {GPUS - 1}); do {line}; done\n")
+    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+    done = up(orch, nodes=asked, env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in told(tmp_path).values()] == found, done
 
 
 def test_each_task_slot_gets_a_worker(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
@@ -205,8 +207,7 @@ def test_a_node_that_dies_is_named(orch: Orch, slurm: SlurmBed, tmp_path: Path, 
     done = running.wait()
     assert done.code == 125, done
     assert "host hostB" in run.cause()["what"], done
-    for left in Path(tempfile.gettempdir()).glob("orch-agent-*"):  # on the disk of the node, whose agent could remove nothing
-        shutil.rmtree(left)
+    forget_agents()
 
 
 def test_a_slurmd_that_is_killed_ends_nothing(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -98,8 +99,10 @@ def test_the_details_of_a_job(tres: str, steps_share: bool) -> None:
     assert found.gpus == {"n9": 2, "n10": 2, "n11": 2}
     assert found.steps_share is steps_share
     assert found.end == time.mktime((2026, 11, 24, 16, 58, 40, 0, 0, -1))
-    nodes = allocation.read(THREE, found).nodes
-    assert [node.gpus for node in nodes] == ([None] * 3 if steps_share else [2, 2, 2])
+    assert not found.is_newer
+    for details, option in ((found, "gpus=2"), (replace(found, is_newer=True), "gres=gpu:2")):
+        assert [node.gpus for node in allocation.read(THREE, details).nodes] == ["" if steps_share else option] * 3
+    assert parse_details("   ReqTRES=cpu=2,node=2\n   AllocTRES=cpu=2,node=2,billing=2").is_newer
 
 
 @pytest.mark.parametrize("text", [SHOWN.format(end="Unknown", tres=""), "", "JobId=7 EndTime=NONE"])
@@ -175,7 +178,7 @@ def test_a_step_gets_no_option_that_was_meant_for_another() -> None:
         "SLURM_NTASKS": "6",
         "SRUN_CPUS_PER_TASK": "4",
     }
-    command = step_command("7", NodeSpec("n10", gpus=2), "/venv/bin/python", (), {**variables, "SLURM_JOB_NODELIST": "n[9-11]"})
+    command = step_command("7", NodeSpec("n10", gpus="gpus=2"), "/venv/bin/python", (), {**variables, "SLURM_JOB_NODELIST": "n[9-11]"})
     before, after = command[: command.index("srun")], command[command.index("srun") :]
     assert before == (
         *("env", "-u", "SLURM_EXPORT_ENV", "-u", "SLURM_JOB_NODELIST", "-u", "SLURM_NTASKS"),

@@ -2,113 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from tests.conftest import Completed, Orch
-from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
+from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready
 from tests.slurm_bed import SlurmBed
+from tests.slurm_runs import GOES_ON, SLEEP, Place, attempts, forget_agents, ready
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
-
-SLEEP = "ready()\nsleep()"
-GOES_ON = """
-ATTEMPT = int(os.environ["ORCH_ATTEMPT"])
-tell(f"{TASK}.{ATTEMPT}.ready", os.getpid())
-signal.signal(signal.SIGTERM, lambda *_: (tell(f"{TASK}.{ATTEMPT}.saved"), os._exit(42)))
-while ATTEMPT == 1:
-    time.sleep(0.05)
-tell(f"{TASK}.node", os.uname().nodename)
-"""
-"""The first attempt trains, and saves when it is asked to end; the second one has little left to do."""
-
-
-class Place:
-    """A directory with a script and its spec, whose runs are submitted."""
-
-    def __init__(self, orch: Orch, slurm: SlurmBed, directory: Path) -> None:
-        self.orch, self.slurm, self.directory = orch, slurm, directory
-
-    def write(self, script: str, *, nodes: int = 2, more: str = "", **backend: object) -> None:
-        write_script(self.directory, script)
-        settings = json.dumps({"type": "slurm", "nodes": nodes, "lost_after_s": 6, **backend})
-        with (self.directory / "orch.yaml").open("a") as file:
-            file.write(f"backend: {settings}\ntimeouts: {{grace_s: 2}}\n{more}\n")
-
-    def submit(self, *words: str) -> tuple[str, str]:
-        """The name of a run that is left alone, and the number of its job."""
-        name = self.orch("up", "script.py", "-d", *words, check=0).out.strip()
-        return name, json.loads((self.directory / ".orch/runs" / name / "submission.json").read_text())["job"]
-
-    def ps(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.orch("ps", name, "--json").out)
-        return found
-
-    def wait_for_words(self, name: str, pattern: str) -> str:
-        """What `orch ps` says of the run, once it fits."""
-
-        said = ""
-
-        def fits() -> bool:
-            nonlocal said
-            said = self.orch("ps", name).out
-            return re.search(pattern, said) is not None
-
-        try:
-            wait_until(fits, f"{pattern} in orch ps", 60)
-        except pytest.fail.Exception:
-            pytest.fail(f"orch ps does not say {pattern}, but {said}")
-        return said
-
-    def start_again(self, job: str) -> None:
-        """Slurm lets a job wait for two minutes that it has queued again."""
-
-        def has_begun() -> bool:
-            state = self.slurm.jobs().get(job)
-            if state == "PENDING":
-                self.slurm.run("scontrol", "update", f"jobid={job}", "starttime=now", check=False)
-            return state != "PENDING"
-
-        wait_until(lambda: self.slurm.jobs().get(job) == "PENDING", f"pending job {job}")
-        assert self.slurm.left_behind() == []
-        time.sleep(2.5)  # a slurmd refuses a job whose credential is of the second in which it has revoked the one before, or earlier
-        wait_until(has_begun, f"running job {job}")
-
-    @contextmanager
-    def no_room(self, *options: str) -> Iterator[str]:
-        """Another job has all nodes."""
-        job = self.slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-o/dev/null", *options, "--wrap", "sleep 1000").strip()
-        wait_until(lambda: self.slurm.jobs().get(job) == "RUNNING", "full cluster")
-        try:
-            yield job
-        finally:
-            self.slurm.run("scancel", job)
 
 
 @pytest.fixture
 def place(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> Place:
     return Place(orch, slurm, tmp_path)
-
-
-def attempts(run: LiveRun) -> list[list[str]]:
-    """The nodes that each attempt had."""
-    return [event["hosts"] for event in run.events() if event["event"] == "allocated"]
-
-
-def ready(place: Place, attempt: int, tasks: int = 2) -> list[psutil.Process]:
-    return [psutil.Process(int(wait_for_file(place.directory / f"worker-{index}.{attempt}.ready"))) for index in range(tasks)]
 
 
 def test_a_run_that_waits_in_a_full_queue(place: Place) -> None:
@@ -147,14 +59,34 @@ def test_a_run_that_is_submitted_is_like_any_other(place: Place, tmp_path: Path,
     assert "#SBATCH --nodes=2" in shown
 
 
-def test_a_job_that_is_cancelled(place: Place, run: LiveRun) -> None:
-    place.write(SLEEP)
+@pytest.mark.parametrize("by", ["scancel", "Ctrl-C"])
+def test_a_job_that_is_cancelled(place: Place, run: LiveRun, by: str) -> None:
+    """Its tasks have the grace period of the spec to save; after scancel as far as Slurm waits (KillWait)."""
+    saves = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1.5), tell(f'{TASK}.saved'), os._exit(0)))"
+    place.write(f"{saves}\n{SLEEP}")
     attached = place.orch.start("up", "script.py")
     processes = wait_until_ready(place.directory, "worker-0", "worker-1")
-    place.slurm.run("scancel", *place.slurm.jobs())
-    done = attached.wait(check=143)
+    if by == "scancel":
+        place.slurm.run("scancel", *place.slurm.jobs())
+    else:
+        attached.signal(signal.SIGINT)
+    code = 143 if by == "scancel" else 130
+    done = attached.wait(check=code)
     wait_until_gone(processes.values())
-    assert run.result()["exit_code"] == 143, done
+    assert run.result()["exit_code"] == code, done
+    assert {path.name for path in place.directory.glob("*.saved")} == {"worker-0.saved", "worker-1.saved"}, done
+
+
+def test_the_script_of_a_run_is_submitted_by_hand(place: Place, run: LiveRun) -> None:
+    """The job that orch has submitted was cancelled before it began."""
+    place.write("print('from', os.uname().nodename)")
+    with place.no_room():
+        name, job = place.submit()
+        place.slurm.run("scancel", job)
+    place.slurm.run("sbatch", str(run.path / "request/job.sbatch"))
+    wait_until(lambda: (run.path / "result.json").exists(), "result")
+    place.orch("wait", name, check=0)
+    assert run.log("worker-1") == b"from hostB\n"
 
 
 def test_a_controller_that_is_killed(place: Place, run: LiveRun) -> None:
@@ -230,8 +162,7 @@ def test_the_node_of_the_controller_dies(place: Place, run: LiveRun) -> None:
     assert place.orch("wait", name).code == 0
     assert attempts(run) == [["hostA", "hostB"], ["hostB", "hostC"]]
     assert (place.directory / "worker-0.node").read_text() == "hostB"
-    for left in Path(tempfile.gettempdir()).glob("orch-agent-*"):  # on the disk of the node, whose agent could remove nothing
-        shutil.rmtree(left)
+    forget_agents()
 
 
 def test_a_run_directory_that_the_nodes_do_not_see(place: Place, slurm: SlurmBed) -> None:
@@ -277,3 +208,44 @@ def test_a_slurm_that_does_not_answer(place: Place) -> None:
             assert "queued in Slurm" in said
         place.slurm.mend_daemons()
         place.orch("down", name, check=0)
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_ends_at_its_time_limit(place: Place, run: LiveRun) -> None:
+    """Its controller hangs: it neither asks the tasks to save nor has a verdict. Agents end the tasks, and Slurm has the last word."""
+    place.write(SLEEP, time="1", save_before_s=5)
+    name, _ = place.submit()
+    processes = wait_until_ready(place.directory, "worker-0", "worker-1")
+    os.kill(run.controller().pid, signal.SIGSTOP)
+    wait_until_gone(processes.values())
+    done = place.orch("wait", name, check=124)
+    assert re.search(r"Slurm's job \d+: its time limit of 1:00 was over", done.err), done
+
+
+def test_slurmds_that_are_killed_and_an_output_of_a_hundred_megabytes(place: Place, run: LiveRun) -> None:
+    """What the slurmds have started goes on, and the job ends with the run."""
+    place.write("sys.stdout.write('x' * 50_000_000)\nready()\nwait_for('done')\nsys.stdout.write('y\\n' * 25_000_000)\n")
+    name, _ = place.submit()
+    wait_until_ready(place.directory, "worker-0", "worker-1")
+    for node in ("hostA", "hostB"):
+        place.slurm.kill_slurmd(node)
+    (place.directory / "done").write_text("")
+    place.orch("wait", name, check=0)
+    assert [len(run.log(f"worker-{index}")) for index in range(2)] == [100_000_000] * 2
+
+
+def test_a_reboot_of_the_login_node(place: Place, run: LiveRun) -> None:
+    """Everything there is killed, `orch up` first. The run goes on, and whoever logs in later sees it, here and on another login node."""
+    place.write("print('from', os.uname().nodename, flush=True)\nready()\nwait_for('done')")
+    attached = place.orch.start("up", "script.py")
+    processes = wait_until_ready(place.directory, "worker-0", "worker-1")
+    attached.wait_for("from hostB")
+    attached.kill()
+    name = run.path.name
+    assert "running" in place.orch("ps", name, check=0).out
+    other = place.slurm.login_node("hostC")
+    assert "from hostB" in place.orch.start("logs", name, by=other).wait(check=0).out
+    waiting = place.orch.start("wait", name, by=other)
+    assert all(map(is_alive, processes.values()))
+    (place.directory / "done").write_text("")
+    waiting.wait(check=0)

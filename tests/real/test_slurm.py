@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, Orch
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_for_file, wait_until
 from tests.slurm_bed import SlurmBed
+from tests.slurm_runs import Place
 
 pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -26,3 +29,24 @@ def test_three_nodes_train_together_in_an_allocation_and_as_a_job(orch: Orch, sl
         assert {event["host"] for event in run.events() if event["event"] == "template_ready"} == {"hostA", "hostB", "hostC"}
     assert len(losses[0]) == 1, losses  # the same loss everywhere
     assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_queued_again_goes_on_from_its_checkpoint(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    """Slurm requeues it while it trains, and the line about the save says how many steps are lost."""
+    shutil.copy(ROOT / "examples/digits.py", tmp_path)
+    done_step = "saver.step(loss=loss)"
+    stalls = "        if task.attempt == 1 and saver.steps == 34:\n            open('stalled', 'w').close()\n            signal.pause()"
+    text = (ROOT / "examples/resume_loop.py").read_text()
+    assert text.count(done_step) == 1
+    (tmp_path / "train.py").write_text(text.replace(done_step, f"{done_step}\n{stalls}"))
+    running = orch.start("up", "train.py", "--backend", "slurm", "--nodes", "3", "--grace", "2")
+    wait_for_file(tmp_path / "stalled")
+    saved = LiveRun(tmp_path).path / "checkpoints/loop-1/step-0000000030"
+    wait_until(saved.exists, "save")
+    (job,) = slurm.jobs()
+    slurm.run("scontrol", "requeue", job)
+    Place(orch, slurm, tmp_path).start_again(job)
+    done = running.wait(timeout=400, check=0)
+    assert re.search(r"loop-1 continues at step 30 .*the training had finished step 34: 4 steps are done again", done.err), done
+    assert "test accuracy 0.9" in done.out, done

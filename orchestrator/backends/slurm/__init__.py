@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,9 @@ class Slurm:
         if not (settings.job or job):
             raise OrchError("this process is in no allocation of Slurm: its job file is request/job.sbatch, for sbatch")
         details = await asyncio.to_thread(find_details, settings.job or job)
+        if not settings.allocation:
+            with suppress(OSError):  # Slurm has made this file, as open as the user's umask lets it be
+                os.chmod(os.path.join(request.run.directory, OUTPUT), 0o600)
         hosts = request.hosts if settings.allocation else _hosts(spec, job, allocation.read(os.environ, details).nodes)
         end = details.end
         until = None if end is None else end - min(settings.save_before_s, (end - now()) / 2)
@@ -99,7 +102,7 @@ def inside(env: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
     allocation.refuse(env)
     details = find_details(env["SLURM_JOB_ID"]) if _has_programs() else JobDetails()  # else `Slurm.problems` says so
     found = allocation.read(env, details)
-    nodes = {node.name: {key: value for key in ("slots", "gpus") if (value := getattr(node, key)) is not None} for node in found.nodes}
+    nodes = {node.name: {key: value for key in ("slots", "gpus") if (value := getattr(node, key))} for node in found.nodes}
     return {"job": found.job, "allocation": nodes}, found.describe()
 
 

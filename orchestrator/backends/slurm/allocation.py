@@ -17,6 +17,7 @@ from .queue import parse_time
 _END = re.compile(r"\bEndTime=(\S+)")
 _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _PER_NODE = re.compile(r"\bTresPerNode=\S*gpu")
+_NEWER = re.compile(r"\bAllocTRES=")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 
 
@@ -30,6 +31,17 @@ class JobDetails:
     """The GPUs on the nodes that have some."""
     steps_share: bool = True
     """A step gets all GPUs that the job has on its node. Those of ``--gpus`` and ``--gpus-per-task`` it gets only if it asks for them."""
+    is_newer: bool = False
+    """A Slurm that answers like 24.11, and not like 22.05."""
+
+    def ask_for(self, node: str) -> str:
+        """The option for a step that shall have all GPUs of its node; empty: it needs none.
+
+        Where a job has asked with ``--gpus``, 22.05 refuses ``--gres`` to a step; and 24.11 lets a step with ``--gpus`` wait for ever on a
+        node that has fewer than the first one.
+        """
+        count = 0 if self.steps_share else self.gpus.get(node, 0)
+        return "" if not count else f"gres=gpu:{count}" if self.is_newer else f"gpus={count}"
 
 
 def parse_details(text: str) -> JobDetails:
@@ -39,7 +51,7 @@ def parse_details(text: str) -> JobDetails:
     for names, resources in _NODES.findall(text):
         if count := sum(int(number) for number in _GPUS.findall(resources)):
             gpus |= dict.fromkeys(expand(names), count)
-    return JobDetails(parse_time(end[1]) if end else None, gpus, bool(_PER_NODE.search(text)))
+    return JobDetails(parse_time(end[1]) if end else None, gpus, bool(_PER_NODE.search(text)), bool(_NEWER.search(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +81,7 @@ def read(env: Mapping[str, str], details: JobDetails) -> Allocation:
         slots = _slots(env, names, details)
     except ValueError as error:
         raise OrchError(f"the variables of Slurm's job {job} cannot be read: {error}") from None
-    asked = {} if details.steps_share else details.gpus
-    nodes = (NodeSpec(name, count, asked.get(name)) for name, count in zip(names, slots, strict=True))
+    nodes = (NodeSpec(name, count, details.ask_for(name)) for name, count in zip(names, slots, strict=True))
     return Allocation(job, tuple(nodes), details.end)
 
 

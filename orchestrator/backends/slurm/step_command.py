@@ -29,7 +29,7 @@ OF_THE_STEP = (
 
 def step_command(job: str, node: NodeSpec, python: str, setup: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     """`env`: the variables of the process that runs the command, whose options for steps must not reach this one."""
-    gpus = () if node.gpus is None else (f"--gpus={node.gpus}",)
+    gpus = (f"--{node.gpus}",) if node.gpus else ()
     unset = [name for name in sorted(env) if name.startswith(("SLURM_", "SRUN_")) and name not in KEPT]
     program = ("bash", "-c", remote_worker.shell_command(python, setup)) if setup else remote_worker.argv(python)
     own = (word for name in unset for word in ("-u", name))

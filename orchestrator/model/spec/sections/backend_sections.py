@@ -148,8 +148,8 @@ class NodeSpec:
 
     name: str
     slots: int | None = setting(None, "The number of tasks that the node takes.", example="2", words="unknown", least=1, most=MAX_SLOTS)
-    gpus: int | None = setting(
-        None, "The GPUs for which orch asks on the node.", example="2", words="those that the job has there", least=1, most=MAX_SLOTS
+    gpus: str = setting(
+        "", "The option of srun that asks for the GPUs of the node.", kind=_WORD, example="gres=gpu:2", words="none: the step has them all"
     )
 
 
