@@ -59,6 +59,8 @@ class Transport:
     """The program forwards stdout line by line, and takes time for each: the agent sends output without newlines."""
     limit_s: float = 60.0
     """How long the program may take to become an agent."""
+    explains_end: bool = False
+    """`Backend.explain` knows why an agent ended that had answered. It may block for seconds then, and is called in a thread."""
     imports: Imports | None = None
     """Set if a fork of this user's warm process may be the agent, in place of the program."""
 
@@ -137,13 +139,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """The program of a transport did not become an agent: it could not be run (`error`), or ended with `code`."""
+    """The program of a transport did not become or stay an agent: it could not be run (`error`), or ended with `code`."""
 
     program: str
     code: int = 0
     said: str = ""
     """What the program wrote to stderr."""
     error: OSError | None = None
+    had_answered: bool = False
+    """It was an agent before. Only for a transport with `explains_end`."""
 
     @property
     def text(self) -> str:
@@ -231,7 +235,7 @@ class Backend(Protocol):
         ...
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        """The cause and the remedy of a failed transport to this host."""
+        """The cause and the remedy of a failed transport to this host; and of an agent's end, if the transport `explains_end`."""
         ...
 
     def cancel(self, run: RunFacts) -> Cleanup:
@@ -258,6 +262,7 @@ MODULES: dict[str, str] = {
     "local": "orchestrator.backends.local",
     "ssh": "orchestrator.backends.ssh",
     "slurm": "orchestrator.backends.slurm",
+    "kubernetes": "orchestrator.backends.kubernetes",
 }
 """The module of each backend, by the value of `backend.type`; the module has `make`."""
 

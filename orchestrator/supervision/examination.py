@@ -7,20 +7,24 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from worker.machine.clock import patience
 from worker.protocol.messages import Examine, Hello, HostReady, ProgramEnded
 from worker.values.codec import ContractError, from_json
 
-from ..backends import Backend, Host, Request, imagine, interpreters, load_checked
+from ..backends import Backend, Host, Request, interpreters, load_checked
 from ..backends.connection.agent_link import AgentLink, LostError, NotReachedError, reach
+from ..errors import OrchError
 from ..insight.doctor.facts import HostReport, Machine, Python, TensorFlow
 from ..model.cause.exit_status import describe_answer
-from ..model.spec import ClusterSpec
 
+ALLOCATION_S = patience(300.0)
+"""How long the hosts are waited for."""
 MACHINE_S, SLACK_S = 80.0, 30.0
 """The time of a host for everything but the import. The limits on the host are shorter (worker/host/examination_programs.py)."""
 MOST_FRAMES = 12
@@ -28,25 +32,39 @@ MOST_FRAMES = 12
 T = TypeVar("T")
 
 
-def examine(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[[], None]) -> list[HostReport]:
-    """Examine all hosts of a spec at the same time; the reports are in the spec's order.
+def examine(
+    request: Request, order: Examine, run_dir: str, on_begin: Callable[[], None], on_waiting: Callable[[str], None]
+) -> list[HostReport]:
+    """Examine all hosts of a request at the same time; the reports are in its order. A place that lends hosts lends them for this.
 
     `order`: the fields that are the same for all hosts. `run_dir`: where this machine keeps runs. `on_begin`: called when from then on a
-    Ctrl-C ends all agents in order. Raises `UsageError`.
+    Ctrl-C ends all agents in order. `on_waiting`: as in `Backend.allocate`. Raises `UsageError`, and `OrchError` if there are no hosts.
     """
-    return asyncio.run(_examine_all(spec, order, run_dir, on_begin))
+    return asyncio.run(_examine_all(request, order, run_dir, on_begin, on_waiting))
 
 
-async def _examine_all(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[[], None]) -> list[HostReport]:
-    backend = load_checked(spec)
-    request = imagine(spec)
-    gate = asyncio.Semaphore(request.reaching.at_once)
+async def _examine_all(
+    request: Request, order: Examine, run_dir: str, on_begin: Callable[[], None], on_waiting: Callable[[str], None]
+) -> list[HostReport]:
+    backend = load_checked(request.run.spec)
     on_begin()
+    if backend.engine(request.run.spec) is not None:  # what an engine lends is examined inside of its allocation
+        return await _examine_hosts(request, backend, request.hosts, order, run_dir)
+    async with AsyncExitStack() as stack:
+        try:
+            lent = await asyncio.wait_for(stack.enter_async_context(backend.allocate(request, on_waiting)), ALLOCATION_S)
+        except asyncio.TimeoutError:
+            raise OrchError(f"there are no hosts after {ALLOCATION_S:g} s; see what they wait for above") from None
+        return await _examine_hosts(request, backend, lent, order, run_dir)
+
+
+async def _examine_hosts(request: Request, backend: Backend, hosts: Sequence[Host], order: Examine, run_dir: str) -> list[HostReport]:
+    gate = asyncio.Semaphore(request.reaching.at_once)
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
-        orders = [replace(order, run_dir=run_dir if host.is_here else "") for host in request.hosts]
+        orders = [replace(order, run_dir=run_dir if host.is_here else "") for host in hosts]
         examinations = [
             asyncio.create_task(_examine_host(request, backend, host, Path(logs, str(number)), orders[number], gate))
-            for number, host in enumerate(request.hosts)
+            for number, host in enumerate(hosts)
         ]
         # With `return_exceptions`, also a Ctrl-C waits until each has let its agent go.
         await asyncio.gather(*examinations, return_exceptions=True)

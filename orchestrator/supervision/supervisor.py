@@ -255,7 +255,7 @@ class Supervisor:
     def _on_lost(self, loss: LostError) -> None:
         self._is_host_lost = True
         if loss.overdue_s is None:
-            self._on_event(events.HostLost(loss.host, loss.reason, now()))
+            self._on_event(events.HostLost(loss.host, loss.reason, now(), loss.ended_at))
         else:
             self._on_event(events.HostLost(loss.host, f"{loss.reason}; its agent will stop its tasks", now(), now() - loss.overdue_s))
 

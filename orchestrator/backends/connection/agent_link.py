@@ -56,11 +56,12 @@ class NotReachedError(Exception):
 class LostError(OrchError):
     """An agent sends nothing more."""
 
-    def __init__(self, host: str, reason: str, overdue_s: float | None = None) -> None:
+    def __init__(self, host: str, reason: str, overdue_s: float | None = None, ended_at: float | None = None) -> None:
         super().__init__(f"host {host} cannot be used: {reason}")
-        self.host, self.reason, self.overdue_s = host, reason, overdue_s
+        self.host, self.reason, self.overdue_s, self.ended_at = host, reason, overdue_s, ended_at
         """`overdue_s`: for how many seconds the silence of the agent has been more than a pause. The agent may still live behind a broken
-        connection; then it counts its controller as lost, and ends. None: the channel has ended."""
+        connection; then it counts its controller as lost, and ends. None: the channel has ended. `ended_at`: when, if it took time to find
+        out why."""
 
 
 T = TypeVar("T")
@@ -209,11 +210,11 @@ class AgentLink:
         # In a call of its own, so that the handler of the loop gets the exceptions of `on_lost`.
         asyncio.get_running_loop().call_soon(self._lose, f"no message from it for {silence_s:g} s", overdue_s)
 
-    def _lose(self, reason: str, overdue_s: float | None = None) -> None:
+    def _lose(self, reason: str, overdue_s: float | None = None, ended_at: float | None = None) -> None:
         """Nothing more comes: report this, unless the controller has let the agent go, and raise it in every request that waits."""
         if self._lost is not None:
             return
-        self._lost = LostError(self.host.name, reason, overdue_s)
+        self._lost = LostError(self.host.name, reason, overdue_s, ended_at)
         if not self._is_leaving:
             self._on_lost(self._lost)
         for waiting in (one for queue in self._requests.values() for one in queue):
@@ -306,7 +307,12 @@ class AgentLink:
             self._end_process()
         code = await self._process.wait()
         self._stop_watching()
-        self._lose("its agent has ended" if self._is_leaving else self._describe_end(code, broken))
+        if self._transport.explains_end and self._has_answered and not (broken or self._is_leaving):
+            ended_at = now()
+            reason = await asyncio.to_thread(self._explain, self.host, self._failure(code, had_answered=True))
+            self._lose(reason.text, ended_at=ended_at)
+        else:
+            self._lose("its agent has ended" if self._is_leaving else self._describe_end(code, broken))
 
     def _receive(self, frame: messages.Frame, data: bytes) -> None:
         self._has_answered = True
@@ -322,11 +328,14 @@ class AgentLink:
             self._on_frame(self.host.name, frame, data)
 
     def _describe_end(self, code: int, broken: str) -> str:
-        failure = StartFailure(self._transport.argv[0], code, self._read_log())
+        failure = self._failure(code)
         if self._has_answered or self._transport.brings_worker:
             return broken or failure.text
         told = self._explain(self.host, failure)
         return (replace(told, cause=broken) if broken else told).text
+
+    def _failure(self, code: int, *, had_answered: bool = False) -> StartFailure:
+        return StartFailure(self._transport.argv[0], code, self._read_log(), had_answered=had_answered)
 
     def _read_log(self, start: int = 0) -> str:
         """What the agent has written to stderr, from this byte on; a task may have put something else in place of the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from worker.protocol.messages import Examine
 from worker.values.words import few
 
-from ...backends import Host, imagine, load_checked, slots_of
+from ...backends import Host, RunFacts, load_checked, slots_of
 from ...insight.doctor import doctor_report
 from ...insight.doctor.finding import Wanted
 from ...insight.doctor.rules import judge
@@ -51,14 +52,16 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
 
     spec, document = read_spec(ctx, needs_program=False)
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
-    load_checked(spec)
-    hosts_asked = imagine(spec).hosts
+    request = load_checked(spec).request(RunFacts(spec, f"doctor-{os.urandom(4).hex()}", ""))
+    hosts_asked = request.hosts
     wanted = _wanted(spec, strategy, hosts_asked)
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
     order = Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout)
     importing = f"; importing TensorFlow there may take up to {import_timeout:g} s" if wanted.needs_tensorflow else ""
     doing = f"orch: asking {few([host.name for host in hosts_asked])}{importing}"
-    hosts = examine(spec, order, str(home), on_begin=lambda: click.echo(doing, err=True))
+    hosts = examine(
+        request, order, str(home), on_begin=lambda: click.echo(doing, err=True), on_waiting=lambda why: click.echo(f"orch: {why}", err=True)
+    )
     findings = judge(hosts, wanted)
     code = doctor_report.exit_code(findings, strict=strict)
     if as_json:

@@ -312,6 +312,31 @@ def test_an_agent_that_a_nameless_signal_ends_is_lost(tmp_path: Path) -> None:
     assert asyncio.run(run()).startswith(f"its agent was killed by signal {signal.SIGRTMIN + 2}")
 
 
+def test_a_place_that_knows_why_an_agent_ended_is_asked_and_may_take_its_time(tmp_path: Path) -> None:
+    """The loss has the time of the end, and not that of the answer: what fails meanwhile on other hosts comes after it."""
+    asked: list[tuple[StartFailure, float]] = []
+
+    def explain(host: Host, failure: StartFailure) -> Diagnosis:
+        asked.append((failure, time.time()))
+        time.sleep(0.2)
+        return Diagnosis("its pod was deleted", "make another one")
+
+    async def run() -> LostError:
+        lost: asyncio.Future[LostError] = asyncio.get_running_loop().create_future()
+        link = AgentLink(Host("a", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lost.set_result)
+        await link.open(replace(interpreters.transport_here(sys.executable), explains_end=True), explain)
+        facts = await link.request(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)), messages.HostReady)
+        os.kill(facts.pid, signal.SIGKILL)
+        return await lost
+
+    loss = asyncio.run(run())
+    assert loss.reason == "its pod was deleted; make another one"
+    ((failure, asked_at),) = asked
+    assert (failure.code, failure.had_answered) == (-signal.SIGKILL, True)
+    assert loss.ended_at is not None
+    assert loss.ended_at <= asked_at
+
+
 def test_an_order_that_an_agent_no_longer_reads_leaves_no_traceback(tmp_path: Path) -> None:
     """Of a future that nobody has asked for its exception, which asyncio reports once it is no longer needed."""
     complaints: list[dict[str, Any]] = []

@@ -18,8 +18,10 @@ from worker.values.words import count_of
 from ..derive import make, struct_of
 from ..kinds import ANY_TEXT, Listing, Mapping_, OneOf, Struct, Text
 from .host_list import MAX_SLOTS, SETUP, Hosts, HostSpec
+from .pod_section import DNS_LABEL, PodSettings
 
 Section: TypeAlias = "type[BackendSpec]"
+MAX_PODS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,63 @@ def count_gpus(per_node: str, gres: str) -> int:
     return sum(int(match[1]) if match else 1 for match in counts)
 
 
-BACKENDS: dict[str, Section] = {"local": LocalSettings, "ssh": SshSettings, "slurm": SlurmSettings}
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings(BackendSpec):
+    """Pods of a Kubernetes, which orch makes for a run and deletes at its end."""
+
+    pods: int | None = setting(
+        None,
+        "The number of pods. All are alike.",
+        example="2",
+        words="as many as the tasks need",
+        flag="--pods",
+        least=1,
+        most=MAX_PODS,
+    )
+    tasks_per_pod: int = setting(1, "The number of tasks in each pod.", least=1, most=MAX_SLOTS)
+    pod: PodSettings = setting(PodSettings(), "", inline=PodSettings)
+    namespace: str = setting("", "The namespace.", kind=DNS_LABEL, example="ml", words="the context's", flag="--namespace", metavar="NAME")
+    context: str = setting("", "The context of the kubeconfig.", example="lab", words="the current one", flag="--context", metavar="NAME")
+    kubeconfig: str = setting("", "The file by which kubectl reaches the cluster.", example="lab.kubeconfig", words="kubectl's own rules")
+    kubectl: tuple[str, ...] = setting(
+        ("kubectl",), "The kubectl program and its options.", kind=Listing(Text()), example='["kubectl", "--as", "me"]'
+    )
+    deadline_s: float = setting(
+        7 * 86400.0,
+        "Seconds after which Kubernetes ends the pods, whatever happens. With timeouts.run_s, they end soon after that time.",
+        example="2d",
+        most=1_000_000_000,
+    )
+    code_in_image: bool = setting(
+        False, "The image has the working directory, at the path of workdir, and orch copies nothing.", example="true"
+    )
+    code_limit_mb: float = setting(100.0, "The largest directory that orch copies, in megabytes.", most=1_000_000)
+    lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
+
+    @property
+    def named_slots(self) -> Mapping[str, int | None]:
+        return {f"pod-{number}": self.tasks_per_pod for number in range(self.pods or 0)}
+
+    @property
+    def copies_workdir(self) -> bool:
+        return not self.code_in_image
+
+    def pods_for(self, tasks: int) -> int:
+        """How many pods a run with so many tasks gets."""
+        return self.pods or -(-tasks // self.tasks_per_pod)
+
+    def complaint(self) -> tuple[str, str] | None:
+        if not self.pod.image:
+            return "a pod needs an image", "name one with Python and TensorFlow: --image NAME, or backend: {image: NAME}"
+        return None
+
+
+BACKENDS: dict[str, Section] = {
+    "local": LocalSettings,
+    "ssh": SshSettings,
+    "slurm": SlurmSettings,
+    "kubernetes": KubernetesSettings,
+}
 """The section of each backend, by name. The first is the default."""
 
 

@@ -1,0 +1,181 @@
+"""Pods of a Kubernetes as hosts: orch makes them for a run, starts its agents there with `kubectl exec`, and deletes them at the end.
+
+kubectl does the work, as ssh does elsewhere, so that contexts, login plugins and proxies are those of the user. Nothing is installed in the
+cluster, and nothing of orch in the image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from worker.machine.clock import patience
+
+from ...errors import OrchError, Problem
+from ...model.planning import plan
+from ...model.spec import ClusterSpec, KubernetesSettings
+from .. import (
+    Backend,
+    Cleanup,
+    Diagnosis,
+    HasNoEngine,
+    Host,
+    Reaching,
+    Request,
+    RunFacts,
+    StartFailure,
+    Transport,
+    Workdir,
+    interpreters,
+    remote_worker,
+)
+from . import pod_states
+from .kubectl import ask, call, kubectl_argv
+from .kubectl_errors import explain_exec, without_end
+from .object_names import MAIN, object_name, of_turn, selector_of
+from .pod_wait import PodWait, read_pod
+from .pods import gpus_of
+from .run_objects import OWNER_UID, attached_objects, pod_names, to_text
+
+NAME = "pods.yaml"
+REACHING = Reaching(at_once=16, tries=5, first_wait_s=0.5)
+"""Each connection is a kubectl of some 50 MB on this machine, and a stream through the API server."""
+START_S = 90.0
+SETTLED_S = patience(5.0)
+"""How long the status of a pod may lag behind the end of its container."""
+LOOK_S = 0.5
+
+
+class Kubernetes(HasNoEngine):
+    """See `Backend`."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        """How many allocations there were: the pods of each have names of their own."""
+        self._used = KubernetesSettings()
+        """The settings of the latest one."""
+
+    def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
+        if spec.python.startswith("~"):
+            return (Problem("python", "in a pod no shell expands '~'", "name a program of the image: python: python3"),)
+        return ()
+
+    def request(self, run: RunFacts) -> Request:
+        return _request(run, 1)
+
+    @asynccontextmanager
+    async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
+        self._turn += 1
+        if self._turn > 1:
+            request = _request(request.run, self._turn)
+        spec = request.run.spec
+        settings, run = _settings(spec), object_name(spec.name, request.run.run_id)
+        self._used = settings
+        creating = asyncio.create_task(asyncio.to_thread(_create, settings, request.files[NAME]))
+
+        async def give_back() -> None:
+            await asyncio.wait([creating])  # what is on its way cannot be called back
+            await asyncio.to_thread(_delete, settings, of_turn(run, self._turn))
+
+        try:
+            await asyncio.shield(creating)
+            wait = PodWait(settings, selector_of(run), [host.name for host in request.hosts], _python(spec), on_waiting)
+            states = await wait.run()
+            yield tuple(replace(host, address=states[host.name].address) for host in request.hosts)
+        except BaseException:
+            with suppress(OrchError):  # the first error says more
+                await give_back()
+            raise
+        await give_back()
+
+    def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
+        if failure.error is not None:
+            return Diagnosis(failure.text, "install kubectl, or name it with backend.kubectl")
+        if failure.had_answered:
+            return self._explain_loss(host.name, failure)
+        if (told := explain_exec(failure.said, failure.code)) is not None:
+            return told
+        return remote_worker.explain(host.name, replace(failure, said=without_end(failure.said)), by="kubectl exec")
+
+    def _explain_loss(self, pod: str, failure: StartFailure) -> Diagnosis:
+        """Why an agent is gone, from the status of its pod, which comes a moment later. Blocks for seconds."""
+        limit = time.monotonic() + SETTLED_S
+        while True:
+            try:
+                found = read_pod(self._used, pod)
+            except OrchError as error:
+                return Diagnosis(f"{failure.text}; {error}")
+            if end := pod_states.describe_end(found):
+                return Diagnosis(end, pod_states.remedy_of(found))
+            if time.monotonic() > limit:
+                node = (found or {}).get("spec", {}).get("nodeName", "")
+                return Diagnosis(f"the connection of kubectl exec was cut ({failure.text}), and the pod goes on on {node}")
+            time.sleep(LOOK_S)
+
+    def cancel(self, run: RunFacts) -> Cleanup:
+        """Delete what a dead controller has left. A pod without a controller ends by itself too."""
+        settings, name = _settings(run.spec), object_name(run.spec.name, run.run_id)
+        by_hand = f"kubectl delete service -l {selector_of(name)}"
+        try:
+            words = ("delete", "service", "-l", selector_of(name), "--ignore-not-found", "--wait=false", "-o", "name")
+            gone = ask(kubectl_argv(settings, *words), "the pods were not deleted").split()
+        except OrchError as error:
+            return Cleanup(hint=f"{error}\nthey end by themselves; to delete them: {by_hand}")
+        return Cleanup(hint=f"its pods were deleted, with the Service {gone[0].rpartition('/')[2]}" if gone else "it has no pods left")
+
+
+def make() -> Backend:
+    return Kubernetes()
+
+
+def _settings(spec: ClusterSpec) -> KubernetesSettings:
+    assert isinstance(spec.backend, KubernetesSettings)
+    return spec.backend
+
+
+def _python(spec: ClusterSpec) -> str:
+    return interpreters.find(spec, is_here=False, has_ours=False)
+
+
+def _request(run: RunFacts, turn: int) -> Request:
+    """The objects, and how the agents are started in them."""
+    settings, python = _settings(run.spec), _python(run.spec)
+    of_run = object_name(run.spec.name, run.run_id)
+    name = of_turn(of_run, turn)
+    hosts = tuple(_host(settings, pod, python) for pod in pod_names(settings, run.spec, name))
+    gpus = gpus_of(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
+    objects = attached_objects(settings, run.spec, of_run, name, gpus, python)
+    return Request(run, hosts, {NAME: to_text(objects)}, REACHING)
+
+
+def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
+    command = kubectl_argv(settings, "exec", "-i", pod, "-c", MAIN, "--", *remote_worker.argv(python))
+    return Host(
+        pod,
+        "",
+        sees_run_dir=False,
+        slots=settings.tasks_per_pod,
+        lost_after_s=settings.lost_after_s,
+        is_here=False,
+        workdir=Workdir("unchecked" if settings.code_in_image else "ship", settings.code_limit_mb),
+        python=python,
+        transport=Transport(command, brings_worker=True, explains_end=True, limit_s=START_S),
+    )
+
+
+def _create(settings: KubernetesSettings, text: str) -> None:
+    """Make the objects of a request: first the Service, whose uid the others then name. Blocks. Raises `OrchError`."""
+    doing, (owner, _, rest) = "cannot make the pods", text.partition("---\n")
+    if call(kubectl_argv(settings, "auth", "can-i", "create", "pods/exec"), doing).stdout.strip() == "no":
+        raise OrchError(f"{doing}: you may not create pods/exec there, by which orch starts its agents; ask for a Role that has it")
+    uid = ask(kubectl_argv(settings, "create", "-f", "-", "-o", "jsonpath={.metadata.uid}"), doing, owner).strip()
+    ask(kubectl_argv(settings, "create", "-f", "-"), doing, rest.replace(OWNER_UID, uid))
+
+
+def _delete(settings: KubernetesSettings, owner: str) -> None:
+    """Delete the Service, and so all that it owns. Blocks. Raises `OrchError`."""
+    words = ("delete", "service", owner, "--ignore-not-found", "--wait=false")
+    ask(kubectl_argv(settings, *words), f"kubectl delete service {owner} deletes what is left")

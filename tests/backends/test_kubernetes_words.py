@@ -1,0 +1,326 @@
+"""What kubectl and the status of a pod say, in orch's words: tables. The texts of kubectl are those of 1.20, where nothing else is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends import Diagnosis, Host, StartFailure, Transport
+from orchestrator.backends.kubernetes import Kubernetes
+from orchestrator.backends.kubernetes.kubectl import Documents
+from orchestrator.backends.kubernetes.kubectl_errors import PassingError, explain_exec, to_error
+from orchestrator.backends.kubernetes.pod_states import PodState, describe_end, describe_waiting, read, remedy_of
+from orchestrator.backends.kubernetes.pod_wait import PodWait
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.model.spec import KubernetesSettings
+
+CREATING = 'Error from server ({}): error when creating "STDIN": '
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        (
+            CREATING.format("NotFound") + 'namespaces "nope" not found',
+            UsageError,
+            'namespaces "nope" not found; name one that exists, with --namespace: kubectl get namespaces',
+        ),
+        (
+            CREATING.format("Forbidden")
+            + 'pods is forbidden: User "me" cannot create resource "pods" in API group "" in the namespace "ml"',
+            OrchError,
+            'User "me" may not create pods in the namespace ml; ask for a Role that has create on pods (docs/kubernetes.md lists what orch '
+            "needs)",
+        ),
+        (
+            CREATING.format("Forbidden") + 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0',
+            OrchError,
+            'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0; ask for less (backend.resources, '
+            "--pods), or wait until others have ended: kubectl describe resourcequota",
+        ),
+        (
+            CREATING.format("Forbidden") + 'pods "x" is forbidden: PodSecurityPolicy: unable to admit pod: []',
+            OrchError,
+            'pods "x" is forbidden: PodSecurityPolicy: unable to admit pod: []; the namespace forbids such a pod: change backend.user or '
+            "backend.pod_template",
+        ),
+        (
+            'error: error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"',
+            UsageError,
+            'error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"; correct backend: in the '
+            "spec",
+        ),
+        (  # 1.25 and newer
+            CREATING.format("BadRequest") + 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"',
+            UsageError,
+            'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"; correct backend: in the spec',
+        ),
+        (
+            "Error in configuration: context was not found for specified context: nope",
+            UsageError,
+            "Error in configuration: context was not found for specified context: nope; kubectl config get-contexts lists them",
+        ),
+        (
+            "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+            UsageError,
+            "The connection to the server localhost:8080 was refused - did you specify the right host or port?; kubectl knows no cluster: "
+            "set KUBECONFIG, or name a file with backend.kubeconfig",
+        ),
+        (
+            "The connection to the server 198.19.0.2:6443 was refused - did you specify the right host or port?",
+            PassingError,
+            "The connection to the server 198.19.0.2:6443 was refused - did you specify the right host or port?; is the cluster up, and "
+            "can this machine reach it? kubectl version tells",
+        ),
+        (
+            "error: You must be logged in to the server (Unauthorized)",
+            OrchError,
+            "You must be logged in to the server (Unauthorized); log in again, as your cluster's documentation says; kubectl auth whoami "
+            "tells who you are",
+        ),
+        (
+            "Warning: would violate nothing\nUnable to connect to the server: net/http: TLS handshake timeout",
+            PassingError,
+            "net/http: TLS handshake timeout; is the cluster up, and can this machine reach it? kubectl version tells",
+        ),
+        ("", OrchError, "it did not say why"),
+    ],
+)
+def test_what_kubectl_complains_of(said: str, kind: type[OrchError], message: str) -> None:
+    error = to_error("cannot make the pods", said)
+    assert (type(error), str(error)) == (kind, f"cannot make the pods: {message}")
+
+
+OCI = (
+    'error: Internal error occurred: error executing command in container: failed to exec in container: failed to start exec "x": OCI '
+    'runtime exec failed: exec failed: unable to start container process: exec: "python9": executable file not found in $PATH: unknown'
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (OCI, 1, Diagnosis("the image has no program python9", "name its Python with python: or --python")),
+        (
+            f"{OCI}\ncommand terminated with exit code 126",
+            126,
+            Diagnosis("the image has no program python9", "name its Python with python: or --python"),
+        ),
+        ('Error from server (NotFound): pods "x-0" not found', 1, Diagnosis('pods "x-0" not found', "the pod was deleted")),
+        (
+            'Error from server (Forbidden): pods "x-0" is forbidden: User "me" cannot create resource "pods/exec" in API group "" in the '
+            'namespace "ml"',
+            1,
+            Diagnosis(
+                'User "me" may not create pods/exec in the namespace ml',
+                "ask for a Role that has create on pods/exec (docs/kubernetes.md lists what orch needs)",
+            ),
+        ),
+        (
+            "Error from server: error dialing backend: dial tcp 10.0.0.1:10250: connect: connection refused",
+            1,
+            Diagnosis(
+                "error dialing backend: dial tcp 10.0.0.1:10250: connect: connection refused",
+                "is the cluster up, and can this machine reach it? kubectl version tells",
+                passing=True,
+            ),
+        ),
+        ("orch: /usr/bin/python3 is Python 3.6\ncommand terminated with exit code 96", 96, None),
+        ("Traceback\ncommand terminated with exit code 3", 3, None),
+    ],
+)
+def test_why_no_agent_came_up_in_a_pod(said: str, code: int, told: Diagnosis | None) -> None:
+    assert explain_exec(said, code) == told
+
+
+def test_a_python_that_is_too_old_is_told_as_elsewhere() -> None:
+    host = Host("x-0", "", sees_run_dir=False, transport=Transport(("kubectl",)))
+    said = "orch: /usr/bin/python3 is Python 3.6\ncommand terminated with exit code 96"
+    told = Kubernetes().explain(host, StartFailure("kubectl", 96, said))
+    assert told == Diagnosis("/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", "set python: for x-0")
+
+
+# --- the status of a pod --------------------------------------------------------------------------
+
+
+def pod(status: Any, *, node: str = "n1", deleted: bool = False, memory: str = "") -> dict[str, Any]:
+    limits = {"resources": {"limits": {"memory": memory}}} if memory else {}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "x-0", **({"deletionTimestamp": "2026-11-24T18:00:00Z"} if deleted else {})},
+        "spec": {"nodeName": node, "containers": [{"name": "main", **limits}]},
+        "status": status,
+    }
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "main", "state": state}]}
+
+
+RUNS = {"phase": "Running", "podIP": "10.0.0.7", **container(running={"startedAt": "x"})}
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (pod(RUNS), PodState("x-0", is_ready=True, address="10.0.0.7", node="n1")),
+        (pod({}, node=""), PodState("x-0", waits="is not scheduled yet")),
+        (
+            pod(
+                {
+                    "phase": "Pending",
+                    "conditions": [
+                        {
+                            "type": "PodScheduled",
+                            "status": "False",
+                            "reason": "Unschedulable",
+                            "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+                        }
+                    ],
+                },
+                node="",
+            ),
+            PodState("x-0", waits="unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu", reason="Unschedulable"),
+        ),
+        (
+            pod({"phase": "Pending", **container(waiting={"reason": "ContainerCreating"})}),
+            PodState("x-0", node="n1", waits="is starting on n1", reason="ContainerCreating"),
+        ),
+        (
+            pod({"phase": "Pending", **container(waiting={"reason": "ImagePullBackOff", "message": 'Back-off pulling image "no"'})}),
+            PodState("x-0", node="n1", waits='ImagePullBackOff: Back-off pulling image "no"', reason="ImagePullBackOff"),
+        ),
+        (
+            pod({"phase": "Pending", **container(waiting={"reason": "CreateContainerConfigError", "message": 'secret "a" not found'})}),
+            PodState(
+                "x-0",
+                node="n1",
+                waits='CreateContainerConfigError: secret "a" not found',
+                reason="CreateContainerConfigError",
+                has_ended=True,
+            ),
+        ),
+        (pod(RUNS, deleted=True), PodState("x-0", node="n1", waits="the pod on n1 was deleted", has_ended=True)),
+    ],
+)
+def test_the_state_of_a_pod(found: dict[str, Any], state: PodState) -> None:
+    assert read(found) == state
+
+
+TAKEN = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted to make room for a pod"}
+KUEUE = {"type": "TerminationTarget", "status": "True", "reason": "StoppedByKueue", "message": "Preempted by a workload of higher priority"}
+
+
+@pytest.mark.parametrize(
+    ("found", "end", "remedy"),
+    [
+        (None, "the pod was deleted", ""),
+        (pod(RUNS), "", ""),
+        (pod(RUNS, deleted=True), "the pod on n1 was deleted", ""),
+        (pod({**RUNS, "conditions": [KUEUE]}, deleted=True), f"the pod on n1 was deleted: StoppedByKueue: {KUEUE['message']}", ""),
+        (pod({**RUNS, "conditions": [TAKEN]}), f"the pod on n1 is taken away: PreemptionByScheduler: {TAKEN['message']}", ""),
+        (
+            pod({"phase": "Failed", **container(terminated={"reason": "OOMKilled", "exitCode": 137})}, memory="1Gi"),
+            "the pod on n1 was OOMKilled: its memory limit is 1Gi",
+            "raise backend.resources.memory, or make the batches smaller",
+        ),
+        (
+            pod({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "}),
+            "the pod on n1 has ended: Evicted: The node was low on resource: memory",
+            "ask for what the pod uses in backend.resources, so that the node has it",
+        ),
+        (
+            pod(
+                {
+                    "phase": "Failed",
+                    "reason": "DeadlineExceeded",
+                    "message": "Pod was active on the node longer than the specified deadline",
+                }
+            ),
+            "the pod on n1 has ended: DeadlineExceeded: Pod was active on the node longer than the specified deadline",
+            "raise backend.deadline_s, or timeouts.run_s",
+        ),
+        (
+            pod({"phase": "Succeeded", **container(terminated={"reason": "Completed", "exitCode": 0})}),
+            "the container of the pod on n1 has ended with exit code 0",
+            "",
+        ),
+        (
+            pod(
+                {
+                    "phase": "Failed",
+                    **container(terminated={"reason": "StartError", "exitCode": 128, "message": 'exec: "python3": not found'}),
+                }
+            ),
+            'the container of the pod on n1 has ended with exit code 128: StartError: exec: "python3": not found',
+            "does the image have this Python? name it with python: or --python",
+        ),
+        (pod({"phase": "Unknown"}), "the node n1 does not answer: nothing is known of the pod", ""),
+    ],
+)
+def test_how_a_pod_ended(found: dict[str, Any] | None, end: str, remedy: str) -> None:
+    assert (describe_end(found), remedy_of(found)) == (end, remedy)
+
+
+def test_what_a_run_waits_for() -> None:
+    states = {
+        "x-0": PodState("x-0", is_ready=True),
+        "x-1": PodState("x-1", waits="unschedulable: no node"),
+        "x-2": PodState("x-2", waits="unschedulable: no node"),
+        "x-3": PodState("x-3", waits="is starting on n1"),
+    }
+    words = describe_waiting(["x-0", "x-1", "x-2", "x-3", "x-4"], states, {"x-3": "FailedMount: no such volume"})
+    assert words == (
+        "1 of 5 pods ready; x-1, x-2: unschedulable: no node; x-3 is starting on n1: FailedMount: no such volume; x-4 is not there yet"
+    )
+
+
+def test_documents_are_cut_out_of_a_stream_wherever_it_is_cut() -> None:
+    texts = [{"type": "ADDED", "object": {"a": "ü{\n}"}}, [1], {"b": '"}'}]
+    stream = "\n".join(json.dumps(one, indent=1, ensure_ascii=False) for one in texts).encode()
+    for step in (1, 3, 7, len(stream)):
+        documents = Documents()
+        assert [one for at in range(0, len(stream), step) for one in documents.feed(stream[at : at + step])] == texts
+
+
+# --- the wait, with a kubectl that a test writes: what a real API server does not do on demand ------
+
+
+def wait_for(tmp_path: Path, script: str, names: list[str]) -> tuple[dict[str, PodState], list[str]]:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+    kubectl.chmod(0o700)
+    said: list[str] = []
+    settings = KubernetesSettings(kubectl=(str(kubectl),))
+    return asyncio.run(PodWait(settings, "a=b", names, "python3", said.append).run()), said
+
+
+def test_a_watch_that_ends_is_begun_again_without_a_loss(tmp_path: Path) -> None:
+    """The first watch ends before the pod is ready; the second one fails, as while the API server is restarted; the third one sees all."""
+    for number, status in ((1, {}), (3, RUNS)):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"type": "ADDED", "object": pod(status)}))
+    script = (
+        "echo x >> calls; n=$(wc -l < calls)\n"
+        "[ $n = 2 ] && { echo 'The connection to the server a:1 was refused - did you specify the right host or port?' >&2; exit 1; }\n"
+        "cat $n.json; [ $n = 3 ] && exec sleep 600; exit 0"
+    )
+    states, said = wait_for(tmp_path, script, ["x-0"])
+    assert states["x-0"].address == "10.0.0.7"
+    assert said[0] == "0 of 1 pod ready; x-0 is starting on n1"
+    assert said[1].startswith("cannot watch the pods: The connection to the server a:1 was refused")
+
+
+def test_a_watch_that_is_forbidden_ends_the_wait(tmp_path: Path) -> None:
+    said = 'Error from server (Forbidden): pods is forbidden: User "me" cannot watch resource "pods" in API group "" in the namespace "ml"'
+    with pytest.raises(OrchError, match='cannot watch the pods: User "me" may not watch pods in the namespace ml; ask for a Role'):
+        wait_for(tmp_path, f"echo '{said}' >&2; exit 1", ["x-0"])
+
+
+def test_a_pod_that_is_deleted_before_it_is_ready_ends_the_wait(tmp_path: Path) -> None:
+    (tmp_path / "gone.json").write_text(json.dumps({"type": "DELETED", "object": pod({}, node="")}))
+    with pytest.raises(OrchError, match="x-0: the pod was deleted"):
+        wait_for(tmp_path, "cat gone.json; exec sleep 600", ["x-0"])
