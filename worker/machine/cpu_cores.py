@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import os
+
+QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+"""Where a container sees its limit of CPU time, with control groups of version 2 and 1 (Linux's admin-guide/cgroup-v2.rst and
+scheduler/sched-bwc.rst): it has the group at the top of what it sees."""
 
 
 def count_cores() -> int:
-    """The number of cores that this process may use: in a container or a Slurm step not all cores of the machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of cores that this process may use: in a container or a Slurm step not all cores of the machine.
+
+    A limit of CPU time, such as that of a pod, counts as its number of cores, rounded up: with more threads the kernel would stop all of
+    them for a part of each tenth of a second.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = _limit_of_time()
+    return cores if limit is None else max(1, min(cores, math.ceil(limit)))
+
+
+def _limit_of_time() -> float | None:
+    """The limit of CPU time, in cores; None: there is none."""
+    both, quota = map(_words, QUOTAS)
+    words = both or [*quota, *_words(QUOTAS[1].replace("quota", "period"))]
+    if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):  # no limit: max, or -1
+        return int(words[0]) / int(words[1])
+    return None
+
+
+def _words(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.read(100).split()
+    except (OSError, ValueError):
+        return []
 
 
 def cores_of(part: int, parts: int) -> list[int] | None:
