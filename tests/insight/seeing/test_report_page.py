@@ -153,6 +153,12 @@ def test_a_day_of_64_tasks_takes_less_than_two_megabytes(tmp_path: Path) -> None
     text = report_page.page(made.run)
     assert len(text.encode()) < 2_000_000
     assert Page(text).text.count("worker-63") >= 4
+    if BROWSER is not None:  # on paper, six pages of A4 at most
+        (tmp_path / "page.html").write_text(text)
+        options = ["--no-sandbox", "--disable-gpu", "--headless", f"--user-data-dir={tmp_path / 'profile'}", "--no-pdf-header-footer"]
+        command = [BROWSER, *options, f"--print-to-pdf={tmp_path / 'page.pdf'}", f"file://{tmp_path / 'page.html'}"]
+        subprocess.run(command, check=True, capture_output=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=200)
+        assert 1 < len(re.findall(rb"/Type */Page\b[^s]", (tmp_path / "page.pdf").read_bytes())) <= 6
 
 
 def test_a_line_keeps_its_spikes_however_few_its_points() -> None:
