@@ -284,3 +284,24 @@ def load_checked(spec: ClusterSpec) -> Backend:
 def imagine(spec: ClusterSpec) -> Request:
     """The request of a run that is not started: for `orch plan` and other questions about a spec."""
     return load(spec).request(RunFacts(spec, "<run>", "<run directory>"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingManifest:
+    """A training as a text for an engine that runs it without a controller of orch."""
+
+    text: str
+    notes: tuple[str, ...]
+    """What the text lacks, for the user; one line each."""
+
+
+MANIFESTS: dict[str, str] = {"kubernetes": "orchestrator.backends.kubernetes.by_manifest"}
+"""The modules that make a `TrainingManifest`, by backend: each has ``make(spec, workload)``, and `orch plan` an option of its name."""
+WORKLOADS = ("jobset", "job")
+"""The forms of a training among which a user may choose."""
+
+
+def make_manifest(spec: ClusterSpec, workload: str | None) -> TrainingManifest:
+    """The training of a spec whose backend is one of `MANIFESTS`. Raises `SpecError`, `UsageError`."""
+    made: TrainingManifest = importlib.import_module(MANIFESTS[spec.backend.type]).make(spec, workload)
+    return made

@@ -26,6 +26,8 @@ from tests.kubernetes_bed.outside import Connection, joined, missing, used
 
 _DAEMONS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dns")
 _OF_NODES = ("containerd", "kubelet")
+TRAINING_S = 240.0
+"""How long a training of some steps may take beside other tests."""
 _KINDS = "pods,services,endpoints,networkpolicies,jobs,configmaps,secrets,persistentvolumeclaims,resourcequotas,roles,rolebindings"
 _ITS_OWN = ("configmap/kube-root-ca.crt", "secret/default-token-")
 """What Kubernetes itself puts into a namespace."""
@@ -84,7 +86,11 @@ class Namespace:
 
     def wait_for_phase(self, pod: str, phase: str) -> None:
         """Wait until a pod is ``Running``, ``Succeeded`` or ``Failed``."""
-        _wait_until(lambda: self.phases().get(pod) == phase, f"pod {pod} to be {phase}")
+        _wait_until(lambda: self.phases().get(pod) == phase, f"pod {pod} to be {phase}", TRAINING_S)
+
+    def wait_for_log(self, pod: str, text: str) -> None:
+        """Wait until a pod has written this."""
+        _wait_until(lambda: text in self.kubectl("logs", pod, check=False), f"{text!r} in the log of pod {pod}")
 
     def claim(self, name: str = "checkpoints") -> Path:
         """A PersistentVolumeClaim for this namespace; the directory of this machine that its volume is."""

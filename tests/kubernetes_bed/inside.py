@@ -320,11 +320,11 @@ def _below(mark: str, spared: set[int]) -> list[int]:
     return found
 
 
-def _wait_until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def _wait_until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not is_so():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not within {PATIENCE_S:.0f} s")
+            raise RuntimeError(f"{what}: not within {patience_s:.0f} s")
         time.sleep(0.1)
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from worker.host.program import program_checks
 from worker.machine.cpu_cores import count_cores
@@ -17,8 +18,8 @@ from worker.settings.task_settings import VARIABLE
 from worker.values.codec import to_json
 from worker.values.words import count_of
 
-from ...backends import imagine, load_checked, slots_of
-from ...errors import Problem, SpecError
+from ...backends import MANIFESTS, WORKLOADS, imagine, load_checked, make_manifest, slots_of
+from ...errors import Problem, SpecError, UsageError
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
@@ -27,7 +28,7 @@ from ...model.spec import ClusterSpec
 from ...model.spec.rules.device_rules import VISIBLE
 from ...model.strategies import named
 from ...record.text.format import aligned
-from ..options import spec_options
+from ..options import F, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
 
@@ -35,11 +36,25 @@ RUN_DIR = "<run directory>"
 SEEN_RUN_DIR = "<run directory, if this host sees it>"
 
 
+def _manifest_options(command: F) -> F:
+    """An option for each engine that can run a training without orch."""
+    for name in MANIFESTS:
+        text = "Print the manifest of the training for kubectl apply, which then runs without orch."
+        command = click.option(f"--{name}", "engine", flag_value=name, default=None, help=text)(command)
+    return command
+
+
 @click.command("plan", cls=ScriptCommand)
 @spec_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_manifest_options
+@click.option(
+    "--workload",
+    type=click.Choice(WORKLOADS),
+    help="The form of that manifest: a jobset, or jobs for a cluster without JobSet. Default: what the cluster has, or a jobset.",
+)
 @click.pass_context
-def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
+def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workload: str | None, **_: Any) -> int:
     """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the same options as orch up.
 
     \b
@@ -47,12 +62,29 @@ def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
       orch plan                                  the cluster of orch.yaml
       orch plan train.py --workers 2 --chief
       orch plan train.py -H hostA:2,hostB:2 --json
+      orch plan train.py -n 4 --kubernetes --image IMAGE
 
     The output contains the values of the variables that orch.yaml and --env set, also secrets.
     """
+    if workload and not engine:
+        raise UsageError(f"--workload belongs to {' or '.join(f'--{name}' for name in MANIFESTS)}")
+    if engine:
+        ctx.params["spec_backend"] = engine
+        ctx.set_parameter_source("spec_backend", ParameterSource.COMMANDLINE)
     spec = read_spec(ctx)[0]
-    print_plan(spec, as_json=as_json)
+    if engine:
+        print_manifest(spec, workload)
+    else:
+        print_plan(spec, as_json=as_json)
     return 0
+
+
+def print_manifest(spec: ClusterSpec, workload: str | None) -> None:
+    """Prints the objects of a training that runs without a controller, and on stderr what they lack."""
+    made = make_manifest(spec, workload)
+    for note in made.notes:
+        click.echo(f"orch: note: {note}", err=True)
+    click.echo(made.text, nl=False)
 
 
 def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:

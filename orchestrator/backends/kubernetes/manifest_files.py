@@ -1,0 +1,63 @@
+"""The files of a manifest's ConfigMap: the first code of a pod, worker/, and the working directory. Equal files give equal bytes."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import lzma
+import os
+import tarfile
+from pathlib import Path
+
+import worker
+from worker.host.tasks import pod_entry
+
+from ...errors import UsageError
+from ...model.spec import ClusterSpec, KubernetesSettings
+from ..code_sync import collect
+from .manifest import MOST_BYTES, ManifestFiles
+
+ENTRY = "start.py"
+_ROOMS = ("checkpoint_files", "data_files", "machine", "protocol", "settings", "task", "tensorflow_facts", "values")
+"""The rooms of worker/ that a task needs without an agent; of host/ two modules."""
+_OF_HOST = ("host/__init__.py", "host/memfd.py")
+_MOST_UNPACKED_MB = 100.0
+"""What is packed at all: no code of this size fits after it."""
+
+
+def gather(spec: ClusterSpec, settings: KubernetesSettings, runs: Path) -> ManifestFiles:
+    """Raises `UsageError` if the working directory cannot be read, or is far too large. `runs`: the directory of the runs."""
+    packed = {pod_entry.WORKER: _worker()}
+    if not settings.code_in_image:
+        program = spec.program
+        is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
+        if is_file and (os.path.isabs(program.target) or os.path.normpath(program.target).startswith("..")):
+            raise UsageError(f"{program.target} is not in the working directory {spec.workdir}, which is what the pods get: set workdir")
+        limit_mb = min(settings.code_limit_mb, _MOST_UNPACKED_MB)
+        code = collect(spec.workdir, limit_mb, runs=runs, needed=program.target if is_file else "")
+        packed[pod_entry.CODE] = _tar(code.root, [(file.path, file.executable) for file in code.files])
+    return ManifestFiles({ENTRY: Path(pod_entry.__file__).read_text(encoding="utf-8")}, packed)
+
+
+@functools.lru_cache(maxsize=1)
+def _worker() -> bytes:
+    root = Path(worker.__file__).parent
+    paths = [path for room in _ROOMS for path in sorted((root / room).rglob("*.py"))]
+    paths += [root / name for name in ("__init__.py", *_OF_HOST)]
+    texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return lzma.compress(json.dumps(texts, sort_keys=True).encode(), preset=9)
+
+
+def _tar(root: Path, files: list[tuple[str, bool]]) -> bytes:
+    """The files as tar.xz, without times and owners."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:xz", format=tarfile.PAX_FORMAT) as tar:
+        for path, is_executable in sorted(files):
+            data = (root / path).read_bytes()
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(data), 0o755 if is_executable else 0o644
+            tar.addfile(info, io.BytesIO(data))
+            if archive.tell() > 8 * MOST_BYTES:
+                raise UsageError(f"{root} is far too large for a ConfigMap: put it into the image, and write backend.code_in_image: true")
+    return archive.getvalue()

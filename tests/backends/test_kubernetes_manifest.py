@@ -1,0 +1,496 @@
+"""`orch plan --kubernetes`: whole texts, the schemas that Kubernetes and JobSet publish, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import all_versions
+
+from tests.conftest import Orch
+
+JOB_SET = json.loads(Path(__file__).with_name("jobset.schema.json").read_text())
+RELEASES = [release for release in all_versions() if tuple(map(int, release.split(".")[:2])) >= (1, 30)]
+IMAGE = "registry.example/team/tf:1"
+Manifest = dict[str, Any]
+Planned = Callable[..., dict[str, Manifest]]
+
+
+@pytest.fixture
+def planned(orch: Orch, script: Callable[..., Path]) -> Planned:
+    """``planned("--workers", "2")``: the objects that are printed, by ``kind/name``."""
+    script("print('training')\n", "train.py")
+
+    def plan(*words: str, form: str = "jobset") -> dict[str, Manifest]:
+        done = orch("plan", "train.py", "--kubernetes", "--workload", form, "--image", IMAGE, *words, check=0)
+        return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(done.out)}
+
+    return plan
+
+
+def validate(objects: dict[str, Manifest], release: str = RELEASES[-1]) -> None:
+    """Strictly: a field that no schema names is an error."""
+    for one in objects.values():
+        if one["kind"] == "JobSet":
+            jsonschema.validate(one, JOB_SET)
+            for job in one["spec"]["replicatedJobs"]:
+                made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}, "spec": job["template"]["spec"]}
+                kubernetes_validate.validate(made, release, strict=True)
+        else:
+            kubernetes_validate.validate(one, release, strict=True)
+
+
+def templates(objects: dict[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """The pods of each type of tasks, or of each Job."""
+    for one in objects.values():
+        if one["kind"] == "JobSet":
+            for job in one["spec"]["replicatedJobs"]:
+                yield job["name"], job["template"]["spec"]["template"]
+        elif one["kind"] == "Job":
+            yield one["metadata"]["name"], one["spec"]["template"]
+
+
+def environment(template: Manifest) -> dict[str, Any]:
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in template["spec"]["containers"][0]["env"]}
+
+
+JOB_SET_TEXT = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: train
+  labels:
+    app.kubernetes.io/instance: train
+    app.kubernetes.io/managed-by: orch
+spec:
+  network:
+    enableDNSHostnames: true
+    subdomain: train
+    publishNotReadyAddresses: true
+  successPolicy:
+    operator: All
+    targetReplicatedJobs:
+    - worker
+  failurePolicy:
+    maxRestarts: 3
+    rules:
+    - name: asked
+      action: RestartJobSetAndIgnoreMaxRestarts
+      onJobFailureReasons:
+      - PodFailurePolicy
+  replicatedJobs:
+  - name: worker
+    replicas: 1
+    template:
+      metadata:
+        labels:
+          app.kubernetes.io/instance: train
+          app.kubernetes.io/managed-by: orch
+      spec:
+        completions: 2
+        parallelism: 2
+        completionMode: Indexed
+        podReplacementPolicy: Failed
+        backoffLimit: 0
+        podFailurePolicy:
+          rules:
+          - action: FailJob
+            onExitCodes:
+              containerName: main
+              operator: In
+              values:
+              - 42
+          - action: FailJob
+            onPodConditions:
+            - type: DisruptionTarget
+              status: 'True'
+        activeDeadlineSeconds: 3600
+        template:
+          metadata:
+            labels:
+              app.kubernetes.io/instance: train
+              app.kubernetes.io/managed-by: orch
+          spec:
+            restartPolicy: Never
+            terminationGracePeriodSeconds: 5
+            automountServiceAccountToken: false
+            enableServiceLinks: false
+            securityContext:
+              runAsNonRoot: true
+              runAsUser: 1000
+              runAsGroup: 1000
+              fsGroup: 1000
+              seccompProfile:
+                type: RuntimeDefault
+            containers:
+            - name: main
+              image: registry.example/team/tf:1
+              command:
+              - python3
+              - /orch-files/start.py
+              - /orch-files
+              - worker
+              ports:
+              - containerPort: 2222
+              env:
+              - name: HOME
+                value: /orch
+              - name: USER
+                value: orch
+              - name: JOB_COMPLETION_INDEX
+                valueFrom:
+                  fieldRef:
+                    fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+              - name: JOBSET_RESTART_ATTEMPT
+                valueFrom:
+                  fieldRef:
+                    fieldPath: metadata.annotations['jobset.sigs.k8s.io/restart-attempt']
+              - name: TF_CONFIG
+                value: '{"cluster": {"worker": ["train-worker-0-0.train:2222", "train-worker-0-1.train:2222"]}, "task": {"type": "worker",
+                  "index": $(JOB_COMPLETION_INDEX)}}'
+              securityContext:
+                allowPrivilegeEscalation: false
+                capabilities:
+                  drop:
+                  - ALL
+              volumeMounts:
+              - name: orch-home
+                mountPath: /orch
+              - name: orch-files
+                mountPath: /orch-files
+                readOnly: true
+              terminationMessagePolicy: FallbackToLogsOnError
+            volumes:
+            - name: orch-home
+              emptyDir: {}
+            - name: orch-files
+              configMap:
+                name: train
+"""
+POLICY_TEXT = """\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: train
+  labels:
+    app.kubernetes.io/instance: train
+    app.kubernetes.io/managed-by: orch
+spec:
+  podSelector:
+    matchLabels:
+      app.kubernetes.io/instance: train
+      app.kubernetes.io/managed-by: orch
+  policyTypes:
+  - Ingress
+  ingress:
+  - from:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/instance: train
+          app.kubernetes.io/managed-by: orch
+"""
+
+
+def test_a_job_set_as_a_whole_text(orch: Orch, script: Callable[..., Path]) -> None:
+    """All but the ConfigMap, whose text is the code; and the same text each time."""
+    script("print('training')\n", "train.py")
+    words = (
+        "plan",
+        "train.py",
+        "-n",
+        "2",
+        "--kubernetes",
+        "--workload",
+        "jobset",
+        "--image",
+        IMAGE,
+        "--max-restarts",
+        "3",
+        "--timeout",
+        "1h",
+    )
+    done = orch(*words, check=0)
+    head, config, job_set = done.out.split("---\n")
+    assert head == (
+        "# train: 2 tasks, made by orch plan --kubernetes. It runs without orch:\n#   kubectl apply --server-side -f FILE\n" + POLICY_TEXT
+    )
+    assert yaml.safe_load(config)["kind"] == "ConfigMap"
+    assert job_set == JOB_SET_TEXT
+    assert "orch: note: restart: a new pod has no file of the old: mount a claim" in done.err
+    assert orch(*words, check=0).out == done.out
+
+
+def test_jobs_for_a_cluster_without_job_sets(planned: Planned) -> None:
+    objects = planned("-n", "2", "--max-restarts", "1", form="job")
+    assert [*objects] == ["Service/train", "NetworkPolicy/train", "ConfigMap/train", "Job/train-worker"]
+    labels = {"app.kubernetes.io/instance": "train", "app.kubernetes.io/managed-by": "orch"}
+    assert objects["Service/train"]["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels}
+    job = objects["Job/train-worker"]["spec"]
+    template = job.pop("template")
+    rules = [
+        {"action": "Ignore", "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    assert job == {
+        "completions": 2,
+        "parallelism": 2,
+        "completionMode": "Indexed",
+        "podReplacementPolicy": "Failed",
+        "backoffLimitPerIndex": 1,
+        "maxFailedIndexes": 0,
+        "podFailurePolicy": {"rules": rules},
+    }
+    assert template["spec"]["subdomain"] == "train"
+    cluster = '{"cluster": {"worker": ["train-worker-0.train:2222", "train-worker-1.train:2222"]}, '
+    assert environment(template)["TF_CONFIG"] == cluster + '"task": {"type": "worker", "index": $(JOB_COMPLETION_INDEX)}}'
+    # Kubernetes replaces $(NAME) only by variables that stand before.
+    assert [*environment(template)].index("JOB_COMPLETION_INDEX") < [*environment(template)].index("TF_CONFIG")
+
+
+def test_the_types_of_parameter_servers(planned: Planned) -> None:
+    """The chief decides; the others are servers, of which a worker starts anew alone, and a parameter server with all others."""
+    objects = planned("-n", "3", "--ps", "2", "--set", "ports=3000-3009")
+    job_set = objects["JobSet/train"]["spec"]
+    assert job_set["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["chief"]}
+    jobs = {job["name"]: job["template"]["spec"] for job in job_set["replicatedJobs"]}
+    assert {name: job["completions"] for name, job in jobs.items()} == {"chief": 1, "worker": 3, "ps": 2}
+    assert {name: "backoffLimit" in job for name, job in jobs.items()} == {"chief": True, "worker": False, "ps": True}
+    for kind, template in templates(objects):
+        config = json.loads(environment(template)["TF_CONFIG"].replace("$(JOB_COMPLETION_INDEX)", "0"))
+        assert config["task"] == {"type": kind, "index": 0}
+        assert config["cluster"] == {
+            "chief": ["train-chief-0-0.train:3000"],
+            "worker": [f"train-worker-0-{index}.train:3000" for index in range(3)],
+            "ps": [f"train-ps-0-{index}.train:3000" for index in range(2)],
+        }
+    orders = json.loads(objects["ConfigMap/train"]["data"]["tasks.json"])
+    assert {kind: order["first_rank"] for kind, order in orders.items()} == {"chief": 0, "worker": 1, "ps": 4}
+    assert orders["ps"]["inter_op"] == 4
+    validate(objects)
+
+
+ALL = """
+name: digits
+script: train.py
+strategy: parameter_server
+tasks:
+  chief: 1
+  worker: {count: 2, devices: {gpus: 4}}
+  ps: 1
+  evaluator: 1
+checkpoints: {dir: /saves}
+restart: 5
+backend:
+  type: kubernetes
+  image: registry.example/team/tf:1
+  namespace: vision
+  image_pull_policy: Always
+  image_pull_secrets: [login]
+  resources: {cpu: "4", memory: 8Gi}
+  requests: {cpu: 500m}
+  node_selector: {cloud.google.com/gke-tpu-accelerator: tpu-v5-lite-podslice, cloud.google.com/gke-tpu-topology: 2x4}
+  tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
+  priority_class: batch
+  service_account: trainer
+  secrets: [wandb]
+  volumes: {/saves: claim-of-the-team, /data: {nfs: {server: files, path: /data}}}
+  labels: {team: vision}
+  annotations: {owner: "$me"}
+  queue: team-queue
+  pod_template: {spec: {hostIPC: false, containers: [{name: main, stdin: false}, {name: exporter, image: metrics:1}]}}
+"""
+
+
+@pytest.mark.parametrize("form", ["jobset", "job"])
+def test_all_of_a_pod(orch: Orch, script: Callable[..., Path], form: str) -> None:
+    script("print('training')\n", "train.py")
+    script(ALL, "orch.yaml")
+    objects = {
+        f"{one['kind']}/{one['metadata']['name']}": one
+        for one in yaml.safe_load_all(orch("plan", "--kubernetes", "--workload", form, check=0).out)
+    }
+    assert {one["metadata"]["namespace"] for one in objects.values()} == {"vision"}
+    found = dict(templates(objects))
+    assert [*found] == (
+        ["chief", "worker", "ps", "evaluator"]
+        if form == "jobset"
+        else [f"digits-{kind}" for kind in ("chief", "worker", "ps", "evaluator")]
+    )
+    for kind, template in found.items():
+        spec = template["spec"]
+        main = spec["containers"][0]
+        limits = {"cpu": "4", "memory": "8Gi"} | ({"nvidia.com/gpu": "4"} if kind.endswith("worker") else {})
+        assert main["resources"] == {"limits": limits, "requests": {**limits, "cpu": "500m"}}
+        assert spec["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+        assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+        assert (spec["priorityClassName"], spec["serviceAccountName"], spec["hostIPC"]) == ("batch", "trainer", False)
+        assert spec["imagePullSecrets"] == [{"name": "login"}]
+        assert main["envFrom"] == [{"secretRef": {"name": "wandb"}}]
+        assert {one["mountPath"] for one in main["volumeMounts"]} >= {"/saves", "/data", "/orch-files"}
+        claim = {"persistentVolumeClaim": {"claimName": "claim-of-the-team"}}
+        assert any(claim.items() <= volume.items() for volume in spec["volumes"])
+        assert template["metadata"]["labels"]["team"] == "vision"
+        assert [one["name"] for one in spec["containers"]] == ["main", "exporter"]
+        # The queue admits the Job or the JobSet, and no pod of it a second time.
+        assert "kueue.x-k8s.io/queue-name" not in template["metadata"]["labels"]
+    queued = [one for one in objects.values() if one["kind"] in ("Job", "JobSet")]
+    assert {one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] for one in queued} == {"team-queue"}
+    orders = json.loads(objects["ConfigMap/digits"]["data"]["tasks.json"])
+    assert {order["env"]["ORCH_CHECKPOINT_DIR"] for order in orders.values()} == {"/saves/digits"}
+    validate(objects)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("form", ["jobset", "job"])
+def test_the_schemas_of_every_release(planned: Planned, form: str, release: str) -> None:
+    validate(planned("-n", "2", "--evaluator", form=form), release)
+
+
+def test_the_schemas_are_strict(planned: Planned) -> None:
+    """What the checks above would say about a misspelt field."""
+    jobs, job_set = planned("-n", "1", form="job"), planned("-n", "1")
+    jobs["Job/train-worker"]["spec"]["podFailurePolicies"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="podFailurePolicies"):
+        validate(jobs)
+    job_set["JobSet/train"]["spec"]["replicatedJobs"][0]["replicaz"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="replicaz"):
+        validate(job_set)
+
+
+@pytest.mark.parametrize("form", ["jobset", "job"])
+def test_the_restricted_standard(planned: Planned, form: str) -> None:
+    """Each rule of the Pod Security Standard `restricted` (kubernetes.io, "Pod Security Standards")."""
+    for _, template in templates(planned("-n", "2", "--gpus", "2", form=form)):
+        spec = template["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] != 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret", "name"}
+        assert all(volume.keys() <= allowed for volume in spec["volumes"])
+        assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+        for container in spec["containers"]:
+            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_strategies_of_one_task(planned: Planned) -> None:
+    for strategy in ("mirrored", "one_device", "none"):
+        objects = planned("--strategy", strategy)
+        [(kind, template)] = templates(objects)
+        assert kind == "worker"
+        assert "TF_CONFIG" not in environment(template)
+        assert "ports" not in template["spec"]["containers"][0]
+        validate(objects)
+
+
+def test_the_code_travels_in_the_config_map(planned: Planned, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/model.py").write_text("SIZE = 3\n")
+    (tmp_path / ".orch/runs/old").mkdir(parents=True)
+    (tmp_path / ".orch/runs/old/spec.yaml").write_text("defaults: {env: {TOKEN: secret}}\n")
+    config = planned("-n", "1")["ConfigMap/train"]
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(config["binaryData"]["code.tar.xz"]))) as code:
+        assert code.getnames() == ["lib/model.py", "train.py"]
+    texts = json.loads(lzma.decompress(base64.b64decode(config["binaryData"]["worker.json.xz"])))
+    assert "task/start_task.py" in texts
+    assert not any(name.startswith(("host/warm", "host/template")) for name in texts)
+    size = sum(len(text) for text in config["data"].values()) + sum(len(base64.b64decode(text)) for text in config["binaryData"].values())
+    assert size < 256 * 1024  # an unchanged `kubectl apply` has to get by
+
+
+def test_code_in_the_image(planned: Planned) -> None:
+    objects = planned("-n", "1", "--set", "backend.code_in_image=true", "--workdir", "/")
+    assert "code.tar.xz" not in objects["ConfigMap/train"]["binaryData"]
+    assert json.loads(objects["ConfigMap/train"]["data"]["tasks.json"])["worker"]["order"]["cwd"] == "/"
+
+
+def test_kubernetes_does_not_expand_what_the_user_wrote(planned: Planned) -> None:
+    """`$$` and `$(NAME)` in arguments and variables arrive as they are: they are data of the ConfigMap, where nothing is expanded."""
+    objects = planned("-n", "1", "--env", "A=$(HOME) $$", "--", "--price", "$$5 $(HOME)")
+    orders = json.loads(objects["ConfigMap/train"]["data"]["tasks.json"])
+    assert orders["worker"]["env"]["A"] == "$(HOME) $$"
+    assert orders["worker"]["order"]["program"]["args"] == ["--price", "$$5 $(HOME)"]
+
+
+def test_settings_of_one_task(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print('training')\n", "train.py")
+    script("script: train.py\ntasks: {worker: {count: 3, overrides: {1: {devices: {cpus: 2}}}}}\n", "orch.yaml")
+    done = orch("plan", "--kubernetes", "--workload", "job", "--image", IMAGE, check=0)
+    config = next(one for one in yaml.safe_load_all(done.out) if one["kind"] == "ConfigMap")
+    orders = json.loads(config["data"]["tasks.json"])
+    assert {name: order["order"]["settings"].get("devices") for name, order in orders.items()} == {"worker": None, "worker-1": {"cpus": 2}}
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--name", "2" * 40, "--evaluator"], "gives pods names of more than 63 characters (take at most"),
+        (["--data-workers", "1"], "a manifest alone has no servers of the tf.data service"),
+        (["--env", "HF_TOKEN=abc"], "HF_TOKEN looks like a secret, and everybody who reads the manifest would read it"),
+        (["-n", "4000"], "a variable of a process holds 128 KiB"),
+        (["--set", "backend.namespace=Team_A"], "must be made of at most 63 of a-z, 0-9 and '-'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(orch: Orch, script: Callable[..., Path], words: list[str], said: str) -> None:
+    script("print('training')\n", "train.py")
+    done = orch("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE, *words, check=2)
+    assert said in done.err
+    assert not done.out
+    assert "abc" not in done.err
+
+
+def test_an_image_is_needed(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print('training')\n", "train.py")
+    assert "a pod needs an image (name one with Python" in orch("plan", "train.py", "--kubernetes", check=2).err
+
+
+def test_a_directory_that_no_config_map_holds(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+    script("print('training')\n", "train.py")
+    with open("/dev/urandom", "rb") as noise:
+        (tmp_path / "data.bin").write_bytes(noise.read(1024 * 1024))
+    done = orch("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE, check=2)
+    assert "a ConfigMap holds 1,024 KiB. Put the working directory into the image" in done.err
+
+
+def test_names_become_labels_of_dns(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print('training')\n", "2_Trains.py")
+    done = orch("plan", "2_Trains.py", "--kubernetes", "--workload", "job", "--image", IMAGE, check=0)
+    assert {one["metadata"]["name"].partition("-worker")[0] for one in yaml.safe_load_all(done.out)} == {"orch-2-trains"}
+
+
+def test_what_a_manifest_lacks_is_said(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print('training')\n", "train.py")
+    words = ("--ps", "1", "--hang-timeout", "5m", "--fail-on-nan")
+    done = orch("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE, *words, check=0)
+    assert "note: timeouts.hang_s, fail_on_nan: not in a manifest, which runs without a controller; orch up --backend" in done.err
+    assert "note: Jobs alone do not end the worker and ps pods when the training is done; a JobSet does" in done.err
+
+
+def test_a_workload_without_the_option(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print('training')\n", "train.py")
+    assert "--workload belongs to --kubernetes" in orch("plan", "train.py", "--workload", "job", check=2).err
+
+
+@pytest.mark.parametrize(("answer", "kind"), [("jobsets.jobset.x-k8s.io", "JobSet"), ("", "Job"), (None, "JobSet")])
+def test_what_the_cluster_has_decides(orch: Orch, script: Callable[..., Path], tmp_path: Path, answer: str | None, kind: str) -> None:
+    """A cluster that cannot be asked gets a JobSet: the manifest may be for another one."""
+    script("print('training')\n", "train.py")
+    kubectl = script(f"#!/bin/sh\necho {answer or ''}\nexit {int(answer is None)}\n", "kubectl")
+    kubectl.chmod(0o755)
+    settings = ("--image", IMAGE, "--set", f"backend.kubectl=[{kubectl}]")
+    done = orch("plan", "train.py", "--kubernetes", *settings, check=0)
+    assert [*yaml.safe_load_all(done.out)][-1]["kind"] == kind
+    assert ("this cluster has no JobSet" in done.err) == (kind == "Job")
