@@ -3,7 +3,7 @@
 A request is a line of JSON in the named pipe of the run (record/storage/run_lock.py), or, from another machine than the controller's, in
 its file `requests` (record/storage/engine_files.py)::
 
-    {"ask": "stop", "reason": "stopped by orch down", "now": false}
+    {"ask": "stop", "reason": "stopped by orch down", "now": false, "save": false}
     {"ask": "restart"}
     {"ask": "stacks"}
     {"ask": "signal", "task": "worker-1", "number": 9}
@@ -61,8 +61,10 @@ def ask(rundir: RunDir, what: str, **more: object) -> bool:
     return True
 
 
-def ask_stop(rundir: RunDir, reason: str, *, code: int = TERMINATED, now: bool = False) -> bool:
+def ask_stop(rundir: RunDir, reason: str, *, code: int = TERMINATED, now: bool = False, save: bool = False) -> bool:
     """End a run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). A run that waits for its engine is withdrawn.
+
+    `save`: a training that can do so saves itself first.
 
     Returns False if the run is over. Raises `OrchError` as `ask` does.
     """
@@ -71,7 +73,7 @@ def ask_stop(rundir: RunDir, reason: str, *, code: int = TERMINATED, now: bool =
 
         if engine_jobs.withdraw(rundir, reason, code):
             return True
-    return ask(rundir, "stop", reason=reason, now=now, code=code)
+    return ask(rundir, "stop", reason=reason, now=now, code=code, save=save)
 
 
 def ask_running(rundir: RunDir, what: str, **more: object) -> None:
@@ -154,7 +156,8 @@ class Requests:
         match request:
             case {"ask": "stop", "reason": str(reason), "now": bool(now), **more}:
                 for _ in range(2 if now else 1):
-                    supervisor.stop(reason, INTERRUPTED if more.get("code") == INTERRUPTED else TERMINATED)
+                    code = INTERRUPTED if more.get("code") == INTERRUPTED else TERMINATED
+                    supervisor.stop(reason, code, saves=more.get("save") is True)
             case {"ask": "restart"}:
                 supervisor.restart()
             case {"ask": "stacks"}:

@@ -17,17 +17,19 @@ ENDINGS = {
 
 
 @contextlib.contextmanager
-def handle_signals(stop: Callable[[str, int], None]) -> Iterator[None]:
+def handle_signals(stop: Callable[..., None]) -> Iterator[None]:
     """End the run by the signals that this process gets, in the loop that runs now. For a process that only runs this run.
 
     `stop`: `Supervisor.stop`. Before and after, the signals are held back (`hold_signals`); the loop takes its handlers away at its end.
     """
     import asyncio  # here: a process that only holds signals back need not wait for this import
+    from functools import partial
 
     for number, (reason, code) in ENDINGS.items():
         # A SIGHUP that was ignored when orch was started ends nothing (`nohup`).
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, stop, reason, code)
+            # SIGTERM is how a machine, or an engine, is taken away; Ctrl-C is somebody who waits.
+            asyncio.get_running_loop().add_signal_handler(number, partial(stop, reason, code, saves=number == signal.SIGTERM))
     release_signals()
     try:
         yield

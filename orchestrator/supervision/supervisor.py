@@ -261,12 +261,15 @@ class Supervisor:
 
     # --- requests of the user -------------------------------------------------------------------
 
-    def stop(self, reason: str, code: int) -> None:
-        """End the run, for this reason and with this exit code. Asked again: at once, without the grace period."""
+    def stop(self, reason: str, code: int, *, saves: bool = False) -> None:
+        """End the run, for this reason and with this exit code. Asked again: at once, without the grace period.
+
+        `saves`: a training that can do so saves itself first.
+        """
         if self.cluster.is_over:
             self._leave_output()
         else:
-            self._on_event(events.StopRequested(reason, code, now()))
+            self._on_event(events.StopRequested(reason, code, now(), saves))
 
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""
@@ -323,8 +326,12 @@ class Supervisor:
                 self._order(messages.ShowStacks(action.tasks))
             case events.Stop():
                 self._order(messages.StopTasks(action.tasks, action.grace_s))
+            case events.SaveOrdered():
+                self._order(messages.SaveTasks(action.tasks, action.step))
 
-    def _order(self, order: messages.StopTasks | messages.ShowStacks | messages.SignalTasks | messages.Profile) -> None:
+    def _order(
+        self, order: messages.StopTasks | messages.ShowStacks | messages.SignalTasks | messages.SaveTasks | messages.Profile
+    ) -> None:
         """Send an order about tasks to their hosts. Each agent acts on its own tasks, and only while they run."""
         tasks: dict[str, list[str]] = {}
         for name in order.tasks:

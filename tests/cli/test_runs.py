@@ -60,6 +60,7 @@ RESULT_KEYS = {
     "cause",
     "past",
     "gave_up",
+    "saved",
     "remains",
     "durations",
     "warning",

@@ -26,7 +26,8 @@ x = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
 y = x.sum(1, keepdims=True)
 
 def die_at(*place):
-    if DEATH == [TASK, *place]:
+    time.sleep(float(os.environ.get("PACE", 0)))
+    if DEATH in ([TASK, *place], ["all", *place]):
         os.kill(os.getpid(), signal.SIGKILL)
 
 KILLS, SEED = int(os.environ.get("KILLS", 0)), os.environ.get("SEED")
@@ -201,6 +202,16 @@ def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp
     assert f"by attempt 1 of {ended.run_id}; the training had finished step 8: 2 steps are done again" in words(done)
     assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
     assert steps_of(ended, latest(tmp_path)) == steps_of(whole)
+
+
+def test_a_loop_whose_tasks_are_all_killed_at_once_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
+    program = str(script(LOOP, "loop.py"))
+    orch("up", program, "-n", "2", *ORDER, check=0)
+    whole = latest(tmp_path)
+    done = orch("up", program, "-n", "2", *ORDER, "--max-restarts", "1", env={"DEATHS": json.dumps({"1": ["all", 14]})}, check=0)
+    assert re.search(r"loop-1 continues at step \d+ ", words(done))
+    assert steps_of(latest(tmp_path)) == steps_of(whole)
+    assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
 
 
 @pytest.mark.soak

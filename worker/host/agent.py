@@ -108,7 +108,10 @@ class Agent:
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
             self._link.send(messages.RunNoted("the agent received SIGTERM", clock.now(), ends=True))
-            self._lose_owner(self._term_grace_s)
+            if self._launcher.saves:  # the controller lets the trainings save, and then ends this agent
+                self._loop.after(self._term_grace_s, lambda: self._lose_owner(0.0))
+            else:
+                self._lose_owner(self._term_grace_s)
         self._launcher.reap()
 
     def _on_order(self, order: messages.Order, data: bytes) -> None:
@@ -144,6 +147,8 @@ class Agent:
                 self._launcher.request_profile(order)
             case messages.SignalTasks():
                 self._launcher.send_signal(order.tasks, order.signal)
+            case messages.SaveTasks():
+                self._launcher.order_save(order.tasks, order.step)
             case messages.Ack():
                 self._forwarder.acknowledge(order.size)
             case messages.Ping():

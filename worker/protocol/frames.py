@@ -10,7 +10,7 @@ Times are seconds since the epoch, by the agent's clock (`clock.py`); the contro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ..values.codec import Between, Count, ExitCode, Moment, Port, Positive, Rate, Seconds, Size
 from ..values.fast_dataclass import dataclass
@@ -248,6 +248,19 @@ class TaskReported:
     task: str
     attempt: Positive
     values: Mapping[str, Any]
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSaves:
+    """A line of the training of a task about a save on order; see `task_files.SAVING`."""
+
+    task: str
+    attempt: Positive
+    state: Literal["ready", "asks", "waits", "saved"]
+    """``ready``: the training can save on order. ``asks``: the task got SIGTERM, and not from orch. ``waits``: it has finished `step`, and
+    waits for an order that names the step of the save. ``saved``: the save of `step` is on the disk, and the program ends."""
+    step: Count
     at: Moment
 
 

@@ -16,10 +16,26 @@ from .orders import *
 PROTOCOL = 8
 """Version of the messages. Both ends must agree; `channel.Decoder` refuses another one."""
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks | Profile
+Order = (
+    Hello
+    | StartTasks
+    | StopTasks
+    | ShowStacks
+    | Ack
+    | Bye
+    | Ping
+    | Try
+    | Code
+    | CodePart
+    | Examine
+    | TakeGpus
+    | SignalTasks
+    | Profile
+    | SaveTasks
+)
 HostEvent = TemplateReady | HostBroken | RunNoted
 """Events of a host, which an agent sends without a request."""
-TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept
+TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept | TaskSaves
 """Events of a task."""
 Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
 """The answers of an agent to `Hello`, `Try`, `Code`, `TakeGpus` and `Examine`. It answers orders of one kind in their order."""

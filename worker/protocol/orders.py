@@ -254,6 +254,15 @@ class SignalTasks:
     signal: Annotated[int, Between(1, 64)]
 
 
+@dataclass(frozen=True, slots=True)
+class SaveTasks:
+    """Have the trainings of these tasks save after one and the same step, and end with exit code 42. Answers are `TaskSaves`."""
+
+    tasks: tuple[str, ...]
+    step: Count | None = None
+    """The step after which all save; None: each waits at the end of its step, and says which step this is."""
+
+
 # --- orch doctor ---------------------------------------------------------------------------------
 
 

@@ -20,6 +20,13 @@ SERVES = "orch_serves"
 """The key of the line that says that the program stands in TensorFlow's `Server.join` (task/strategy/joined_server.py)."""
 OWN_KEYS = frozenset({INPUT, SERVES})
 """A line of `worker.report` has none of these keys."""
+SAVING = "saving"
+"""What the training says of saves on order (task/save_orders.py): lines of a state of `frames.TaskSaves` and a step."""
+SAVE_ORDER = "save_order"
+"""The newest order to the training, written by the agent, where there is a file SAVING: `save_order` makes its text."""
+ASK, SAVE, STOP = "ask", "save", "stop"
+"""The words of an order: say the step and wait; save after this step; the SIGTERM that follows is orch's."""
+ORDER_BYTES = 32
 PACE = "pace.json"
 """How long the task's steps take, written once a second (task/pace/step_times.py)."""
 STACKS = "stacks.txt"
@@ -55,6 +62,11 @@ def write(log_dir: str, name: str, text: str) -> None:
             os.unlink(path)
         except OSError:
             pass
+
+
+def save_order(word: str, step: int = 0) -> bytes:
+    """The text of an order. All have one length: a new one takes the place of the one before by one write."""
+    return f"{word} {step}".ljust(ORDER_BYTES - 1).encode("ascii") + b"\n"
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:

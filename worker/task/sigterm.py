@@ -62,6 +62,11 @@ def _restore() -> None:
     signal.signal(signal.SIGTERM, own)
 
 
+def set_default() -> None:
+    """Let SIGTERM end this process. Any thread may call this, unlike the function of Python."""
+    _call("PyOS_setsig", 0)
+
+
 def _installed() -> int:
     """The address of the handler that the kernel calls at SIGTERM."""
     return _call("PyOS_getsig")

@@ -18,7 +18,7 @@ from worker.machine.clock import now
 
 from ...backends import Cleanup, RunFacts, load
 from ...engine_jobs import find, find_all
-from ...errors import BROKEN, DEADLINE
+from ...errors import BROKEN, DEADLINE, UsageError
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
 from ...record.lines import clean
@@ -140,18 +140,22 @@ def restart_command(run: RunDir, as_json: bool) -> int:
 @click.command("down")
 @run_argument
 @click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
+@click.option("--save", is_flag=True, help="Let a training that can do so save itself first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
+def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
     """End RUN (default: the latest run). Returns when no process of the run is left.
 
     \b
     Examples:
       orch down
       orch down --now     without the grace period
+      orch down --save    after a save, with which orch up --resume RUN continues
 
     The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
     """
-    was_running = ask_stop(run, "stopped by orch down", now=at_once)
+    if save and at_once:
+        raise UsageError("--save and --now: a save takes its time; say one of them")
+    was_running = ask_stop(run, "stopped by orch down", now=at_once, save=save)
     if was_running and not _wait(run, STUCK_S):
         how = f"orch down --now ends it without the grace period, and {_last_means(run)} in any case"
         click.echo(f"orch: {run.run_id} has not ended after {STUCK_S:g} s: {how}. Still waiting", err=True)

@@ -91,6 +91,8 @@ class TaskStatus:
     input: InputCounts | None = None
     serves: bool = False
     """The program stands in `Server.join` of TensorFlow, which never returns."""
+    saves: bool = False
+    """The training can save on order."""
     failure: Failure | None = None
     restart_at: float | None = None
     """When the failed task restarts alone; None: it does not."""
@@ -223,6 +225,27 @@ class Verdict:
     """The last report of each training task, by name."""
     remarks: tuple[str, ...] = ()
     """What is odd about `input` and about the last reports, one line each."""
+    saved: int | None = None
+    """The step at which the training has saved itself, because the run was to end; None: it has not, or it was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A save on order that goes on; see `last_saves`."""
+
+    ending: Verdict
+    """How the attempt ends then."""
+    again: bool
+    """Another attempt follows."""
+    until: float
+    """When the attempt ends in any case."""
+    waits: Mapping[str, int] = field(default_factory=dict)
+    """The step at whose end each training waits, or has waited."""
+    waits_since: float | None = None
+    step: int | None = None
+    """The step that was named."""
+    saved: int | None = None
+    """The step of a save that is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +270,8 @@ class Cluster:
     """When the cluster waited for no task any more."""
     ending: Verdict | None = None
     """While tasks stop: the verdict, as far as it is known. `ended_at` is the time at which it was decided."""
+    saving: Saving | None = None
+    """The training saves itself, and then the attempt ends."""
     again: bool = False
     """Another attempt may follow `ending`."""
     needs_hosts: bool = False

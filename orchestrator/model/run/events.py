@@ -108,6 +108,8 @@ class StopRequested:
     reason: str
     code: int
     at: float
+    saves: bool = False
+    """A training that can do so saves itself first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +192,12 @@ class CollectStacks:
     tasks: tuple[str, ...]
 
 
-Action = StartAttempt | MakePlan | CollectStacks | Stop
+@dataclass(frozen=True, slots=True)
+class SaveOrdered:
+    """Have these tasks save at the end of this step; None: wait at the end of their step, and say which step this is."""
+
+    tasks: tuple[str, ...]
+    step: int | None
+
+
+Action = StartAttempt | MakePlan | CollectStacks | Stop | SaveOrdered

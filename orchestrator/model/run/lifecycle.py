@@ -24,7 +24,7 @@ from ..planning.plan import Plan
 from ..spec import ClusterSpec
 from ..strategies import named
 from ..task_names import group_tasks
-from . import deadlines, events, not_finite, readiness, restarts
+from . import deadlines, events, last_saves, not_finite, readiness, restarts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import Action, Event
 
@@ -91,8 +91,10 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.HostBroken():
             what = event.reason if cluster.tasks or not event.host else f"host {event.host}: {event.reason}"
             return _end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(what, event.at, host=event.host))
-        case events.RunNoted() if event.ends and cluster.policy.is_lent:
+        case events.RunNoted() if event.ends:
             return _on_host_taken(cluster, event)
+        case events.TaskSaves():
+            return _on_saves(cluster, event)
         case events.StopRequested():
             return _on_stop_requested(cluster, event)
         case events.RestartRequested():
@@ -193,6 +195,8 @@ def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
     task = cluster.tasks[event.task]
+    if cluster.saving is not None:
+        return _on_exit_while_saving(cluster, event)
     # The agent stopped the task without an order: the agent lost the controller, or got a signal. The end of that agent is the cause.
     cause = None if event.stopped else root_cause.of_exit(cluster, task, event.code)
     if cause is not None and cluster.policy.role(task).restarts_alone:
@@ -233,6 +237,8 @@ def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
         # The tasks on other hosts noticed the loss before the controller, and failed because of it.
         ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN, cause=replace(cause, at=event.overdue_at))
         cluster = replace(cluster, ending=ending)
+    if cluster.saving is not None and not cluster.saving.again:
+        return _end_saving(cluster, event.at)
     again = bool(cluster.tasks) and _survives_hosts(cluster)
     cluster = replace(cluster, needs_hosts=again)
     if again and cluster.phase is Phase.RESTARTING:
@@ -246,22 +252,34 @@ def _survives_hosts(cluster: Cluster) -> bool:
 
 
 def _on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
-    """An engine takes the hosts back: whoever loses one first, the run ends as if it had been asked to."""
+    """An engine takes the hosts back: whoever loses one first, the run ends as if it had been asked to.
+
+    A host that is not lent goes away: a training that can do so saves itself before the host is lost.
+    """
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         return cluster, ()
-    return _end(cluster, Outcome.CANCELLED, TERMINATED, event.at, Cause(f"{event.line}: it is taken away", event.at, host=event.host))
+    if cluster.saving is not None and not cluster.saving.again:
+        return cluster, ()
+    cause = Cause(f"{event.line}: it is taken away", event.at, host=event.host)
+    if cluster.policy.is_lent:
+        return _save_and_end(cluster, Outcome.CANCELLED, TERMINATED, event.at, cause)
+    if not last_saves.is_possible(cluster):
+        return cluster, ()  # the loss of the host follows
+    again = _survives_hosts(cluster)
+    return _save_and_end(replace(cluster, needs_hosts=again), Outcome.CANCELLED, TERMINATED, event.at, cause, again=again)
 
 
 def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
-    ending = cluster.ending
-    if ending is not None and ending.outcome is Outcome.CANCELLED and ending.cause is not None and ending.cause.host:
-        # The engine that has taken a host ends the controller too: that is no second request to end.
-        ending = replace(ending, exit_code=event.code, cause=Cause(event.reason, ending.cause.at))
+    # The engine that has taken a host ends the controller too: that is no second request to end.
+    if (ending := last_saves.as_requested(cluster.ending, event)) is not None:
         return replace(cluster, ending=ending), ()
+    if event.saves and cluster.saving is not None and (ending := last_saves.as_requested(cluster.saving.ending, event)) is not None:
+        return replace(cluster, needs_hosts=False, saving=replace(cluster.saving, ending=ending, again=False)), ()
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
         return replace(cluster, stop_repeated=True, is_due=True), (events.Stop(running, 0.0),)
-    return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
+    end = _save_and_end if event.saves else _end
+    return end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
 
 
 def _on_restart_requested(cluster: Cluster, event: events.RestartRequested) -> Step:
@@ -284,7 +302,7 @@ def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause 
     if cluster.phase is Phase.PREPARING:  # the members will not start
         withdrawn = {task.name: replace(task, state=TaskState.STOPPED, ended_at=at, swept=True) for task in cluster.members}
         cluster = replace(cluster, tasks={**cluster.tasks, **withdrawn})
-    cluster = replace(cluster, phase=Phase.STOPPING, ending=ending, again=again)
+    cluster = replace(cluster, phase=Phase.STOPPING, ending=ending, again=again, saving=None)
     running = running_tasks(cluster)
     if running:
         return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
@@ -324,6 +342,55 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
     waits = readiness.describe_serving(cluster) if may_wait else ""
     final = all(task.state is TaskState.SUCCEEDED and task.swept for task in cluster.tasks.values() if task.trains)
     return (*filter(None, [waits]), *input_counts.judge(_inputs(cluster), final=final), *not_finite.judge(cluster))
+
+
+# --- saves on order ------------------------------------------------------------------------------
+
+
+def _save_and_end(
+    cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause, *, again: bool = False, limit_s: float | None = None
+) -> Step:
+    """Let the training save itself, if it can, and then end the attempt; see `last_saves`. `limit_s`: by default the grace of the user."""
+    former = cluster.saving
+    if former is not None and former.again and not again:  # there will be no other attempt after this save
+        ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
+        until = min(former.until, at + cluster.policy.timeouts.grace_s)
+        return replace(cluster, needs_hosts=False, saving=replace(former, ending=ending, again=False, until=until)), ()
+    if not last_saves.is_possible(cluster):
+        return _end(cluster, outcome, code, at, cause, again=again)
+    ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
+    limit_s = max(cluster.policy.timeouts.grace_s, limit_s or 0.0)
+    return last_saves.begin(cluster, ending, limit_s, again=again)
+
+
+def _on_saves(cluster: Cluster, event: events.TaskSaves) -> Step:
+    if event.state != "asks":
+        cluster = _mark_active(_update(cluster, event.task, saves=True), event.at)
+        return last_saves.hear(cluster, event)
+    if not last_saves.is_possible(cluster):
+        return cluster, ()
+    cause = Cause(f"{event.task} received SIGTERM", event.at, host=cluster.tasks[event.task].host)
+    return _save_and_end(cluster, Outcome.CANCELLED, restarts.PREEMPTED, event.at, cause, again=True)
+
+
+def _on_exit_while_saving(cluster: Cluster, event: events.TaskExited) -> Step:
+    if readiness.has_succeeded(cluster):  # the training was over before the step that was named
+        return _end(cluster, Outcome.SUCCEEDED, 0, event.at)
+    if (event.code == 0 or (event.code == restarts.PREEMPTED and not event.killed)) and last_saves.able(cluster):
+        return cluster, ()
+    return _end_saving(cluster, event.at)
+
+
+def _end_saving(cluster: Cluster, at: float) -> Step:
+    """The save is done, or its time is over: end the attempt. The grace of the user was the time for the save."""
+    assert cluster.saving is not None
+    again, ending = cluster.saving.again, last_saves.ending_of(cluster)
+    cluster, actions = _end(cluster, ending.outcome, ending.exit_code, at, ending.cause, again=again)
+    if cluster.ending is not None and cluster.phase is Phase.STOPPING:
+        cluster = replace(cluster, ending=replace(cluster.ending, saved=ending.saved))
+    if cluster.verdict is not None:
+        cluster = replace(cluster, verdict=replace(cluster.verdict, saved=ending.saved))
+    return cluster, last_saves.hurry(actions) if ending.saved is None else actions
 
 
 # --- starting again ----------------------------------------------------------------------------
@@ -377,14 +444,27 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
     match due[0] if due else None:  # one deadline that ends the attempt is enough
         case "run" if cluster.phase is Phase.STOPPING:
             return replace(cluster, is_due=True), ()
-        case "run":
+        case "run" if cluster.saving is None or cluster.saving.again:
             waits = "" if cluster.tasks else f"; {cluster.waiting or 'no task had been started'}"
             return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout){waits}", at), again=False)
         case "allocation" if cluster.phase is Phase.STOPPING:
             return replace(cluster, is_due=True), ()
+        case "run":
+            return _end_saving(cluster, at)
         case "allocation":
             code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
-            return _run_out(cluster, at, Cause("the time of its allocation is nearly over", at), again=False, code=code)
+            cause = Cause("the time of its allocation is nearly over", at)
+            if last_saves.is_possible(cluster):
+                return _save_and_end(cluster, Outcome.TIMED_OUT, code, at, cause)
+            return _run_out(cluster, at, cause, again=False, code=code)
+        case "save":
+            what = f"the time of the run is over in {limits.save_before_s:g} s (--save-before)"
+            code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
+            return _save_and_end(cluster, Outcome.TIMED_OUT, code, at, Cause(what, at), limit_s=limits.save_before_s)
+        case "unsaved":
+            return _end_saving(cluster, at)
+        case "name":
+            return last_saves.name(cluster)
         case "resume":
             return _begin_attempt(cluster, at)
         case "prepare":

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
 from ...model.run import events, restarts
-from ...model.run.cluster import Cause, Cluster, Outcome, Phase
+from ...model.run.cluster import Cause, Cluster, Outcome, Phase, Saving
 from ...model.run.readiness import describe_gone, describe_rest, describe_serving
 from ...model.strategies import named
 from ...model.task_names import group_tasks
@@ -63,6 +63,8 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
             return _describe_plan(after)
         case _ if not after.tasks or (after.awaits_plan and after.attempt != before.attempt):
             return None  # the report says why the run has ended
+    if after.saving is not None and after.saving != before.saving:
+        return _describe_saving(before, after.saving)
     if not before.is_over and before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
         return _describe_ending(after)
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
@@ -94,7 +96,7 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         task = after.tasks.get(event.task)
         if task is not None and task.restart_at is not None:
             return f"{failed}; it restarts alone{_after(task.restart_at - event.at)}"
-        if event.code and after.phase is not Phase.STOPPING:
+        if event.code and after.phase is not Phase.STOPPING and after.saving is None:
             return f"{failed}; the training goes on"
     return None
 
@@ -148,6 +150,16 @@ def _count_restarts(cluster: Cluster, number: int) -> str:
     past = cluster.past[:number]
     spent = sum(not attempt.free for attempt in restarts.relevant(past, past[-1].task))
     return "does not count against --max-restarts" if past[-1].free else f"restart {spent} of {cluster.policy.restart.max}"
+
+
+def _describe_saving(before: Cluster, saving: Saving) -> str | None:
+    """A line when a save on order begins, and when its step is named."""
+    if before.saving is None:
+        then = "all tasks start again" if saving.again else "the run ends"
+        limit = describe_seconds(max(0.0, saving.until - saving.ending.ended_at))
+        why = headline(saving.ending.cause) if saving.ending.cause else "the run is to end"
+        return f"{why}; the training saves itself, in {limit} at most, and then {then}"
+    return f"the training saves itself at the end of step {saving.step}" if saving.step != before.saving.step else None
 
 
 def _describe_ending(after: Cluster) -> str | None:

@@ -46,8 +46,8 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     """The text of the report. `shown_dir`: the run's directory, if the report shall show another path than `_shown`."""
     directory = shown_dir or _shown(run.path)
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
-    again = f", in attempt {verdict.attempt}" if verdict.past else ""
-    lines = [f"{run.run_id} {describe_outcome(verdict.outcome)} after {took}{again}"]
+    which = f", in attempt {verdict.attempt}" if verdict.past else ""
+    lines = [f"{run.run_id} {describe_outcome(verdict.outcome)} after {took}{which}"]
     lines += _describe_past(verdict)
     cause = verdict.cause
     if cause is not None and cause.task:
@@ -61,6 +61,9 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
         if verdict.outcome is Outcome.TIMED_OUT:
             lines += _describe_stacks(run, cluster, cluster.tasks)
         lines += [] if run.is_gone else [f"  logs: {directory}"]
+    if verdict.saved is not None:
+        again = "the engine starts the run again; by hand" if cluster.policy.requeues else "to continue"
+        lines.append(f"  {again}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}")
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:

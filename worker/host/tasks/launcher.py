@@ -257,6 +257,16 @@ class Launcher:
         for task in self._running(names):
             process_groups.signal_group(task.pid, number)
 
+    def order_save(self, names: Collection[str], step: int | None) -> None:
+        """Have the trainings of these tasks save; see `SaveTasks`."""
+        for task in self._running(names):
+            task.output.order_save(task_files.ASK if step is None else task_files.SAVE, step or 0)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the training of a running task can save on order."""
+        return any(task.output.saves for task in self.running)
+
     def poll(self) -> None:
         """To be called about once a second: counts the kernel's kills, and ends what does not answer or does not end by itself."""
         self._oom.poll()
@@ -302,6 +312,7 @@ class Launcher:
                 self._loop.after(POLL_S, lambda: self._end_within(task, grace_s))
                 return
             if task.kill_at == math.inf:
+                task.output.order_save(task_files.STOP)
                 process_groups.signal_group(task.pid, signal.SIGTERM)
         self._kill_after(task, grace_s)
 

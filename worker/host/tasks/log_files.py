@@ -13,6 +13,7 @@ import json
 import os
 import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
@@ -20,6 +21,7 @@ from ...machine import clock
 from ...machine.directory import Directory
 from ...protocol import messages, task_files
 from ...protocol.task_id import STREAMS, file_of
+from ...values.codec import from_json
 from ...values.fast_dataclass import dataclass
 
 _CHUNK = 256 * 1024
@@ -51,6 +53,8 @@ class TaskOutput:
     """Bytes of the file of reports that were read."""
     next_report_at: float = 0.0
     """Reports are not read before this time of the monotonic clock."""
+    saving_read: int = 0
+    """Bytes of the file `saving` that were read."""
     own_values: dict[str, Any] = field(default_factory=dict)
     """The newest values of orch's own lines among the reports: the counts of the input, and whether the program serves."""
     program_report: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +102,33 @@ class TaskOutput:
         self.awaits_begin = False
         # The task wrote the time, and may have a clock of its own (time_namespaces(7)); a time in the future is not believed.
         return messages.TaskBegan(self.task, self.attempt, min(clock.from_monotonic(at), clock.now()))
+
+    @property
+    def saves(self) -> bool:
+        """Whether the training can save on order."""
+        return task_files.size(os.path.join(self.directory, task_files.SAVING)) > 0
+
+    def read_saving(self) -> Iterator[messages.TaskSaves]:
+        """What the training has said of saves on order since the last call."""
+        path = os.path.join(self.directory, task_files.SAVING)
+        if task_files.size(path) <= self.saving_read:
+            return
+        data = task_files.read(path, self.saving_read, most=_CHUNK)
+        whole = data[: data.rfind(b"\n") + 1]
+        self.saving_read += len(whole)
+        for line in whole.decode("ascii", "replace").splitlines():
+            state, _, step = line.partition(" ")
+            with contextlib.suppress(ValueError):  # any program may write into the file
+                fields = {"task": self.task, "attempt": self.attempt, "state": state, "step": int(step), "at": clock.now()}
+                yield from_json(messages.TaskSaves, fields)
+
+    def order_save(self, word: str, step: int = 0) -> None:
+        """Write an order for the training; none if it cannot save on order, or the disk is full."""
+        if self.saves:
+            with contextlib.suppress(OSError):
+                fd = task_files.open_regular(os.path.join(self.directory, task_files.SAVE_ORDER), os.O_WRONLY | os.O_CREAT)
+                with open(fd, "wb", buffering=0) as file:
+                    file.write(task_files.save_order(word, step))
 
     def begins_to_report(self) -> bool:
         """Whether `last_report` would have the first report of the program itself."""

@@ -124,6 +124,8 @@ class LogForwarder:
             self._dirty[output] = None
             if (begin := output.read_begin()) is not None:
                 self._link.send(begin)
+            for frame in output.read_saving():
+                self._link.send(frame)
             self._send_report(output)
         self.flush()
 

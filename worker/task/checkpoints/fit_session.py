@@ -9,6 +9,7 @@ from typing import Any
 
 from ...checkpoint_files import saves
 from ...values.words import few
+from .. import save_orders
 from ..context import context
 from ..import_hooks import print_once, replace
 from ..snapshots.snapshots import TrainingSnapshots
@@ -193,6 +194,7 @@ class FitSession:
         elif self._series.is_expected:
             self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
         self._snapshots = TrainingSnapshots(self._series, self._variables)
+        save_orders.begin(self.steps)
 
     def _build(self) -> None:
         """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
@@ -256,8 +258,12 @@ class FitSession:
         assert self._snapshots is not None
         is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
-        if not is_last and (is_save_due or (self._every and self.steps // self._every > before // self._every)):
+        is_ordered = save_orders.is_due(before, self.steps, self._series)
+        is_save_due = is_save_due or bool(self._every and self.steps // self._every > before // self._every)
+        if is_ordered or (is_save_due and not is_last):
             self._write("")
+        if is_ordered:
+            save_orders.leave(self._series, self.steps)
 
     def on_epoch_end(self, epoch: int, *_: Any) -> None:
         is_due = not self._every or self.steps // self._every > self._saved // self._every

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...checkpoint_files import saves
 from ...values.words import count_of
-from .. import reports
+from .. import reports, save_orders
 from ..context import context
 from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
@@ -92,6 +92,7 @@ class Saver:
         self._restore()
         self._snapshots = TrainingSnapshots(self._series, self._variables)
         random_state.watch()
+        save_orders.begin(self._steps)
 
     @property
     def steps(self) -> int:
@@ -118,8 +119,11 @@ class Saver:
         self._series.reach(self._steps)
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
         is_save_due = self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
-        if is_save_due or self._steps // self._every > before // self._every:
+        is_ordered = save_orders.is_due(before, self._steps, self._series)
+        if is_ordered or is_save_due or self._steps // self._every > before // self._every:
             self.save()
+        if is_ordered:
+            save_orders.leave(self._series, self._steps)
 
     def save(self) -> None:
         """Save now. All workers make this call after the same step. The values are copied, and a thread writes them."""

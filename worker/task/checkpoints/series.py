@@ -202,6 +202,11 @@ class Series:
             self.files.remove(saves.join(save.directory, saves.MANIFEST))  # first: what is left is no save
             self.files.remove(save.directory)
 
+    def is_saved(self, step: int) -> bool:
+        """Whether a save of this step is there."""
+        names = [saves.name_of(step, kind) for kind in ("", "epoch", "final")]
+        return any(saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, name)) for name in names)
+
     def is_over(self, step: int) -> bool:
         """Whether the save of the end of the training is there."""
         return saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, saves.name_of(step, "final")))

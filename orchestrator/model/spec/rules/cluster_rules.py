@@ -70,6 +70,18 @@ def _sections_have_an_effect(draft: Draft) -> Iterator[Complaint]:
             yield section, f"{section}: {device_rules.INSIDE}", device_rules.RUN_PYTHON
 
 
+def _saves_before_the_end(draft: Draft) -> Iterator[Complaint]:
+    given = draft.given.get("timeouts", {})
+    before_s, run_s = given.get("save_before_s"), given.get("run_s")
+    if before_s is None:
+        return
+    if run_s is None and not draft.backend.INSIDE:
+        message = f"save_before_s (--save-before): a run on backend {draft.backend.type} without run_s (--timeout) has no end that is known"
+        yield "timeouts.save_before_s", message, "give --timeout, too"
+    elif run_s is not None and before_s >= run_s:
+        yield "timeouts.save_before_s", f"save_before_s is {before_s:g} s, and the run takes {run_s:g} s at most", "make it shorter"
+
+
 _COUNTS = ("strategy", "tasks", "backend")
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -78,6 +90,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...
     (("tensorboard", "network"), _tensorboard_can_be_reached),
     (("keras", "defaults"), _one_keras),
     (("prepare",), _prepare_is_whole),
+    (("timeouts", "backend"), _saves_before_the_end),
     (_COUNTS, lambda draft: draft.strategy.complaints(draft.counts)),
     ((*_COUNTS, *PROGRAM_KINDS), _sections_have_an_effect),
     (("tasks",), device_rules.complaints),

@@ -73,7 +73,20 @@ class Timeouts:
         words="no limit",
         flag="--timeout",
     )
-    grace_s: float = setting(5.0, "Seconds between SIGTERM and SIGKILL when a task is stopped.", least=0, flag="--grace")
+    grace_s: float = setting(
+        5.0,
+        "Seconds between SIGTERM and SIGKILL when a task is stopped; also the longest that a training may take to save itself before.",
+        least=0,
+        flag="--grace",
+    )
+    save_before_s: float | None = setting(
+        None,
+        "Let the training save itself this long before --timeout, or the time of the allocation, is over, and end with exit code 42: "
+        "seconds, or 5m. A program that cannot gets SIGTERM.",
+        example="2m",
+        words="at the end of an allocation; not before --timeout",
+        flag="--save-before",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,184 @@
+"""The save on order: a run, a host or a task is about to end, and all trainings save after one and the same step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import DEADLINE, TERMINATED
+from orchestrator.model.run import deadlines, last_saves
+from orchestrator.model.run import events as ev
+from orchestrator.model.run.cluster import Outcome, Phase, Policy, Verdict
+from orchestrator.model.run.restarts import PREEMPTED
+from orchestrator.model.spec import Restart, Timeouts
+from tests.model.run.test_lifecycle import MIRRORED, WORKERS, History
+
+TERM = ev.StopRequested("received SIGTERM", TERMINATED, 110.0, saves=True)
+ALL = tuple(WORKERS)
+
+
+def say(task: str, state: str, step: int, at: float = 110.0) -> ev.TaskSaves:
+    return ev.TaskSaves(task, 1, state, step, at)  # type: ignore[arg-type]
+
+
+def training(policy: Policy = MIRRORED, names: tuple[str, ...] = ALL) -> History:
+    """A cluster whose trainings can save."""
+    history = History(policy).start_all()
+    history.happen(*(say(name, "ready", 0) for name in names))
+    return history
+
+
+def save_all(history: History, step: int, at: float = 111.0) -> Verdict | None:
+    for name in ALL:
+        history.happen(say(name, "saved", step, at))
+    for name in ALL:
+        history.end(name, PREEMPTED, at=at)
+    for name in ALL:
+        history.happen(ev.TaskSwept(name, 1, at))
+    return history.cluster.verdict
+
+
+def test_all_save_at_the_highest_step_once_all_have_said_theirs() -> None:
+    history = training()
+    assert history.happen(TERM) == [ev.SaveOrdered(ALL, None)]
+    assert history.happen(say("worker-0", "waits", 41), say("worker-1", "waits", 42)) == []
+    assert history.happen(say("worker-2", "waits", 41)) == [ev.SaveOrdered(ALL, 42)]
+    verdict = save_all(history, 42)
+    assert verdict is not None
+    assert (verdict.outcome, verdict.exit_code, verdict.saved) == (Outcome.CANCELLED, PREEMPTED, 42)
+    assert verdict.cause is not None
+    assert verdict.cause.what == "received SIGTERM; the training has saved itself at step 42"
+    assert not any(isinstance(action, ev.Stop) for action in history.did), "each task ends by itself"
+
+
+def test_a_training_that_stands_in_a_step_needs_those_that_wait() -> None:
+    history = training()
+    history.happen(TERM, say("worker-0", "waits", 41))
+    assert deadlines.deadlines_of(history.cluster)["name"] == 110.0 + last_saves.ANSWER_S
+    assert history.happen(ev.Tick(110.0 + last_saves.ANSWER_S)) == [ev.SaveOrdered(ALL, 42)]
+
+
+def test_a_training_that_is_further_lets_another_step_be_named() -> None:
+    history = training()
+    history.happen(TERM, say("worker-0", "waits", 41), ev.Tick(112.0))
+    assert history.happen(say("worker-1", "waits", 44)) == [ev.SaveOrdered(ALL, 45)]
+
+
+def test_without_a_training_that_can_save_the_run_ends_as_ever() -> None:
+    history = History().start_all()
+    assert history.happen(TERM) == [ev.Stop(ALL, 5.0)]
+    assert history.sweep_all().exit_code == TERMINATED
+    assert training().happen(replace(TERM, saves=False)) == [ev.Stop(ALL, 5.0)], "Ctrl-C"
+
+
+def test_the_grace_of_the_user_is_the_time_of_the_save() -> None:
+    history = training(Policy("multi_worker_mirrored", Timeouts(grace_s=30.0)))
+    history.happen(TERM)
+    assert deadlines.deadlines_of(history.cluster)["unsaved"] == 140.0
+    assert history.happen(ev.Tick(140.0)) == [ev.Stop(ALL, 1.0)]
+    verdict = history.sweep_all(141.0)
+    assert (verdict.exit_code, verdict.saved) == (TERMINATED, None)
+    assert verdict.cause is not None
+    assert "did not save itself in time" in verdict.cause.what
+
+
+def test_asked_again_while_it_saves_the_run_ends_without() -> None:
+    history = training()
+    assert history.happen(TERM, replace(TERM, at=110.5))[1:] == [ev.Stop(ALL, 5.0)]
+
+
+def test_a_training_that_ends_before_the_named_step_has_succeeded() -> None:
+    history = training()
+    history.happen(TERM, say("worker-0", "waits", 41), ev.Tick(112.0))
+    for name in ALL:
+        history.end(name, 0, at=112.0)
+    assert history.sweep_all().exit_code == 0
+
+
+@pytest.mark.parametrize("maximum", [0, 3])
+def test_a_task_that_gets_sigterm_from_elsewhere_costs_no_restart(maximum: int) -> None:
+    history = training(Policy("multi_worker_mirrored", restart=Restart(maximum)))
+    assert history.happen(say("worker-1", "asks", 40)) == [ev.SaveOrdered(ALL, None)]
+    history.happen(*(say(name, "waits", 41) for name in ALL))
+    assert save_all(history, 41) is None
+    assert history.cluster.phase is Phase.RESTARTING
+    (past,) = history.cluster.past
+    assert (past.free, past.progressed) == (True, True)
+    assert past.cause is not None
+    assert past.cause.what == "worker-1 received SIGTERM; the training has saved itself at step 41"
+    assert history.happen(ev.Tick(111.0)) == [ev.StartAttempt(2, ALL)]
+    assert history.cluster.saving is None
+
+
+def test_a_run_that_is_to_end_does_not_start_again_after_the_save_of_a_task() -> None:
+    """An engine ends all processes of a job at once, in any order."""
+    history = training()
+    history.happen(say("worker-1", "asks", 40), replace(TERM, at=110.5), *(say(name, "waits", 41) for name in ALL))
+    verdict = save_all(history, 41)
+    assert verdict is not None
+    assert (verdict.exit_code, verdict.saved) == (PREEMPTED, 41)
+
+
+LENT = Policy("multi_worker_mirrored", is_lent=True)
+TAKEN = ev.RunNoted("the agent received SIGTERM", 110.0, "a", ends=True)
+
+
+@pytest.mark.parametrize("order", [(TAKEN, TERM), (TERM, TAKEN), (TAKEN, replace(TAKEN, host="b"), TERM)])
+def test_an_engine_that_ends_agents_and_controller_asks_once(order: tuple[ev.Event, ...]) -> None:
+    history = training(LENT)
+    assert history.happen(*order) == [ev.SaveOrdered(ALL, None)]
+    history.happen(*(say(name, "waits", 41) for name in ALL))
+    verdict = save_all(history, 41)
+    assert verdict is not None
+    assert verdict.exit_code == PREEMPTED
+
+
+def test_a_host_that_goes_away_is_left_after_a_save() -> None:
+    history = training(Policy("multi_worker_mirrored", restart=Restart(0, lost_host="retry")))
+    assert history.happen(TAKEN) == [ev.SaveOrdered(ALL, None)]
+    history.happen(*(say(name, "waits", 41) for name in ALL))
+    assert save_all(history, 41) is None
+    assert history.happen(ev.Tick(112.0)) == [ev.MakePlan(2)]
+
+
+def test_a_host_that_dies_during_the_last_save_ends_the_run() -> None:
+    history = training(LENT)
+    history.happen(TERM, ev.HostLost("b", "gone", 111.0))
+    assert history.cluster.phase is Phase.STOPPING
+    assert history.sweep_all().exit_code == TERMINATED
+
+
+def test_a_save_before_the_timeout() -> None:
+    history = training(Policy("multi_worker_mirrored", Timeouts(run_s=600.0, save_before_s=60.0)))
+    assert deadlines.next_deadline(history.cluster) == 640.0
+    assert history.happen(ev.Tick(640.0)) == [ev.SaveOrdered(ALL, None)]
+    assert deadlines.next_deadline(history.cluster) == 700.0
+    history.happen(*(say(name, "waits", 41, 641.0) for name in ALL))
+    verdict = save_all(history, 41, 642.0)
+    assert verdict is not None
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, PREEMPTED)
+    late = training(Policy("multi_worker_mirrored", Timeouts(run_s=600.0, save_before_s=60.0)))
+    late.happen(ev.Tick(640.0), ev.Tick(700.0))
+    assert late.sweep_all(701.0).exit_code == DEADLINE
+
+
+@pytest.mark.parametrize(("before_s", "at"), [(None, 300.0), (50.0, 250.0)])
+def test_a_save_before_the_end_of_an_allocation(before_s: float | None, at: float) -> None:
+    history = training(Policy("multi_worker_mirrored", Timeouts(save_before_s=before_s), requeues=True))
+    history.cluster = replace(history.cluster, until=300.0)
+    assert deadlines.next_deadline(history.cluster) == at
+    assert history.happen(ev.Tick(at)) == [ev.SaveOrdered(ALL, None)]
+    assert deadlines.next_deadline(history.cluster) == at + (before_s or 5.0)
+    history.happen(*(say(name, "waits", 41, at) for name in ALL))
+    verdict = save_all(history, 41, at + 1)
+    assert verdict is not None
+    assert verdict.exit_code == PREEMPTED
+
+
+def test_an_engine_that_starts_saved_runs_again_is_not_misled_by_a_run_that_was_cancelled() -> None:
+    history = training(Policy("multi_worker_mirrored", requeues=True))
+    history.happen(TERM, *(say(name, "waits", 41) for name in ALL))
+    verdict = save_all(history, 41)
+    assert verdict is not None
+    assert (verdict.exit_code, verdict.saved) == (TERMINATED, 41)

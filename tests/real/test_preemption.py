@@ -1,0 +1,136 @@
+"""Trainings that save themselves before they are taken away, and lose no step."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.record.storage.run_directory import RunDir
+from tests.backends.test_crate import Up
+from tests.backends.test_crate_engine import Yard
+from tests.backends.test_crate_engine import yard as _yard
+from tests.live import LiveRun, wait_until
+from tests.real.test_resume import FIT, LOOP, ORDER, check_each_once, latest, saved, steps_of, words
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
+
+SLOW = {"PACE": "0.1"}
+GRACE = ("--grace", "120")
+
+
+def wait_for_step(tmp_path: Path, step: int, *, after: RunDir) -> None:
+    """Wait until the chief of a run after `after` has finished this step."""
+
+    def is_reached() -> bool:
+        run = latest(tmp_path)
+        found = [path.read_text() for path in run.path.glob("checkpoints/*-1/reached")]
+        return run.run_id != after.run_id and bool(found) and int(found[0] or 0) >= step
+
+    wait_until(is_reached, f"step {step}")
+
+
+def named_step(said: str) -> int:
+    (step,) = re.findall(r"the training saves itself at the end of step (\d+)", said)
+    return int(step)
+
+
+yard = _yard
+
+
+def test_sigterm_to_a_run_saves_one_step_and_loses_none(orch: Any, script: Any, tmp_path: Path) -> None:
+    program = str(script(LOOP, "loop.py"))
+    orch("up", program, "-n", "2", *ORDER, check=0)
+    whole = latest(tmp_path)
+
+    running = orch.start("up", program, "-n", "2", *ORDER, *GRACE, "--timeout", "1h", "--save-before", "1m", env=SLOW)
+    wait_for_step(tmp_path, 7, after=whole)
+    running.signal(signal.SIGTERM)
+    done = running.wait(check=42)
+    ended, step = latest(tmp_path), named_step(words(done))
+    assert f"received SIGTERM; the training has saved itself at step {step}" in words(done)
+    (again,) = re.findall(r"to continue: orch (up -f \S+ --resume \S+)", done.err)
+    done = orch(*again.split(), check=0)
+    assert f"loop-1 continues at step {step} " in words(done)
+    assert "no step is lost" in words(done)
+    assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
+    steps = steps_of(ended, latest(tmp_path))
+    assert steps == steps_of(whole)
+    check_each_once(steps)
+    assert max(steps_of(ended)["ids-worker-0"]) == step, "no step was done twice"
+    assert min(steps_of(latest(tmp_path))["ids-worker-0"]) == step + 1
+
+
+def test_sigterm_to_one_task_saves_all_of_them_and_costs_no_restart(orch: Any, script: Any, tmp_path: Path) -> None:
+    program = str(script(FIT, "fit.py"))
+    options = ("up", program, "-n", "2", *ORDER, *GRACE, "--checkpoint")
+    first = orch(*options, check=0)
+    whole = latest(tmp_path)
+    running = orch.start(*options, env=SLOW)
+    wait_for_step(tmp_path, 8, after=whole)
+    worker = next(event for event in LiveRun(tmp_path).events() if event["event"] == "task_started" and event["task"] == "worker-1")
+    os.kill(worker["pid"], signal.SIGTERM)
+    done = running.wait(check=0)
+    step = named_step(words(done))
+    assert f"worker-1 received SIGTERM; the training has saved itself at step {step}" in words(done)
+    assert "does not count against --max-restarts" in words(done)
+    assert f"fit-1 continues at step {step} " in words(done)
+    assert "no step is lost" in words(done)
+    ends = [sorted(line for line in each.out.splitlines() if "END" in line) for each in (first, done)]
+    assert ends[0] == ends[1]
+    assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
+
+
+HANDLED = LOOP.replace(
+    "dataset = tf.data",
+    """
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+kept = tf.train.Checkpoint(model=model)
+handler = tf.distribute.experimental.PreemptionCheckpointHandler(resolver, kept, os.path.join(os.environ["ORCH_RUN_DIR"], "handler"))
+dataset = tf.data""",
+).replace("loss = step(batch)", "loss = handler.run(step, batch)")
+
+
+def test_tensorflows_own_handler_works_beside_it(orch: Any, script: Any, tmp_path: Path) -> None:
+    """A task that gets SIGTERM is its own; a run that gets SIGTERM saves as ever."""
+    orch("up", str(script(LOOP, "loop.py")), "-n", "2", *ORDER, check=0)
+    whole = latest(tmp_path)
+    running = orch.start("up", str(script(HANDLED, "handled.py")), "-n", "2", *ORDER, *GRACE, env={"PACE": "0.3"})
+    wait_for_step(tmp_path, 7, after=whole)
+    worker = next(event for event in LiveRun(tmp_path).events() if event["event"] == "task_started" and event["task"] == "worker-1")
+    os.kill(worker["pid"], signal.SIGTERM)
+    wait_until(lambda: any(event["event"] == "task_saves" and event["attempt"] == 2 for event in LiveRun(tmp_path).events()), "attempt 2")
+    running.signal(signal.SIGTERM)
+    done = running.wait(check=42)
+    assert "failed (exit code 42)" in words(done), "TensorFlow's handler has ended the first attempt"
+    assert list(latest(tmp_path).path.glob("handler/*"))
+    step = named_step(words(done))
+    done = orch("up", "loop.py", "-n", "2", *ORDER, "--resume", latest(tmp_path).run_id, check=0)
+    assert f"loop-1 continues at step {step} " in words(done)
+    assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
+
+
+def test_a_run_that_its_engine_takes_away_and_starts_again_loses_no_step(script: Any, tmp_path: Path, yard: Yard) -> None:
+    script(LOOP, "script.py")
+    spec = (yard.path / "orch.yaml").read_text().replace("preload: []", f"python: {sys.executable}, checkpoints: {{order: one}}")
+    (yard.path / "orch.yaml").write_text(spec)
+    Up(yard.path).end(0)
+    whole = latest(tmp_path)
+    (yard.path / "orch.yaml").write_text(spec.replace("backend:", "timeouts: {grace_s: 120}, defaults: {env: {PACE: '0.1'}}, backend:"))
+    yard.set("requeue")
+    up = Up(yard.path)
+    wait_for_step(tmp_path, 7, after=whole)
+    yard.set("jobs/2/term")
+    said = " ".join(up.end(0).split())
+    step = named_step(said)
+    assert f"loop-1 continues at step {step} " in said
+    assert "no step is lost" in said
+    run = latest(tmp_path)
+    assert [past["free"] for past in LiveRun(yard.path).result()["past"]] == [True]
+    assert steps_of(run) == steps_of(whole)
+    assert saved(run, "loop-1") == saved(whole, "loop-1")
