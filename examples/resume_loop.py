@@ -2,6 +2,10 @@
 
     orch up examples/resume_loop.py --workers 2 --max-restarts 3
 
+With several hosts, the same training is elastic: it continues with the hosts that are left, and takes in those that come back.
+
+    orch up examples/resume_loop.py -H hostA,hostB,hostC --workers 1:3 --max-restarts 5 --global-batch-size 60
+
 Kill a worker, or the whole run: `orch up --max-restarts` starts the tasks again, and `orch up --resume RUN` a run that has ended. Both
 continue with the step after the newest save, and end with the weights of a training without a restart, bit by bit.
 `--die-at STEP` kills the chief in its first attempt.

@@ -221,6 +221,9 @@ def checkpoints(
     `dir`: the directory of the saves, which all workers see; by default the spec's ``checkpoints.dir``, or the run directory.
     `strategy`: by default as in `worker.distribute`.
 
+    Under ParameterServerStrategy the chief makes this call, and calls `saver.step` for each step that it has scheduled; the workers read
+    the input. Each save joins the coordinator first.
+
     The saver has `steps` and `epoch` (both from 0), `step`, `save`, `wait`, `epochs` and `batches`. docs/resume.md says what is exact.
 
     Raises ValueError for a save of another model, with the variable and the shapes; for an object that cannot be saved; and if no

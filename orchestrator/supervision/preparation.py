@@ -20,7 +20,7 @@ from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
-from ..model.planning import addresses, plan
+from ..model.planning import addresses, elastic, plan
 from ..model.planning.facts_of_hosts import HostFacts
 from ..model.planning.plan import Plan
 from ..model.run.events import Allocated
@@ -46,6 +46,12 @@ class Preparation:
     ) -> None:
         """`started`: the agent of the only host, if it was started already."""
         self._spec, self._backend, self._reaching, self._rundir = request.run.spec, backend, request.reaching, rundir
+        self._full = self._spec
+        """The spec with all workers of an elastic cluster."""
+        self.missing: dict[str, Host] = {}
+        """The hosts that an elastic cluster does without."""
+        self.reasons: dict[str, str] = {}
+        """Why, by name."""
         self._expected = request.hosts
         self._on_frame, self._on_lost, self._on_event, self._started = on_frame, on_lost, on_event, started
         self._assignment: slots.Assignment = {}
@@ -66,10 +72,32 @@ class Preparation:
 
     async def make_plan(self, attempt: int, hosts: Sequence[Host]) -> Plan:
         """The plan of an attempt on these hosts, whose GPUs are held for this run. Raises `OrchError`."""
+        every = {host.name: host for host in hosts}
+        room = elastic.capacity(self._full, slots_of(hosts))
+        while True:
+            there = {name: host for name, host in every.items() if name not in self.missing}
+            self._spec = elastic.fit(self._full, sum(room[name] for name in there)) or self._full
+            failures = await self._reach(attempt, there, is_expected=tuple(hosts) == self._expected)
+            self.missing |= {name: every[name] for name in failures}
+            left = sum(room[name] for name in every if name not in self.missing)
+            if failures and not (self._full.least_workers and elastic.fit(self._full, left)):
+                raise OrchError("\n".join(f"host {name} cannot be reached: {why}" for name, why in failures.items()))
+            if not failures:
+                break
+            self.reasons |= failures
+            await asyncio.gather(*(link.close() if name in self.facts else link.kill() for name, link in self.links.items()))
+            self.links.clear()
+            self.facts.clear()
+        self._refuse_problems()
+        found = await self._find_addresses()
+        return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
+
+    async def _reach(self, attempt: int, hosts: Mapping[str, Host], *, is_expected: bool) -> dict[str, str]:
+        """Place the tasks on these hosts, and start the agents. Returns why hosts cannot be reached, by name."""
         try:
-            self._place({host.name: host for host in hosts})
+            self._place(hosts)
         except SpecError as error:
-            if hosts == self._expected:
+            if is_expected and not self.missing:
                 raise
             raise OrchError(f"the hosts that were lent do not suffice: {error}") from None
         until = min((host.until for host in self.hosts.values() if host.until is not None), default=None)
@@ -78,10 +106,26 @@ class Preparation:
             self._describe_directory()
         except OSError as error:
             raise OrchError(f"the working directory {self._spec.workdir} cannot be read: {error}") from None
-        await self._start_agents()
-        self._refuse_problems()
-        found = await self._find_addresses()
-        return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
+        return await self._start_agents()
+
+    def describe_size(self) -> list[str]:
+        """A line about an elastic cluster that has fewer workers than it could have."""
+        most, count = self._full.counts.get("worker", 0), self._spec.counts.get("worker", 0)
+        if count == most:
+            return []
+        why = "; ".join(f"host {name} cannot be reached: {reason}" for name, reason in self.reasons.items())
+        return [f"elastic: {count} of {most} workers{f': {why}' if why else ''}"]
+
+    async def is_back(self, host: Host) -> bool:
+        """Whether an agent can be started on a host that could not be reached. It is ended at once."""
+        link = AgentLink(host, self._rundir.agent_log(host.name), lambda *_: None, lambda _: None)
+        try:
+            await reach(link, host.transport, self._backend.explain, replace(self._reaching, tries=1), asyncio.Semaphore(1))
+        except NotReachedError:
+            return False
+        finally:
+            await link.kill()
+        return True
 
     def _place(self, every: Mapping[str, Host]) -> None:
         """Choose the hosts of the tasks."""
@@ -101,16 +145,14 @@ class Preparation:
         if "shared" in ways:
             self._workdir = describe_workdir(spec.workdir, spec.program)
 
-    async def _start_agents(self) -> None:
-        """Start all agents and get their facts. Raises one `OrchError` for all hosts that fail."""
+    async def _start_agents(self) -> dict[str, str]:
+        """Start all agents and get their facts. Returns why hosts cannot be reached, by name."""
         gate = asyncio.Semaphore(self._reaching.at_once)
         ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, NotReachedError):
                 raise end
-        failures = [f"host {name} cannot be reached: {end}" for name, end in zip(self.links, ends, strict=True) if end is not None]
-        if failures:
-            raise OrchError("\n".join(failures))
+        return {name: str(end) for name, end in zip(self.links, ends, strict=True) if end is not None}
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
         """Connect to a host, send the code if the host gets a copy, and get the facts."""

@@ -22,7 +22,7 @@ from ..backends import Backend, Request
 from ..backends.connection.agent_link import LostError, Unasked
 from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
-from ..model.run import deadlines, events, lifecycle, readiness, restarts
+from ..model.run import deadlines, events, last_saves, lifecycle, readiness, restarts
 from ..model.run.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
 from ..record.storage.run_directory import RunDir
@@ -38,6 +38,8 @@ UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
 
 
+BACK_S = 10.0
+"""How often an elastic cluster looks whether a host that it lacks is back."""
 UNENDED_S = patience(90.0)
 """How long after its SIGKILL is due a task is waited for, before its host is given up. An agent that works gives the task up after 60 s."""
 PROFILED_AFTER_S = 2.5
@@ -146,14 +148,27 @@ class Supervisor:
             self._plan = await self._preparation.make_plan(attempt, hosts)
             self._rundir.write_plan(self._plan)
             self._on_event(lifecycle.begin(self._plan, attempt, now()))
-            for note in (*self._plan.notes, *self._preparation.notes()) if attempt == 1 else ():
+            notes = (*self._plan.notes, *self._preparation.notes()) if attempt == 1 else ()
+            for note in (*notes, *self._preparation.describe_size()):
                 self.note(note)
+            await self._await_missing(self._preparation)
         except OrchError as error:
             self._on_event(events.NotPlanned(str(error), error.exit_code, now()))
         except OSError as error:
             self._fail_to_write(error)
         except Exception as error:
             self._fail(self._loop, {"message": "", "exception": error})
+
+    async def _await_missing(self, preparation: Preparation) -> None:
+        """Look now and then whether hosts that an elastic cluster lacks are back, until one is."""
+        while preparation.missing:
+            await asyncio.sleep(BACK_S)
+            if self.cluster.is_shrunk and last_saves.is_possible(self.cluster):
+                hosts = list(preparation.missing.values())
+                found = await asyncio.gather(*map(preparation.is_back, hosts))
+                if back := [host.name for host, is_back in zip(hosts, found, strict=True) if is_back]:
+                    self._on_event(events.HostsBack(f"host {few(back)} is back", now()))
+                    return
 
     def _wait(self, reason: str) -> None:
         """The backend waits for hosts, in its words: a run that waits can be looked at."""

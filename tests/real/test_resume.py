@@ -131,6 +131,37 @@ print("END", json.dumps([found.epoch, found.history, stops.wait, float(stops.bes
 """
 )
 
+COORDINATED = """
+import json, os, signal
+import tensorflow as tf
+import worker
+
+strategy = worker.strategy()  # workers and parameter servers stay in here
+with strategy.scope():
+    count = tf.Variable(0, dtype=tf.int64)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+saver = worker.checkpoints(count=count, every=10)
+print("BEGIN", saver.steps, int(count), flush=True)
+
+@tf.function
+def compute():
+    count.assign_add(1)
+
+def kill(name):
+    with open(os.path.join(os.environ["ORCH_RUN_DIR"], "events.jsonl")) as file:
+        pids = {one["task"]: one["pid"] for one in map(json.loads, file) if one["event"] == "task_started"}
+    os.kill(pids[name], signal.SIGKILL)
+
+while saver.steps < 60:
+    coordinator.schedule(compute)
+    saver.step()
+    if os.environ["ORCH_ATTEMPT"] == "1" and saver.steps in (24, 35):
+        coordinator.join()
+        kill("worker-1" if saver.steps == 24 else "ps-0")
+coordinator.join()
+print("END", saver.steps, int(count), flush=True)
+"""
+
 
 def saved(run: RunDir, series: str) -> str:
     """The SHA-256 of all tensors at the end of a training, checked."""
@@ -212,6 +243,19 @@ def test_a_loop_whose_tasks_are_all_killed_at_once_ends_as_without(orch: Any, sc
     assert re.search(r"loop-1 continues at step \d+ ", words(done))
     assert steps_of(latest(tmp_path)) == steps_of(whole)
     assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
+
+
+def test_a_coordinator_loses_nothing_with_a_worker_and_the_steps_since_the_save_with_a_ps(orch: Any, script: Any, tmp_path: Path) -> None:
+    done = orch("up", str(script(COORDINATED, "ps.py")), "-n", "2", "--ps", "1", "--max-restarts", "3", check=0)
+    past = json.loads((latest(tmp_path).path / "result.json").read_text())["past"]
+    assert [each["task"] for each in past] == ["worker-1", ""], "the worker alone, and then the whole cluster"
+    assert "under ParameterServerStrategy a restart is never exact" in words(done)
+    assert "loop-1 continues at step 30" in words(done)
+    assert "the training had finished step 35: 5 steps are done again" in words(done)
+    (began, count), (steps, end) = (map(int, pair) for pair in re.findall(r"(?:BEGIN|END) (\d+) (\d+)", done.out)[-2:])
+    assert (began, steps) == (30, 60)
+    assert count >= 30
+    assert end == count + 30
 
 
 @pytest.mark.soak

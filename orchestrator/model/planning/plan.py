@@ -24,7 +24,7 @@ from ..slots import Assignment
 from ..spec import ClusterSpec, TaskSpec, trains
 from ..spec.rules.device_rules import GROWTH, LEVEL, VISIBLE
 from ..strategies import named
-from . import gpu_assignment
+from . import elastic, gpu_assignment
 from .addresses import with_port
 from .facts_of_hosts import HostFacts
 from .gpu_assignment import TaskGpus
@@ -190,9 +190,17 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports[first.id] or f"<port of {first.id}>") if first.id in ports else "0",
     }
+    if spec.least_workers:
+        env[elastic.ELASTIC] = str(spec.least_workers)
     if DISPATCHER in addresses:
         env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[DISPATCHER]}"
-    notes = (*_describe_threads(spec, assignment, facts), *_describe_cpus(spec), *devices.notes, *_describe_input(spec))
+    notes = (
+        *_describe_threads(spec, assignment, facts),
+        *_describe_cpus(spec),
+        *devices.notes,
+        *_describe_input(spec),
+        *elastic.describe(spec),
+    )
     notes += tuple(_describe_tensorboard(board, facts[board.host]) for board in boards)
     return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
 
@@ -285,7 +293,9 @@ def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> Ta
     reached = trains(tasks.type) and spec.program.kind != "command"
     own = named(spec.strategy).sections_inside if reached else ()
     sections = {section: getattr(spec, section) for section in (*own, "keras", "checkpoints")}
-    return TaskSettings(strategy=spec.strategy, devices=devices, input=tasks.input, **sections)
+    # Under FILE, which AUTO may be, another number of workers would read other global batches.
+    read = replace(tasks.input, auto_shard="data") if spec.least_workers else tasks.input
+    return TaskSettings(strategy=spec.strategy, devices=devices, input=read, **sections)
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:

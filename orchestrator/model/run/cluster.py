@@ -139,6 +139,9 @@ class Policy:
     requeues: bool = False
     """The engine starts the job of the controller again, if the run ends because its allocation does."""
 
+    workers: int = 0
+    """The most workers of an elastic cluster; 0: their number does not change."""
+
     def role(self, task: TaskStatus) -> Role:
         """What the strategy expects of a task."""
         return named(self.strategy).role(task.type)
@@ -198,6 +201,8 @@ class PastAttempt:
     """`Cluster.reached` at the end of the attempt."""
     saved_at: float = 0.0
     """`Cluster.saved_at` at the end of the attempt."""
+    workers: int = 0
+    """The number of workers of an elastic cluster; 0: their number does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +310,16 @@ class Cluster:
     @property
     def is_over(self) -> bool:
         return self.verdict is not None
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return sum(task.type == "worker" for task in self.tasks.values())
+
+    @property
+    def is_shrunk(self) -> bool:
+        """Whether an elastic cluster has fewer workers than it could have."""
+        return 0 < self.workers < self.policy.workers
 
     @property
     def awaits_plan(self) -> bool:

@@ -130,6 +130,14 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsBack:
+    """An elastic cluster runs with fewer workers than it could have, and hosts that it lacks can be reached again."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline is reached: see `deadlines.next_deadline`."""
 
@@ -155,6 +163,7 @@ Event = (
     | StopRequested
     | RestartRequested
     | CheckpointSeen
+    | HostsBack
     | Tick
 )
 

@@ -38,7 +38,9 @@ def policy_of(spec: ClusterSpec) -> Policy:
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
     is_command = spec.program.kind == "command"
     is_lent, requeues = bool(spec.backend.INSIDE), spec.backend.requeues
-    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart, spec.fail_on_nan, is_command, is_lent, requeues)
+    workers = spec.counts["worker"] if spec.least_workers else 0
+    restart = replace(spec.restart, lost_host="retry") if workers else spec.restart
+    return Policy(spec.strategy, spec.timeouts, opens_ports, restart, spec.fail_on_nan, is_command, is_lent, requeues, workers)
 
 
 def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
@@ -95,6 +97,9 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_host_taken(cluster, event)
         case events.TaskSaves():
             return _on_saves(cluster, event)
+        case events.HostsBack() if cluster.is_shrunk and last_saves.is_possible(cluster):
+            cause = Cause(f"{event.reason}: it gets workers again", event.at)
+            return _save_and_end(cluster, Outcome.CANCELLED, restarts.PREEMPTED, event.at, cause, again=True)
         case events.StopRequested():
             return _on_stop_requested(cluster, event)
         case events.RestartRequested():
@@ -400,8 +405,8 @@ def _begin_attempt(cluster: Cluster, at: float) -> Step:
     """Start the next attempt of the whole cluster, with the same plan if no host was lost."""
     number = cluster.attempt + 1
     cluster = replace(cluster, attempt=number, attempt_at=at, formed_at=None, ending=None, again=False, is_due=False, resume_at=None)
-    if cluster.needs_hosts:
-        return replace(cluster, phase=Phase.ALLOCATING), (events.MakePlan(number),)
+    if cluster.needs_hosts or cluster.is_shrunk:  # what has come back is taken in
+        return replace(cluster, needs_hosts=True, phase=Phase.ALLOCATING), (events.MakePlan(number),)
     prepared = {name: task for name, task in cluster.tasks.items() if task.prepares and task.state is TaskState.SUCCEEDED}
     tasks = {name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()} | prepared
     return _start(replace(cluster, tasks=tasks), at)

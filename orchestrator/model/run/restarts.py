@@ -47,7 +47,8 @@ def past_attempt(cluster: Cluster, ended_at: float, cause: Cause | None, task: T
         progressed = not cluster.saved_at and ended_at - began_at >= cluster.policy.restart.progress_s
     is_preempted = cause is not None and bool(cause.task) and is_preemption(cluster.policy, cause.code) and not cause.killed
     free = is_preempted or is_requested_restart(cluster)
-    return PastAttempt(number, began_at, ended_at, cause, name, free, progressed, cluster.reached, cluster.saved_at)
+    workers = cluster.workers if cluster.policy.workers else 0
+    return PastAttempt(number, began_at, ended_at, cause, name, free, progressed, cluster.reached, cluster.saved_at, workers)
 
 
 def will_restart(cluster: Cluster) -> bool:

@@ -98,7 +98,8 @@ def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     defaults = {key: value for key, value in draft.given.get("defaults", {}).items() if key != "env"} | {"input": draft.given.get("input")}
     if not draft.strategy.role(kind).uses_gpus:
         defaults["devices"] = {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}
-    special = {"type": kind, "count": draft.counts[kind], "overrides": {}}
+    least = draft.least_workers if kind == "worker" else 0
+    special = {"type": kind, "count": draft.counts[kind], "least": least, "overrides": {}}
     tasks = make(TaskSpec, own, make(TaskSpec, defaults, **special), **special)
     overrides = own.get("overrides", {}).items()
     return replace(tasks, overrides={int(index): make(TaskDevices, one.get("devices", {}), tasks.devices) for index, one in overrides})
@@ -124,4 +125,5 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
 def _task_document(tasks: TaskSpec, spec: ClusterSpec) -> dict[str, Any]:
     """The keys of one type of tasks. Its input is written whole if it differs from the cluster's: its defaults then win."""
     differs = tasks.type not in DATA_SERVICE and tasks.input != spec.input
-    return plain(tasks, leave_out=("input",)) | ({"input": plain(tasks.input, whole=True)} if differs else {})
+    span = {"count": f"{tasks.least}:{tasks.count}"} if tasks.least else {}
+    return plain(tasks, leave_out=("input",)) | span | ({"input": plain(tasks.input, whole=True)} if differs else {})

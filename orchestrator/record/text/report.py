@@ -9,6 +9,7 @@ from pathlib import Path
 
 from worker.protocol.task_id import STREAMS
 from worker.values.excerpts import WHERE, shorten_line
+from worker.values.words import count_of
 
 from ...errors import OrchError
 from ...model.cause import root_cause
@@ -99,6 +100,7 @@ def _describe_past(verdict: Verdict) -> list[str]:
     for attempt in verdict.past[-PAST_LINES:]:
         who = f"attempt {attempt.attempt}{f' of {attempt.task} alone' if attempt.task else ''}"
         took = describe_seconds(max(0.0, attempt.ended_at - attempt.started_at))
+        took += f" with {count_of(attempt.workers, 'worker')}" if attempt.workers else ""
         lines.append(f"  {who} ended after {took}: {headline(attempt.cause) if attempt.cause else 'for no known reason'}")
     left_out = len(verdict.past) - len(lines)
     return [f"  {left_out} earlier attempts: see events.jsonl", *lines] if left_out else lines

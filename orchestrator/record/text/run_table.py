@@ -8,7 +8,7 @@ from typing import Any
 from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
 from ...model.run import lifecycle
-from ...model.run.cluster import Cluster, TaskState, TaskStatus
+from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
 from ..lines import clean
 from .format import aligned, cut, describe_seconds
 
@@ -20,7 +20,14 @@ def table(cluster: Cluster, now: float, width: int | None = None) -> str:
     """
     since = "TOOK" if all(task.has_ended for task in cluster.tasks.values()) else "UP"
     rows = [("TASK", "HOST", "STATE", "PID", since, "NOTE"), *(_row(task, now) for task in cluster.tasks.values())]
-    return "\n".join([*cut(aligned(rows), width), *lifecycle.remarks(cluster)])
+    return "\n".join([*cut(aligned(rows), width), *_describe_size(cluster), *lifecycle.remarks(cluster)])
+
+
+def _describe_size(cluster: Cluster) -> list[str]:
+    """A line about the workers of an elastic cluster over time: ``workers: 3, then 2, of 3 at most``."""
+    sizes = [past.workers for past in cluster.past if not past.task]
+    sizes += [] if cluster.phase is Phase.RESTARTING else [cluster.workers]
+    return [f"workers: {', then '.join(map(str, sizes))}, of {cluster.policy.workers} at most"] if cluster.policy.workers else []
 
 
 def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:

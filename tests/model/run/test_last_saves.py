@@ -182,3 +182,44 @@ def test_an_engine_that_starts_saved_runs_again_is_not_misled_by_a_run_that_was_
     verdict = save_all(history, 41)
     assert verdict is not None
     assert (verdict.exit_code, verdict.saved) == (TERMINATED, 41)
+
+
+ELASTIC = Policy("multi_worker_mirrored", restart=Restart(1, lost_host="retry"), workers=3)
+BACK = ev.HostsBack("host b is back", 130.0)
+
+
+def shrunk() -> History:
+    """An elastic cluster that has lost host b, and trains with two of three workers."""
+    history = training(ELASTIC)
+    history.happen(BACK)
+    assert history.cluster.saving is None, "it lacks no host"
+    history.happen(ev.HostLost("b", "gone", 120.0))
+    for name in ("worker-0", "worker-1"):
+        history.end(name, 143, at=121.0, stopped=True)
+        history.happen(ev.TaskSwept(name, 1, 121.0))
+    assert history.happen(ev.Tick(122.0)) == [ev.MakePlan(2)]
+    history.happen(ev.Allocated(2, ("a",), 123.0), ev.Planned(2, {"worker-0": "a", "worker-1": "a"}, 124.0))
+    history.happen(*(ev.TaskStarted(name, 2, 1, 125.0) for name in ("worker-0", "worker-1")))
+    return history
+
+
+def test_an_elastic_cluster_takes_a_host_in_that_is_back_after_a_save_and_for_nothing() -> None:
+    history = shrunk()
+    assert history.happen(BACK) == [], "without saves steps would be lost"
+    history.happen(*(ev.TaskSaves(name, 2, "ready", 20, 126.0) for name in ("worker-0", "worker-1")))
+    assert history.happen(BACK) == [ev.SaveOrdered(("worker-0", "worker-1"), None)]
+    history.happen(*(ev.TaskSaves(name, 2, state, 21, 131.0) for state in ("waits", "saved") for name in ("worker-0", "worker-1")))  # type: ignore[arg-type]
+    for name in ("worker-0", "worker-1"):
+        history.happen(ev.TaskExited(name, 2, PREEMPTED, False, 132.0))
+    for name in ("worker-0", "worker-1"):
+        history.happen(ev.TaskSwept(name, 2, 132.0))
+    assert history.happen(ev.Tick(132.0)) == [ev.MakePlan(3)]
+    assert [(past.workers, past.free) for past in history.cluster.past] == [(3, False), (2, True)]
+
+
+def test_each_restart_of_a_shrunk_cluster_looks_for_all_hosts() -> None:
+    history = shrunk()
+    history.happen(ev.RestartRequested(130.0))
+    for name in ("worker-0", "worker-1"):
+        history.happen(ev.TaskExited(name, 2, 143, True, 131.0), ev.TaskSwept(name, 2, 131.0))
+    assert history.happen(ev.Tick(131.0)) == [ev.MakePlan(3)]

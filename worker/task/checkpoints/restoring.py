@@ -154,11 +154,17 @@ def tell_of_other_world(series: Series, save: Save) -> None:
         )
     before, now = manifest["world"], world_facts.world(series.strategy, series.workers)
     if before["workers"] != now["workers"] or before["replicas"] != now["replicas"]:
-        print_once(
+        counts = (
             f"checkpoints: {save.name} was saved by {count_of(len(before['workers']), 'worker')} with {before['replicas']} replicas, and "
-            f"now there are {len(now['workers'])} with {now['replicas']}: the workers divide the rest of the epoch otherwise, so some "
-            "elements may come twice and others never, and the numbers are not those of a training without a restart"
+            f"now there are {len(now['workers'])} with {now['replicas']}"
         )
+        if os.environ.get("ORCH_ELASTIC"):
+            print_once(f"{counts}: the global batches are the same, in the same order, where these numbers divide them")
+        else:
+            print_once(
+                f"{counts}: the workers divide the rest of the epoch otherwise, so some elements may come twice and others never, and the "
+                "numbers are not those of a training without a restart"
+            )
     else:
         old, new = {**before, **manifest["versions"]}, {**now, **world_facts.versions()}
         other = [f"{name} was {old.get(name)} and is {new.get(name)}" for name in old.keys() | new.keys() if old.get(name) != new.get(name)]

@@ -73,17 +73,21 @@ class Saver:
         if strategy is None:
             strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.built()
         self._strategy = strategy or tf.distribute.get_strategy()
+        self._coordinator: Any = None
+        """Of a training under ParameterServerStrategy, whose steps are over only after its `join`."""
         if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
-            raise ValueError(
-                "worker.checkpoints: a training under ParameterServerStrategy cannot continue exactly, because steps may run twice; after "
-                "coordinator.join(), save with tf.train.CheckpointManager"
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+            print_once(
+                "checkpoints: under ParameterServerStrategy a restart is never exact: a step of a lost worker may run twice, and the "
+                "workers read their input anew. Each save waits for all steps that were scheduled; if a ps is lost, the steps since the "
+                "save are lost"
             )
         self._every = every or context().settings.checkpoints.every or EVERY
         self._objects = objects
         _build_optimizers(objects, self._strategy)
         self._steps = 0
         self._left_out, self._at = _Position(), _Position()
-        self._is_iterating = self._is_positioned = False
+        self._is_iterating, self._is_positioned = False, self._coordinator is not None
         self._facts: dict[str, Any] = {}
         """What `input_check.facts` says of the data, before the restart and now; empty: no batch was asked for."""
         self._series = Series(place_of(dir, keep, self._strategy), f"loop-{_loops}", self._strategy)
@@ -118,7 +122,8 @@ class Saver:
             )
         self._series.reach(self._steps)
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
-        is_save_due = self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
+        # A snapshot of a coordinator's training would have to wait for all of its workers, too.
+        is_save_due = self._coordinator is None and self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
         is_ordered = save_orders.is_due(before, self._steps, self._series)
         if is_ordered or is_save_due or self._steps // self._every > before // self._every:
             self.save()
@@ -152,6 +157,10 @@ class Saver:
         """
         import tensorflow as tf
 
+        if self._coordinator is not None:
+            raise ValueError(
+                "saver.batches: under ParameterServerStrategy the workers read the input: schedule steps, and call saver.step()"
+            )
         if isinstance(data, tf.data.Dataset):
             data = self._distributed(data)
         if not self._is_positioned:
@@ -199,6 +208,8 @@ class Saver:
         }
 
     def _write(self, kind: str) -> None:
+        if self._coordinator is not None:
+            self._coordinator.join()
         self._series.write(self._steps, self._variables(), self._document(), kind=kind)
         self._snapshots.saved()
 

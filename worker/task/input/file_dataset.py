@@ -140,10 +140,14 @@ def _epochs(share: WorkerShare, wishes: SimpleNamespace, seed: int) -> Callable[
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=wishes.deterministic is not False or share.by == "data",
         )
-        if share.by == "data":
+        # An elastic cluster shuffles before the elements are divided: any number of workers reads the same global batches.
+        is_elastic = bool(os.environ.get("ORCH_ELASTIC"))
+        if share.by == "data" and not is_elastic:
             read = read.shard(share.workers, share.index)
         if wishes.shuffle:
             read = read.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
+        if share.by == "data" and is_elastic:
+            read = read.shard(share.workers, share.index)
         if share.elements is None:
             return read
         return read.take(tf.constant(share.elements, tf.int64)[number % len(share.elements)])
@@ -183,6 +187,8 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
         problem = f"reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}"
     elif wishes.shard not in (None, "auto", "file", "data", "off"):
         problem = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
+    elif wishes.shard in ("file", "off") and os.environ.get("ORCH_ELASTIC"):
+        problem = f"shard {wishes.shard}: another number of workers (--workers MIN:MAX) would read other global batches; say data"
     elif wishes.repeat is not None and wishes.repeat < 0:
         problem = f"repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever"
     elif start < 0:
@@ -217,7 +223,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
     workers = parts.workers
     by = wishes.shard or "auto"
     if by == "auto":
-        by = "file" if len(names) >= workers else "data"
+        by = "file" if len(names) >= workers and not os.environ.get("ORCH_ELASTIC") else "data"
     if by == "file" and len(names) < workers:
         raise ValueError(
             f"worker.files: {count_of(len(names), 'file')} for {workers} workers, and shard is file: "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from worker.settings.keras_settings import LEGACY, is_legacy
 
 from ....errors import Problem
-from ...strategies import Complaint
+from ...strategies import Complaint, which
 from ..findings import listed
 from ..sections import backend_sections
 from ..sections.run_sections import PROGRAM_KINDS
@@ -82,6 +82,26 @@ def _saves_before_the_end(draft: Draft) -> Iterator[Complaint]:
         yield "timeouts.save_before_s", f"save_before_s is {before_s:g} s, and the run takes {run_s:g} s at most", "make it shorter"
 
 
+def _elastic(draft: Draft) -> Iterator[Complaint]:
+    least, most = draft.least_workers, draft.counts.get("worker", 0)
+    if not least:
+        return
+    where, span = "tasks.worker", f"{least}:{most} workers"
+    if not draft.strategy.role("worker").synchronous:
+        able = which(lambda row: "worker" in row.roles and row.roles["worker"].synchronous)
+        yield where, f"{span}: only {able} continues with fewer workers, not {draft.strategy.name}", "write one number"
+    if not draft.given.get("restart", {}).get("max"):
+        yield where, f"{span}: without restarts no attempt follows the loss of a host", "give --max-restarts, too"
+    given = draft.given.get("input", {})
+    if given.get("auto_shard") not in (None, "auto", "data"):
+        message = f"{span}: under auto_shard: {given['auto_shard']} another number of workers reads other global batches"
+        yield "input.auto_shard", message, "write auto_shard: data"
+    batch = given.get("global_batch_size")
+    if batch and (batch % most or not any(batch % count == 0 for count in range(least, most))):
+        message = f"{span}: a global batch of {batch} cannot be divided evenly by {most if batch % most else f'{least} to {most - 1}'}"
+        yield where, message, "choose numbers that divide the batch"
+
+
 _COUNTS = ("strategy", "tasks", "backend")
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -91,6 +111,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...
     (("keras", "defaults"), _one_keras),
     (("prepare",), _prepare_is_whole),
     (("timeouts", "backend"), _saves_before_the_end),
+    ((*_COUNTS, "restart", "input"), _elastic),
     (_COUNTS, lambda draft: draft.strategy.complaints(draft.counts)),
     ((*_COUNTS, *PROGRAM_KINDS), _sections_have_an_effect),
     (("tasks",), device_rules.complaints),

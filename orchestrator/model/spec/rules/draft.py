@@ -27,13 +27,23 @@ class Draft:
     """The number of tasks of each type, with defaults and zeros."""
     backend: BackendSpec
 
+    @property
+    def least_workers(self) -> int:
+        """The fewest workers of an elastic cluster; 0: the cluster is none."""
+        count = self.given.get("tasks", {}).get("worker", {}).get("count")
+        return count[0] if isinstance(count, tuple) else 0
+
     def place(self, path: str) -> str:
         return place_of(self.document, path)
 
 
+def _most(count: int | tuple[int, int]) -> int:
+    return count[1] if isinstance(count, tuple) else count
+
+
 def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
     """The draft of a document and its checked values."""
-    asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
+    asked = {kind: _most(tasks.get("count", 1)) for kind, tasks in given.get("tasks", {}).items()}
     strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(dict.fromkeys(given, 1) | asked)
     place = backend_sections.read(given.get("backend", {}))
     counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked

@@ -251,6 +251,11 @@ class ClusterSpec:
         return {tasks.type: tasks.count for tasks in self.tasks}
 
     @property
+    def least_workers(self) -> int:
+        """The fewest workers of an elastic cluster; 0: their number does not change."""
+        return next((tasks.least for tasks in self.tasks if tasks.type == "worker"), 0)
+
+    @property
     def size(self) -> int:
         """The number of all tasks."""
         return sum(tasks.count for tasks in self.tasks)

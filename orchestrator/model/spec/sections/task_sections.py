@@ -15,7 +15,8 @@ from worker.values.fast_dataclass import dataclass
 
 from ...strategies import which, with_tasks
 from ..derive import plain, struct_of
-from ..kinds import Integer, Mapping_, Struct
+from ..kinds import Integer, JsonSchema, Mapping_, Struct, is_scalar
+from ..tree import Node, refusal, scalar
 from .gpu_wish import Gpus, GpuWish
 
 MAX_TASKS = 100_000
@@ -62,6 +63,24 @@ def _index_complaint(name: str) -> str:
     return "" if re.fullmatch("0|[1-9][0-9]{0,8}", name) else "is not the index of a task: write 0 for worker-0"
 
 
+class Workers(Integer):
+    """A number of tasks, or ``2:4``: the fewest and the most of an elastic cluster. The value is then a pair."""
+
+    __slots__ = ()
+
+    def read(self, node: Node) -> Any:
+        ends = re.fullmatch("([0-9]{1,6}) *: *([0-9]{1,6})", node.text) if is_scalar(node) else None
+        if ends is None:
+            return Integer.read(self, node)
+        least, most = (Integer.read(self, scalar(end, node.place)) for end in ends.groups())
+        if least > most:
+            raise refusal(node.place, f"{node.text}: at least {least} and at most {most} workers", f"write {most}:{least}")
+        return (least, most) if least < most else most
+
+    def json_schema(self) -> JsonSchema:
+        return {"anyOf": [Integer.json_schema(self), {"type": "string", "pattern": ":"}]}
+
+
 DEVICES, INPUT = struct_of(TaskDevices), struct_of(InputSettings)
 _OVERRIDE = Struct({"devices": Setting("This task's devices, over those of its type.", "{gpus: [0]}", "those of its type", kind=DEVICES)})
 
@@ -88,15 +107,18 @@ class TaskSpec:
         {}, "Settings of single tasks, by index.", kind=Overrides(_OVERRIDE, _index_complaint), example="{0: {devices: {cpus: 1}}}"
     )
 
+    least: int = 0
+    """The fewest workers of an elastic cluster, of which `count` is the most; 0: there are always `count`."""
+
     def devices_of(self, index: int) -> TaskDevices:
         """The devices of the task with this index."""
         return self.overrides.get(index, self.devices)
 
 
-def _tasks(least: int, most: int, *names: str) -> Struct:
+def _tasks(least: int, most: int, *names: str, kind: type[Integer] = Integer) -> Struct:
     """The keys of a type with `least` to `most` tasks: those in `names`, or all."""
     keys = {name: key for name, key in struct_of(TaskSpec).keys.items() if not names or name in names}
-    return Struct({**keys, "count": replace(keys["count"], kind=Integer(least, most))}, shorthand="count")
+    return Struct({**keys, "count": replace(keys["count"], kind=kind(least, most))}, shorthand="count")
 
 
 TASKS = Struct(
@@ -109,9 +131,9 @@ TASKS = Struct(
             flag="--chief",
         ),
         "worker": Setting(
-            "The number of workers, the tasks that train.",
+            "The number of workers, the tasks that train. MIN:MAX, such as 2:4: as many of them as there are hosts for.",
             words="1; with hosts, one for each slot that the other tasks do not use",
-            kind=_tasks(1, MAX_TASKS),
+            kind=_tasks(1, MAX_TASKS, kind=Workers),
             live=True,
             flag="-n --workers",
         ),

@@ -1,0 +1,48 @@
+"""An elastic cluster (``--workers MIN:MAX``): how many workers an attempt has, on the hosts that there are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ..spec import ClusterSpec
+
+ELASTIC = "ORCH_ELASTIC"
+"""The variable with the fewest workers, in each task of an elastic cluster."""
+
+
+def with_workers(spec: ClusterSpec, count: int) -> ClusterSpec:
+    """The spec with another number of workers."""
+    return replace(spec, tasks=tuple(replace(tasks, count=count) if tasks.type == "worker" else tasks for tasks in spec.tasks))
+
+
+def capacity(spec: ClusterSpec, slots: Mapping[str, int | None]) -> dict[str, int]:
+    """How many tasks each host takes. Hosts without slots take an equal share of all tasks of the largest cluster."""
+    if all(number is None for number in slots.values()):
+        return dict.fromkeys(slots, -(-spec.size // max(1, len(slots))))
+    return {name: number or 1 for name, number in slots.items()}
+
+
+def fit(spec: ClusterSpec, room: int) -> ClusterSpec | None:
+    """The spec with as many workers as there is room for, or fewer, so that they divide the global batch; None: too few.
+
+    A spec whose number of workers does not change stays as it is.
+    """
+    if not spec.least_workers:
+        return spec
+    workers = spec.counts["worker"]
+    batch = spec.input.global_batch_size
+    for count in range(min(workers, room - (spec.size - workers)), spec.least_workers - 1, -1):
+        if not batch or batch % count == 0:
+            return with_workers(spec, count)
+    return None
+
+
+def describe(spec: ClusterSpec) -> Iterator[str]:
+    """A line about what another number of workers changes."""
+    if spec.least_workers:
+        yield (
+            f"elastic: at least {spec.least_workers} workers: any number of them reads the same global batches in the same order. The "
+            "numbers are then equal up to rounding, but for what each worker computes of its own part: dropout, and BatchNormalization "
+            "without synchronized=True"
+        )
