@@ -185,9 +185,9 @@ def lost(series: Series, step: int) -> str:
         return "the last step before is not known"
     if reached <= step:
         return "no step is lost"
-    return (
-        f"the training had finished step {reached}: {count_of(reached - step, 'step')} {'is' if reached - step == 1 else 'are'} done again"
-    )
+    again = f"{count_of(reached - step, 'step')} {'is' if reached - step == 1 else 'are'} done again"
+    is_coordinated = type(series.strategy).__name__.startswith("ParameterServerStrategy")  # the workers finish steps in their own order
+    return f"the training had {'scheduled' if is_coordinated else 'finished'} step {reached}: {again}"
 
 
 def attempt_of(manifest: dict[str, Any]) -> str:
