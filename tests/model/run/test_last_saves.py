@@ -208,7 +208,7 @@ def test_an_elastic_cluster_takes_a_host_in_that_is_back_after_a_save_and_for_no
     assert history.happen(BACK) == [], "without saves steps would be lost"
     history.happen(*(ev.TaskSaves(name, 2, "ready", 20, 126.0) for name in ("worker-0", "worker-1")))
     assert history.happen(BACK) == [ev.SaveOrdered(("worker-0", "worker-1"), None)]
-    history.happen(*(ev.TaskSaves(name, 2, state, 21, 131.0) for state in ("waits", "saved") for name in ("worker-0", "worker-1")))  # type: ignore[arg-type]
+    history.happen(*(ev.TaskSaves(name, 2, state, 21, 131.0) for state in ("waits", "saved") for name in ("worker-0", "worker-1")))
     for name in ("worker-0", "worker-1"):
         history.happen(ev.TaskExited(name, 2, PREEMPTED, False, 132.0))
     for name in ("worker-0", "worker-1"):
