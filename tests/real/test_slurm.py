@@ -36,7 +36,9 @@ def test_a_job_that_is_queued_again_goes_on_from_its_checkpoint(orch: Orch, slur
     """Slurm requeues it while it trains, and the line about the save says how many steps are lost."""
     shutil.copy(ROOT / "examples/digits.py", tmp_path)
     done_step = "saver.step(loss=loss)"
-    stalls = "        if task.attempt == 1 and saver.steps == 34:\n            open('stalled', 'w').close()\n            signal.pause()"
+    # For good: a training that goes on saves itself when its job is taken away, and loses no step.
+    stalls = "        if task.attempt == 1 and saver.steps == 34:\n            open('stalled', 'w').close()"
+    stalls += "\n            while True:\n                signal.pause()"
     text = (ROOT / "examples/resume_loop.py").read_text()
     assert text.count(done_step) == 1
     (tmp_path / "train.py").write_text(text.replace(done_step, f"{done_step}\n{stalls}"))
