@@ -1,0 +1,178 @@
+"""Runs in the pods of a real Kubernetes, without TensorFlow: what is sent, what is left, and all commands from another shell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import IMPATIENT, Orch, Running
+from tests.kubernetes_bed.bed import Namespace
+from tests.live import LiveRun, wait_until, write_script
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+
+GOES_ON = "print('attempt', os.environ['ORCH_ATTEMPT'], 'of', TASK, 'as', os.getuid(), flush=True)\nsleep()\n"
+
+
+class Place:
+    """A directory with a script and its spec, whose runs get pods."""
+
+    def __init__(self, orch: Orch, kubernetes: Namespace, directory: Path) -> None:
+        self.orch, self.kubernetes, self.directory = orch, kubernetes, directory
+
+    def write(self, script: str, *, more: str = "", **backend: object) -> None:
+        write_script(self.directory, script)
+        settings = {"type": "kubernetes", "image": self.kubernetes.image, "image_pull_policy": "Never", **backend}
+        with (self.directory / "orch.yaml").open("a") as file:
+            file.write(f"backend: {json.dumps(settings)}\ntimeouts: {{grace_s: 2}}\n{more}\n")
+
+    def start(self, *words: str, pods: int = 2, **how: Any) -> Running:
+        """A run whose tasks have written their first line."""
+        up = self.orch.start("up", "script.py", "-n", str(pods), *words, **how)
+        for number in range(pods):
+            up.wait_for(f"worker-{number} | attempt 1")
+        return up
+
+    def pods(self) -> list[dict[str, Any]]:
+        return self.kubernetes.items("pods")
+
+    def uids(self) -> list[str]:
+        return sorted(one["metadata"]["uid"] for one in self.pods())
+
+
+@pytest.fixture
+def place(orch: Orch, kubernetes: Namespace, tmp_path: Path) -> Place:
+    return Place(orch, kubernetes, tmp_path)
+
+
+def holds(real: Any, asked: Any) -> bool:
+    """Whether an object has everything that was asked for; Kubernetes adds its defaults."""
+    if isinstance(asked, dict):
+        return isinstance(real, dict) and all(key in real and holds(real[key], value) for key, value in asked.items())
+    if isinstance(asked, list):
+        return isinstance(real, list) and len(real) >= len(asked) and all(map(holds, real, asked))
+    return bool(real == asked)
+
+
+def test_what_a_dry_run_prints_is_what_is_sent_and_all_commands_reach_the_run(
+    place: Place, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("kubectl")  # what lies beside the script is sent to the pods, and must not grow meanwhile
+    sent, tee = outside / "sent.txt", outside / "tee.sh"
+    kubectl = shutil.which("kubectl")
+    tee.write_text(
+        f'#!/bin/sh\necho "$*" >> {outside}/calls.txt\n'
+        f'case " $* " in *" create -f "*) tee -a {sent} | {kubectl} "$@";; *) exec {kubectl} "$@";; esac\n'
+    )
+    tee.chmod(0o700)
+    place.write(GOES_ON, kubectl=[str(tee)], resources={"memory": "300Mi"}, requests={"cpu": "10m"})
+    dry = place.orch("up", "script.py", "-n", "2", "--dry-run", check=0).out
+    up = place.start()
+    run = LiveRun(tmp_path)
+
+    request = (run.path / "request" / "pods.yaml").read_text()
+    end = run.path.name.rpartition("-")[2]
+    assert dry.partition("# pods.yaml\n")[2].partition("\n# agent-")[0].replace("<run>", end) == request
+    uid = place.kubernetes.items("services")[0]["metadata"]["uid"]
+    assert sent.read_text() == request.replace("---\n", "", 1).replace("<uid of the Service>", uid)
+    for asked in yaml.safe_load_all(request.replace("<uid of the Service>", uid)):
+        kind, name = asked["kind"].lower(), asked["metadata"]["name"]
+        assert holds(json.loads(place.kubernetes.kubectl("get", kind, name, "-o", "json")), asked), name
+
+    tasks = json.loads(place.orch("ps", "--json", check=0).out)["tasks"]
+    names = [one["metadata"]["name"] for one in place.pods()]
+    assert [task["host"] for task in tasks] == names == [f"orch-script-{end}-0", f"orch-script-{end}-1"]
+    assert "worker-1 | attempt 1 of worker-1 as 1000\n" in place.orch("logs", check=0).out
+    assert "worker-0..1: in sleep (script.py:" in place.orch("stacks", check=0).out
+    uids = place.uids()
+    place.orch("restart", check=0)
+    up.wait_for("worker-0 | attempt 2 of worker-0")
+    up.wait_for("worker-1 | attempt 2 of worker-1")
+    assert place.uids() == uids, "a restart keeps its pods"
+    place.orch("down", check=0)
+    assert "stopped by orch down" in up.wait(check=143).err
+    place.orch("wait", check=143)
+    calls = [line.split()[0] for line in (outside / "calls.txt").read_text().splitlines()]
+    assert calls == ["auth", "create", "create", "get", "exec", "exec", "delete"], "while the tasks run, nothing is asked"
+
+
+def test_the_first_failure_is_the_cause_and_interrupts_end_a_run(place: Place, tmp_path: Path) -> None:
+    place.write("if TASK == 'worker-1':\n    raise ValueError('no data')\nsleep()\n")
+    done = place.orch("up", "script.py", "-n", "2", check=1)
+    end = LiveRun(tmp_path).path.name.rpartition("-")[2]
+    assert f"first failure: worker-1 on orch-script-{end}-1: exit code 1" in done.err
+    assert "ValueError: no data" in done.err
+    place.write(GOES_ON, tasks_per_pod=2)
+    up = place.start()
+    assert len([one for one in place.pods() if not one["metadata"].get("deletionTimestamp")]) == 1
+    up.signal(signal.SIGINT)
+    up.wait(check=130)
+
+
+def test_pods_of_a_dead_controller_end_by_themselves_and_orch_down_deletes_what_is_left(place: Place) -> None:
+    place.write(GOES_ON)
+    up = place.start(env=IMPATIENT)
+    up.kill()
+    wait_until(lambda: set(place.kubernetes.phases().values()) == {"Succeeded"}, "end of the pods")
+    assert "its pods were deleted, with the Service orch-script-" in place.orch("down", check=0).out
+
+
+def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
+    """Each with one message. The namespace is as it was after each."""
+    place.write(GOES_ON)
+    refused = place.orch("up", "script.py", "--namespace", "nowhere", check=2)
+    assert 'Error: cannot make the pods: namespaces "nowhere" not found; name one that exists' in refused.err
+    refused = place.orch("up", "script.py", "--context", "nope", check=2)
+    assert "; kubectl config get-contexts lists them" in refused.err
+    place.write(GOES_ON, image="bed/nothing:1")
+    refused = place.orch("up", "script.py", check=125)
+    assert "-0: ErrImageNeverPull: " in refused.err
+    assert "the image is on no node, and image_pull_policy is Never" in refused.err
+    place.write(GOES_ON, secrets=["no-such"])
+    assert 'CreateContainerConfigError: secret "no-such" not found; do the Secrets' in place.orch("up", "script.py", check=125).err
+    place.write(GOES_ON, pod_template={"spec": {"hostIPX": True}})
+    assert 'unknown field "hostIPX"' in place.orch("up", "script.py", check=2).err
+    place.write(GOES_ON, user=0)
+    assert "the namespace forbids such a pod: change backend.user" in place.orch("up", "script.py", check=125).err
+    place.kubernetes.kubectl("create", "quota", "few", "--hard=pods=1")
+    place.write(GOES_ON)
+    assert "exceeded quota: few" in place.orch("up", "script.py", "-n", "2", check=125).err
+
+
+def test_the_rights_that_a_user_needs_are_named_and_suffice(place: Place) -> None:
+    config = str(place.kubernetes.config_of("user"))
+    place.write("print('done')", kubeconfig=config)
+    assert "you may not create pods/exec there, by which orch starts its agents" in place.orch("up", "script.py", check=125).err
+    text = (Path(__file__).resolve().parents[2] / "docs/kubernetes.md").read_text()
+    role = yaml.safe_load(text.partition("```yml\n")[2].partition("```")[0])
+    # In this old Kubernetes whoever makes a pod must be allowed to use the policy that the pod fits.
+    policy = {"apiGroups": ["policy"], "resources": ["podsecuritypolicies"], "verbs": ["use"]}
+    role["rules"].append(policy)
+    subject = {"kind": "User", "name": "user", "apiGroup": "rbac.authorization.k8s.io"}
+    binding = {"apiVersion": role["apiVersion"], "kind": "RoleBinding", "metadata": {"name": "orch"}, "subjects": [subject]}
+    place.kubernetes.apply(role, {**binding, "roleRef": {"kind": "Role", "name": "orch", "apiGroup": "rbac.authorization.k8s.io"}})
+    assert "worker-0 | done" in place.orch("up", "script.py", check=0).out
+
+
+def test_a_run_that_waits_for_pods_can_be_looked_at_and_ended(place: Place) -> None:
+    place.write(GOES_ON, node_selector={"no": "such"})
+    up = place.orch.start("up", "script.py")
+    up.wait_for("unschedulable: 0/2 nodes are available: 2 node(s) didn't match")
+    assert "it has no tasks yet: 0 of 1 pod ready; orch-script-" in place.orch("ps", check=0).out
+    place.orch("down", check=0)
+    up.wait(check=143)
+
+
+@pytest.mark.slow
+def test_doctor_looks_into_pods_and_leaves_none(place: Place) -> None:
+    place.write("print('done')")
+    done = place.orch("doctor", "--import-timeout", "200", "--json", timeout=300)
+    hosts = json.loads(done.out)["hosts"]
+    assert len(hosts) == 1, done
+    assert all(host["machine"] and host["python"] for host in hosts), done
