@@ -57,8 +57,11 @@ class LogForwarder:
 
     @property
     def is_idle(self) -> bool:
-        """All output so far has been handed to the channel."""
-        return not self._dirty
+        """The controller has all output so far: it sees the files, or it has stored the bytes.
+
+        Bytes that have only been handed to the channel may still be lost there: `srun` has ended before the last half megabyte was through.
+        """
+        return not self._dirty and (self._shared or self._credit >= CREDIT)
 
     def add(self, output: TaskOutput) -> None:
         """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
