@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 directory, saves, die_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-EPOCHS, STEPS, BATCH = 60 if saves == "turns" else 4, 50, 32
+EPOCHS, STEPS, BATCH = 40 if saves == "turns" else 4, 50, 32
 task, attempt = os.environ["ORCH_TASK"], os.environ["ORCH_ATTEMPT"]
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
