@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.record.storage.run_directory import RunDir
+from tests.bed import Bed
 from worker.checkpoint_files import saves
 from worker.checkpoint_files.saves import LOCAL
 
@@ -29,6 +30,8 @@ def die_at(*place):
     time.sleep(float(os.environ.get("PACE", 0)))
     if DEATH in ([TASK, *place], ["all", *place]):
         os.kill(os.getpid(), signal.SIGKILL)
+    if DEATH == [f"agent of {TASK}", *place]:
+        os.kill(int(os.environ["ORCH_SNAPSHOTS"].split("/")[2]), signal.SIGKILL)
 
 KILLS, SEED = int(os.environ.get("KILLS", 0)), os.environ.get("SEED")
 alike, own = random.Random(f"{SEED}/{ATTEMPT}"), random.Random(f"{SEED}/{ATTEMPT}/{TASK}")
@@ -282,17 +285,40 @@ def check_fit(orch: Any, program: str, tmp_path: Path, data: str) -> None:
     assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
 
 
-@pytest.mark.parametrize("deaths", [{"1": ["worker-1", 11]}, {"1": ["worker-0", 11]}])
-def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, deaths: dict[str, Any]) -> None:
-    """Steps of 200 ms, so that each of them has a snapshot: no step that was finished is lost, though no save on the disk is due."""
-    slow = LOOP.replace("every=5", "every=1000").replace("loss = step(batch)", "loss = step(batch); time.sleep(0.2)")
-    program = str(script(slow, "loop.py"))
-    done = orch("up", program, "-n", "2", *ORDER, "--max-restarts", "1", env={"DEATHS": json.dumps(deaths)}, check=0)
-    said = words(done)
-    assert "loop-1 continues at step 10 (epoch 2, after 4 batches)" in said
-    assert "by attempt 1 in memory; no step is lost" in said
-    assert "10    2, step 4" in orch("checkpoints", "--verify", check=0).out
+@pytest.mark.parametrize("who", ["worker-1", "all"])
+def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, who: str) -> None:
+    """The first steps have a snapshot each. No step that was finished is lost, though no save on the disk is due, and whoever dies."""
+    program = str(script(LOOP.replace("every=5", "every=1000"), "loop.py"))
+    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "1")
+    done = orch(*options, env={"DEATHS": json.dumps({"1": [who, 4]})}, check=0)
+    assert "loop-1 continues at step 3 (epoch 1, after 3 batches)" in words(done)
+    assert "by attempt 1 in memory; no step is lost" in words(done)
+    assert "snapshot in memory, attempt 1" in orch("checkpoints", "--verify", check=0).out
     check_each_once(steps_of(latest(tmp_path)))
+
+
+@pytest.mark.root
+def test_hosts_keep_snapshots_when_all_tasks_die_and_when_one_host_is_lost(orch: Any, bed: Bed, script: Any, tmp_path: Path) -> None:
+    """One worker on each of two hosts, which have the directory of the saves in common."""
+    text = LOOP.replace("every=5", "every=1000").replace('os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}")', "os.devnull")
+    on_hosts = ("-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--set", f"checkpoints.dir={tmp_path / 'saves'}")
+    options = ("up", str(script(text, "loop.py")), *on_hosts, *ORDER, "--grace", "1", "--set", "restart.lost_host=retry")
+
+    def weights() -> dict[str, str]:
+        base = str(tmp_path / "saves" / latest(tmp_path).run_id)
+        save = next(saves.list_saves(LOCAL, base, "loop-1"))
+        assert save.is_final
+        return {name: one["sha256"] for name, one in (save.manifest or {})["files"][saves.MODEL]["tensors"].items()}
+
+    orch(*options, check=0)
+    whole = weights()
+    deaths = json.dumps({"1": ["all", 4], "2": ["agent of worker-1", 7]})
+    done = orch(*options, "--max-restarts", "2", "--env", f"DEATHS={deaths}", check=0, timeout=300)
+    said = words(done)
+    assert re.search(r"loop-1 continues at step 3 .{,60} by attempt 1 in memory; no step is lost", said)
+    assert re.search(r"loop-1 continues at step 6 .{,60} by attempt 2 in memory; no step is lost", said)
+    assert "what worker-1 had in memory is lost, with its host" in said
+    assert weights() == whole
 
 
 @pytest.mark.soak
