@@ -29,7 +29,8 @@ def test_the_first_failure_is_named_with_those_that_are_stopped_for_it() -> None
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_of_two_that_fail_at_nearly_the_same_time_the_lines_and_the_report_name_one_as_the_cause(first: str, restarts: int) -> None:
     """worker-1 exits first, which its line says. Which of both has failed first is known when both have ended."""
-    raised = {name: Failure("ValueError", "the reason", "", 109.0 if name == first else 109.5) for name in ("worker-0", "worker-1")}
+    reasons = {"worker-0": "no data", "worker-1": "no disk"}
+    raised = {name: Failure("ValueError", reason, "", 109.0 if name == first else 109.5) for name, reason in reasons.items()}
     state = cluster(workers=2, restarts=restarts)
     lines = []
     for event in (
