@@ -42,34 +42,33 @@ TWO: dict[str, tuple[Unit, ...]] = {
         *_of("even", "a layer of one's own with a moving mean"),
     ),
     "forms of data": (
+        # These train one model, and so do the callbacks below: a model is traced once for the cases that follow each other.
+        *_of("uneven", "a dataset", "a generator", "files of text, AUTO"),
+        *_of("tiny", "a PyDataset with workers"),
+        *_of("even", "a distributed dataset from a function"),
         *_of(
             "uneven",
-            "a dataset",
-            "a generator",
             "dicts, with sample_weight and validation_data",
-            "files of text, AUTO",
             "run_eagerly=True",
             "steps_per_execution=3",
             "evaluate: arrays, a dataset, a dataset of unknown length",
         ),
         *_of(
             "tiny",
-            "a PyDataset with workers",
             "arrays, validation_split and class_weight",
             "predict: arrays, a dataset, a dataset of unknown length",
         ),
-        *_of("even", "a distributed dataset from a function"),
     ),
     "batches, callbacks and files": (
         *_of("uneven", "EarlyStopping"),
         *_of(
             "tiny",
-            "save, load and train on",
             "ModelCheckpoint, of weights and of the best model",
             "BackupAndRestore",
             "CSVLogger",
             "TensorBoard",
             "callbacks of the chief alone",
+            "save, load and train on",
         ),
         *_of(
             "even",

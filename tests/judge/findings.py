@@ -61,12 +61,12 @@ def _lines_by_model(of_world: Mapping[Unit, Answers]) -> Said:
 
 def _with_lines_of_model(unit: Unit, of_tasks: Answers, said: Said) -> Answers:
     """The answers to one unit, with what orch has said in any unit that trains the same model: a model that was traced for one of them is
-    not traced again for the next one, and what is said when a model is traced is said once. What is said of uneven parts says nothing of
-    whole batches.
+    not traced again for the next one, and what is said when a model is traced is said once. What is said of uneven parts counts for the
+    case alone, and says nothing of its whole batches.
     """
     lines: dict[str, list[str]] = {}
     for where, task, line in said[find(unit[0]).model or unit[0]]:
-        if unit[1] != "even" or where == unit or not UNEVEN.search(line):
+        if where == unit or (where[0] == unit[0] and unit[1] != "even") or not UNEVEN.search(line):
             lines.setdefault(task, []).append(line)
     return {task: {**answer, "lines": list(dict.fromkeys(lines.get(task, ())))} for task, answer in of_tasks.items()}
 

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.testing import cluster
 from tests.judge import cases, findings
-from tests.judge.case import CASES, Case
+from tests.judge.case import CASES, Case, find
+from tests.judge.cases import draws
 from tests.judge.verdicts import ABSENT, AS_ONE, CRASHES, DIFFERS, HANGS, REFUSED, SAYS_SO, WORKERS_DIFFER, judge
 
 assert cases  # importing them has filled the list
@@ -71,6 +72,18 @@ def test_words_may_be_those_of_one_row() -> None:
     found, wanted = ({"a": number, "b": number} for number in (2.0, 1.0))
     said = {"worker-0": answer(found, "orch: a mask reaches the loss")}
     assert [judge(case, row, said, {"worker-0": answer(wanted)}).word for row in case.rows] == [SAYS_SO, DIFFERS]
+
+
+def test_what_is_said_of_a_model_counts_for_all_that_train_it_and_what_is_said_of_parts_does_not() -> None:
+    units = [("draw 12", "even"), ("draw 13", "even")]
+    assert {(find(name).model, draws.world_of(int(name[5:]))) for name, _ in units} == {("model 2", "two")}
+    for line, words in {
+        "orch: a loss function that returns one number": [SAYS_SO, SAYS_SO],
+        "orch: batches give 2 replicas parts of different size.": [SAYS_SO, DIFFERS],
+    }.items():
+        of_two = {units[0]: {"worker-0": answer({"loss": 2.0}, line)}, units[1]: {"worker-0": answer({"loss": 2.0})}}
+        found = findings.verdicts({"one": {unit: {"worker-0": answer({"loss": 1.0})} for unit in units}, "two": of_two})
+        assert [found["two"][name][form].word for name, form in units] == words
 
 
 def test_a_row_that_this_keras_does_not_have_is_not_judged() -> None:

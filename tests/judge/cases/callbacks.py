@@ -10,6 +10,8 @@ import numpy as np
 from ..case import Result, case
 from ..place import Place
 
+SMALL = "the small model with a metric"
+
 
 def _fit(place: Place, callbacks: list[Any], epochs: int = 4, **options: Any) -> Result:
     model = options.pop("model", None) or place.small(metrics=["mae"])
@@ -20,29 +22,29 @@ def _fit(place: Place, callbacks: list[Any], epochs: int = 4, **options: Any) ->
     )
 
 
-@case("callbacks", "EarlyStopping")
+@case("callbacks", "EarlyStopping", model=SMALL)
 def early_stopping(place: Place) -> Result:
     stop = place.keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.5, restore_best_weights=True)
     return {**_fit(place, [stop]), "stopped": stop.stopped_epoch, "best": float(stop.best)}
 
 
-@case("callbacks", "EarlyStopping on the loss of the training")
+@case("callbacks", "EarlyStopping on the loss of the training", model=SMALL)
 def early_stopping_on_loss(place: Place) -> Result:
     stop = place.keras.callbacks.EarlyStopping("loss", patience=0, min_delta=10)
     return {**_fit(place, [stop]), "stopped": stop.stopped_epoch}
 
 
-@case("callbacks", "ReduceLROnPlateau")
+@case("callbacks", "ReduceLROnPlateau", model=SMALL)
 def plateau(place: Place) -> Result:
     return _fit(place, [place.keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, min_delta=0.5, factor=0.5)])
 
 
-@case("callbacks", "LearningRateScheduler")
+@case("callbacks", "LearningRateScheduler", model=SMALL)
 def scheduler(place: Place) -> Result:
     return _fit(place, [place.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)])
 
 
-@case("callbacks", "ModelCheckpoint, of weights and of the best model", forms=("even", "tiny"))
+@case("callbacks", "ModelCheckpoint, of weights and of the best model", model=SMALL, forms=("even", "tiny"))
 def checkpoints(place: Place) -> Result:
     directory, made = place.directory("checkpoints"), place.keras.callbacks
     each = made.ModelCheckpoint(str(directory / "{epoch:02d}.weights.h5"), save_weights_only=True)
@@ -54,7 +56,7 @@ def checkpoints(place: Place) -> Result:
     return {**found, "best": float(best.best), "files": files, "again": [float(np.sum(weight)) for weight in again.get_weights()]}
 
 
-@case("callbacks", "ModelCheckpoint, save_freq=3", forms=("even",))
+@case("callbacks", "ModelCheckpoint, save_freq=3", model=SMALL, forms=("even",))
 def checkpoints_of_batches(place: Place) -> Result:
     directory = place.directory("batches")
     found = _fit(place, [place.keras.callbacks.ModelCheckpoint(str(directory / "{batch}.weights.h5"), save_weights_only=True, save_freq=3)])
@@ -62,7 +64,7 @@ def checkpoints_of_batches(place: Place) -> Result:
     return {**found, "files": sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))}
 
 
-@case("callbacks", "BackupAndRestore", forms=("even", "tiny"))
+@case("callbacks", "BackupAndRestore", model=SMALL, forms=("even", "tiny"))
 def backup(place: Place) -> Result:
     """The first training ends in the second epoch; the second continues it."""
 
@@ -81,7 +83,7 @@ def backup(place: Place) -> Result:
     return {**found, "epochs": len(found["loss"])}
 
 
-@case("callbacks", "CSVLogger", forms=("even", "tiny"))
+@case("callbacks", "CSVLogger", model=SMALL, forms=("even", "tiny"))
 def csv_logger(place: Place) -> Result:
     path = place.directory("csv") / "log.csv"
     found = _fit(place, [place.keras.callbacks.CSVLogger(str(path))])
@@ -90,7 +92,7 @@ def csv_logger(place: Place) -> Result:
     return {**found, "columns": sorted(rows[0]), "rows": len(rows)}
 
 
-@case("callbacks", "TensorBoard", forms=("even", "tiny"))
+@case("callbacks", "TensorBoard", model=SMALL, forms=("even", "tiny"))
 def tensorboard(place: Place) -> Result:
     directory = place.directory("board")
     found = _fit(place, [place.keras.callbacks.TensorBoard(str(directory), histogram_freq=1, update_freq=2)])
@@ -118,7 +120,7 @@ def swap(place: Place) -> Result:
     return _fit(place, [place.keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], model=model)
 
 
-@case("callbacks", "History, ProgbarLogger and LambdaCallback")
+@case("callbacks", "History, ProgbarLogger and LambdaCallback", model=SMALL)
 def simple(place: Place) -> Result:
     made, seen = place.keras.callbacks, []
     each = made.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(sorted(logs)))
@@ -127,7 +129,7 @@ def simple(place: Place) -> Result:
     return {**found, "seen": seen, "epochs": list(history.epoch)}
 
 
-@case("callbacks", "a callback that reads and sets weights")
+@case("callbacks", "a callback that reads and sets weights", model=SMALL)
 def weights(place: Place) -> Result:
     class Halve(place.keras.callbacks.Callback):  # type: ignore[name-defined]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -136,7 +138,7 @@ def weights(place: Place) -> Result:
     return _fit(place, [Halve()])
 
 
-@case("callbacks", "a callback that evaluates and predicts", forms=("even", "tiny"))
+@case("callbacks", "a callback that evaluates and predicts", model=SMALL, forms=("even", "tiny"))
 def evaluates(place: Place) -> Result:
     seen: list[Any] = []
     x = place.draws(8)
@@ -151,7 +153,7 @@ def evaluates(place: Place) -> Result:
     return {**_fit(place, [Look()], epochs=2), "seen": seen}
 
 
-@case("callbacks", "a callback that stops in all workers after a batch")
+@case("callbacks", "a callback that stops in all workers after a batch", model=SMALL)
 def stops(place: Place) -> Result:
     class Stop(place.keras.callbacks.Callback):  # type: ignore[name-defined]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -164,7 +166,7 @@ def stops(place: Place) -> Result:
 ONE = "one process has no other worker: the workers are compared"
 
 
-@case("callbacks", "a callback that stops in one worker", compare="workers", because=ONE)
+@case("callbacks", "a callback that stops in one worker", model=SMALL, compare="workers", because=ONE)
 def stops_in_one(place: Place) -> Result:
     class Stop(place.keras.callbacks.Callback):  # type: ignore[name-defined]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -175,7 +177,7 @@ def stops_in_one(place: Place) -> Result:
     return {**found, "epochs": len(found["loss"])}
 
 
-@case("callbacks", "callbacks of the chief alone", forms=("even", "tiny"))
+@case("callbacks", "callbacks of the chief alone", model=SMALL, forms=("even", "tiny"))
 def of_the_chief(place: Place) -> Result:
     made = place.keras.callbacks
     path = str(place.directory("chiefs") / "{epoch}.weights.h5")

@@ -11,6 +11,7 @@ import numpy as np
 from ..case import Case, Result, add, case
 from ..place import BATCH, MOST_ROWS, Place, aligned
 
+COUNTED = "the model whose rows are counted"
 SHUFFLED = "without a seed the order is another one in each run: each row is counted"
 
 
@@ -174,9 +175,9 @@ def forget_seeds(place: Place) -> None:
 
 for name, make in FORMS.items():
     says = "under the policy OFF each worker reads all" if "OFF" in name else ""
-    add(Case(name, "inputs", functools.partial(_run, make=make, shuffled=False), says=says))
+    add(Case(name, "inputs", functools.partial(_run, make=make, shuffled=False), says=says, model=COUNTED))
 for name, make in SHUFFLES.items():
-    add(Case(name, "inputs", functools.partial(_run, make=make, shuffled=True), compare="one process", because=SHUFFLED))
+    add(Case(name, "inputs", functools.partial(_run, make=make, shuffled=True), because=SHUFFLED, model=COUNTED))
 
 
 @case("inputs", "arrays, validation_split and class_weight")
@@ -195,18 +196,18 @@ def validation_data(place: Place) -> Result:
     return place.fit(place.small(), x, y, sample_weight=aligned(np.linspace(0, 2, place.rows).astype("float32")), **options)
 
 
-@case("inputs", "arrays, shuffled, with set_random_seed")
+@case("inputs", "arrays, shuffled, with set_random_seed", model=COUNTED)
 def seeded(place: Place) -> Result:
     place.keras.utils.set_random_seed(7)
     return _unchanged(place, lambda x, y: fit_and_count(place, x, y, batch_size=BATCH))
 
 
-@case("inputs", "an array of a file, mmap_mode='r'")
+@case("inputs", "an array of a file, mmap_mode='r'", model=COUNTED)
 def read_only_file(place: Place) -> Result:
     return _mapped(place, "r")
 
 
-@case("inputs", "an array of a file, mmap_mode='r+', in a PyDataset")
+@case("inputs", "an array of a file, mmap_mode='r+', in a PyDataset", model=COUNTED)
 def mapped_py_dataset(place: Place) -> Result:
     return _mapped(place, "r+")
 
@@ -274,10 +275,10 @@ def _read(place: Place, kind: str, policy: str) -> Result:
 
 for policy in ("AUTO", "FILE", "DATA"):
     for kind in ("tfrecord", "text"):
-        add(Case(f"files of {kind}, {policy}", "inputs", functools.partial(_read, kind=kind, policy=policy)))
+        add(Case(f"files of {kind}, {policy}", "inputs", functools.partial(_read, kind=kind, policy=policy), model=COUNTED))
 
 
-@case("inputs", "files of unequal length, FILE: the share of a worker ends early")
+@case("inputs", "files of unequal length, FILE: the share of a worker ends early", model=COUNTED)
 def unequal(place: Place) -> Result:
     tf = place.tf
     paths = _write(place, [30, 10, 5, place.rows - 45], "text")
@@ -297,7 +298,7 @@ def predicted(place: Place) -> Result:
 WHOLE = "worker.files leaves rows out, so that all workers end together: no row twice, and the workers are compared"
 
 
-@case("inputs", "worker.files", compare="workers", because=WHOLE)
+@case("inputs", "worker.files", compare="workers", because=WHOLE, model=COUNTED)
 def worker_files(place: Place) -> Result:
     import worker
 
@@ -307,7 +308,7 @@ def worker_files(place: Place) -> Result:
     return {**found, "most": max(max(epoch) for epoch in found["times"])}
 
 
-@case("inputs", "a distributed dataset of the program")
+@case("inputs", "a distributed dataset of the program", model=COUNTED)
 def distributed(place: Place) -> Result:
     def run(x: Any, y: Any) -> Result:
         data = place.dataset(x, y)
@@ -318,7 +319,7 @@ def distributed(place: Place) -> Result:
     return _unchanged(place, run)
 
 
-@case("inputs", "a distributed dataset from a function", forms=("even",))
+@case("inputs", "a distributed dataset from a function", forms=("even",), model=COUNTED)
 def from_function(place: Place) -> Result:
     def run(x: Any, y: Any) -> Result:
         def make(context: Any) -> Any:
