@@ -32,6 +32,9 @@ def fit_and_count(place: Place, x: Any, y: Any = None, *, shuffled: bool = False
         def result(self) -> Any:
             return tf.reduce_sum(self.times)
 
+        def reset_state(self) -> None:  # Keras 2 assigns one number to variables of any shape
+            self.times.assign(tf.zeros((MOST_ROWS,)))
+
     class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             (metric,) = place.shown
@@ -90,6 +93,8 @@ def sliced(place: Place, form: str, parts: tuple[Any, ...], batch: int = BATCH, 
 
     if form == "generator":
         return {"x": forever(), "steps_per_epoch": len(places)}
+    if form == "PyDataset" and place.is_keras_2:  # whose `fit` takes the options
+        return {"x": Batches(), "shuffle": False, **options}
     if form == "PyDataset":
         return {"x": Batches(**options), "shuffle": False}
     tf = place.tf

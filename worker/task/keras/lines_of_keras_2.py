@@ -6,6 +6,8 @@ replicas (tf_keras/src/engine/compile_utils.py, `LossesContainer.__call__`), wha
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 from ..import_hooks import print_once, replace
@@ -17,23 +19,53 @@ _fits = 0
 
 def name_differences(model: Any, data_adapter: Any, losses_utils: Any) -> None:
     """Have the lines printed. `model`: Keras 2's class with `fit`; the others are modules of Keras 2."""
-    replace(model, "fit", _fit)
+    replace(model, "fit", functools.partial(_fit, model.train_step))
+    for name in ("train_on_batch", "test_on_batch"):
+        replace(model, name, functools.partial(_on_batch, name))
     replace(data_adapter.DataHandler, "_configure_dataset_and_inferred_steps", _divide)
     replace(losses_utils, "apply_valid_mask", _apply_mask)
     replace(losses_utils, "compute_weighted_loss", _reduce)
 
 
-def _fit(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """`step`: Keras's own `train_step`."""
     global _fits
     if model.distribute_strategy.num_replicas_in_sync < 2:
         return real(model, *args, **kwargs)
     callbacks.tell_of_normalization(model)
+    if type(model).train_step is not step:
+        _tell_of_own_step(model)
     _tell_of_logs(args[callbacks.PLACE] if len(args) > callbacks.PLACE else kwargs.get("callbacks"))
     _fits += 1
     try:
         return real(model, *args, **kwargs)
     finally:
         _fits -= 1
+
+
+def _tell_of_own_step(model: Any) -> None:
+    try:
+        source = inspect.getsource(type(model).train_step)
+    except (OSError, TypeError):
+        source = ""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if not any(word in source for word in ("compute_loss", "compiled_loss", "num_replicas", "compute_average_loss", ".train_step(")):
+        print_once(
+            f"{type(model).__name__}.train_step computes a loss by neither compute_loss nor compiled_loss: the gradients of the {replicas} "
+            f"replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
+            "strategy.num_replicas_in_sync"
+        )
+
+
+def _on_batch(name: str, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keras 2 adds up what the replicas return (`reduce_per_replica` in tf_keras/src/engine/training.py)."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        print_once(
+            f"{name}: Keras 2 gives the batch to each of the {replicas} replicas, and returns the sums of their losses and metrics: "
+            f"{replicas} times the values of one process"
+        )
+    return real(model, *args, **kwargs)
 
 
 def _tell_of_logs(given: Any) -> None:
