@@ -131,7 +131,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "worker.tensorflow_facts",
     ),
     # Within the host, the room of the tasks uses these rooms, which do not know tasks.
-    "worker.host.network": ("worker.host.link", "worker.host.loop", "worker.machine", "worker.protocol"),
+    "worker.host.network": ("worker.host.connection.link", "worker.host.loop", "worker.machine", "worker.protocol"),
     "worker.host.processes": ("worker.machine", "worker.protocol"),
     # The processes that fork tasks import a task's code before.
     "worker.host.template": (
@@ -700,7 +700,7 @@ GOOD = {
     "model joins paths": ("orchestrator.model.spec.parse", "from pathlib import PurePosixPath"),
     "model as a program": ("orchestrator.model.spec.describe", "if __name__ == '__main__':\n    print(1)"),
     "start, under the private name": ("worker.task.start_task", "from _orch_worker.task import bootstrap"),
-    "host": ("worker.host.agent", "import os\nfrom ..protocol.messages import Hello\nfrom ..protocol import channel\nfrom . import link"),
+    "host": ("worker.host.agent", "import os\nfrom ..protocol.messages import Hello\nfrom ..protocol import channel\nfrom . import loop"),
     "task": ("worker.task.strategy.strategy_builder", "def f():\n    import tensorflow as tf\n    import numpy"),
 }
 

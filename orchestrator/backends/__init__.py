@@ -61,6 +61,10 @@ class Transport:
     """How long the program may take to become an agent."""
     explains_end: bool = False
     """`Backend.explain` knows why an agent ended that had answered. It may block for seconds then, and is called in a thread."""
+    returns: bool = False
+    """The program may end while the host and the agent go on, as ssh over a bad line does: then the agent waits for its controller, which
+    runs the program again and goes on where the channel was cut, for `Host.lost_after_s` in all. Not set: a cut channel is a lost host, and
+    the agent ends at once."""
     imports: Imports | None = None
     """Set if a fork of this user's warm process may be the agent, in place of the program."""
 

@@ -27,6 +27,8 @@ from .interpreters import TOO_OLD
 BOOT = "import io;exec(io.FileIO(0,closefd=False).readline())"
 SETUP_FAILED = 95
 """The exit code of orch on a host if a line of `setup` has failed."""
+GONE = 98
+"""The exit code of `come_back` on a host where no agent waits any more."""
 _NO_PYTHON = re.compile(r"not found|No such file|Unknown command|not executable|Permission denied|cannot execute")
 
 
@@ -55,6 +57,14 @@ def arrival() -> tuple[bytes, bytes]:
     """What the program reads first, and the mark on its stdout before its first frame. Everything before the mark is noise."""
     mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
     return _arrival(mark), mark
+
+
+def come_back(path: str, secret: str, received: int) -> tuple[bytes, bytes]:
+    """As `arrival`, for an agent that waits at this socket of the host after a cut: see worker/host/connection/return_program.py."""
+    mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
+    program = (Path(worker.__file__).parent / "host" / "connection" / "return_program.py").read_text(encoding="utf-8")
+    line = f"n=dict(__name__='orch_return');exec({program!a},n);n['come_back']{(path, secret, received, mark, GONE)!r}\n"
+    return line.encode("ascii"), mark
 
 
 def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:

@@ -78,7 +78,7 @@ def _host(spec: ClusterSpec, settings: SshSettings, named: HostSpec) -> Host:
     host = Host(named.name, named.address, is_here, named.slots, interface=named.interface, is_here=is_here, python=python)
     if is_here:
         return replace(host, transport=interpreters.transport_here(python, spec))
-    transport = Transport(_command(settings, named, python), brings_worker=True)
+    transport = Transport(_command(settings, named, python), brings_worker=True, returns=True)
     workdir = Workdir(settings.code, settings.code_limit_mb)
     return replace(host, lost_after_s=settings.lost_after_s, workdir=workdir, transport=transport)
 

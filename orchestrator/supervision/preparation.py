@@ -194,6 +194,7 @@ class Preparation:
             log_limit=spec.log_limit,
             private_network=spec.network == "private",
             escapes=host.transport.forwards_lines,
+            secret=self.links[host.name].secret,
         )
 
     def _word(self, host: str) -> str:

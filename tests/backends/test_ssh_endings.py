@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,57 @@ def test_a_cut_link_ends_the_tasks_on_both_sides_of_it(orch: Orch, bed: Bed, tmp
     wait_until_gone(processes.values())
 
 
-def test_a_killed_sshd_is_a_lost_host(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
-    running, processes = start_resisting(orch, bed, tmp_path, *HEARD_OF_ONLY)
+COUNTING = """
+ready()
+number = 0
+while not os.path.exists("go"):
+    print(f"{number:099d}", flush=number % 10 == 0)
+    number += 1
+    time.sleep(0.001)
+"""
+"""Each line of its output has a number."""
+
+
+def test_a_connection_that_ends_or_is_silent_is_made_again_and_nothing_is_lost_or_comes_twice(
+    orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun
+) -> None:
+    write_script(tmp_path, COUNTING)
+    running = start(orch, bed, "hostA,hostB")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+
+    def told(host: str) -> list[str]:
+        notes = [event for event in run.events() if event["event"] == "run_noted" and event.get("host") == host]
+        return [note["text"] for note in notes if "made again" in note["text"]]
+
+    client = next(child for child in run.controller().children(recursive=True) if "hostA" in child.cmdline() and child.name() == "ssh")
+    client.kill()
+    wait_until(lambda: told("hostA"), "new connection after the end of ssh")
+    bed["hostB"].end_sessions()
+    wait_until(lambda: told("hostB"), "new connection after the end of sshd")
+    bed["hostA"].cut()
+    time.sleep(0.75 * LOST_AFTER_S)
+    asking = orch.start("stacks")  # the order waits for the new connection
+    bed["hostA"].join()
+    wait_until(lambda: len(told("hostA")) == 2, "new connection after a silence")
+    wait_until(lambda: (run.path / "attempt-1" / "worker-0" / "stacks.txt").exists(), "stacks of worker-0")
+    asking.wait()
+    (tmp_path / "go").touch()
+    done = running.wait(check=0)
+    assert "it was made again after" in done.err
+    for task in ("worker-0", "worker-1"):
+        lines = run.log(task).decode().splitlines()
+        assert lines == [f"{number:099d}" for number in range(len(lines))]
+        assert len(lines) > 1000
+    assert (run.path / "attempt-1" / "worker-0" / "stacks.txt").read_text().count("Current thread") == 1
+    assert {event["attempt"] for event in run.events() if event["event"] == "task_exited"} == {1}
+
+
+def test_a_host_that_cannot_be_reached_again_is_lost_and_its_tasks_end(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    running, processes = start_resisting(orch, bed, tmp_path)
+    bed["hostC"].stop_sshd()
     bed["hostC"].end_sessions()
     done = running.wait(check=125)
-    assert "lost host hostC: " in done.err
+    assert re.search(f"lost host hostC: its agent .*; it could not be reached again for {LOST_AFTER_S} s", done.err)
     assert "stopped because of it" not in done.err or "worker-2" not in done.err
     wait_until_gone(processes.values())
 
@@ -163,9 +210,10 @@ def test_stacks_come_from_every_host(orch: Orch, bed: Bed, tmp_path: Path) -> No
 def test_a_host_that_is_lost_before_the_start_is_named(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, "sleep()")
     bed["hostB"].filter_ports(21000, 21009)  # the check of the ports takes its time
-    running = start(orch, bed, "hostA,hostB", "--ports", "21000-21009")
+    running = start(orch, bed, "hostA,hostB", "--ports", "21000-21009", "--set", "backend.lost_after_s=2")
     recorded = wait_until(lambda: next(tmp_path.glob(".orch/runs/*/events.jsonl"), None), "run")
     wait_until(lambda: b'"host":"hostB"' in recorded.read_bytes().replace(b": ", b":"), "agent on hostB")
+    bed["hostB"].stop_sshd()
     bed["hostB"].end_sessions()
     done = running.wait(check=125)
     assert "host hostB cannot be " in done.err

@@ -1,11 +1,13 @@
 """The agent: orch's one process on a host.
 
 The agent holds the ports, starts the tasks, watches their output and their ports, and reports the end of each task.
-The agent dies when its channel closes, and its tasks with it. It has one thread and one loop.
+The agent dies when its channel closes, and its tasks with it; where a channel may be cut while the controller lives, the agent waits for
+the controller to come back, for a limited time. It has one thread and one loop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -20,10 +22,10 @@ from ..machine.cpu_cores import count_cores
 from ..machine.directory import Directory
 from ..protocol import messages
 from . import host_facts
+from .connection.link import Link
 from .gpu import gpu_driver
 from .gpu.gpu_locks import GpuLocks
 from .helpers import Helpers
-from .link import Link
 from .loop import Loop
 from .network import held_ports
 from .network.listen_probe import Prober
@@ -36,6 +38,7 @@ from .template.template_link import TemplateProcess
 
 # Some modules are imported where they are used: most agents do not need them, and would start later.
 if TYPE_CHECKING:
+    from .connection.door import Door
     from .network.reachability import ProbeListener
     from .program.code_store import CodeStore
     from .sampling.sampler import Sampler
@@ -78,13 +81,15 @@ class Agent:
         self._owner_lost = False
         self._keeps_state = False
         """The training may continue with another agent: what the tasks have left in memory is written before the end."""
+        self._door: Door | None = None
+        """Where the controller may come back; None: it does not come back after a cut of the channel."""
         self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
         self._sampler: Sampler | None = None
         self._samples_soon = self._has_gpus = False
 
     def run(self) -> int:
-        """Serve until the controller sends `Bye` or its channel closes. Returns the exit code."""
+        """Serve until the controller sends `Bye` or has ended. Returns the exit code."""
         self._loop.on_signals((signal.SIGCHLD, signal.SIGTERM), self._on_signals)
         for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal; only the controller acts on them
             signal.signal(number, signal.SIG_IGN)
@@ -150,9 +155,11 @@ class Agent:
             case messages.SaveTasks():
                 self._launcher.order_save(order.tasks, order.step)
             case messages.Ack():
+                self._link.forget(order.received)
                 self._forwarder.acknowledge(order.size)
             case messages.Ping():
-                self._link.send(messages.Pong())
+                self._link.forget(order.received)
+                self._link.send(messages.Pong(self._link.received))
             case messages.Bye():
                 self._keeps_state = order.keeps_state
                 self._leave(grace_s=0.0)
@@ -171,6 +178,8 @@ class Agent:
     def _on_hello(self, hello: messages.Hello) -> None:
         self._owner_grace_s, self._term_grace_s = hello.owner_grace_s, hello.term_grace_s
         self._link.escapes = hello.escapes
+        if not hello.secret:
+            self._link.keep_nothing()
         if self._code is None:
             self._examine_host(hello)
             return
@@ -205,6 +214,7 @@ class Agent:
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
             workdir=hello.cwd if self._code is not None else None,
             tensorflow=checks.tensorflow,
+            door=self._open_door(hello.secret),
         )
         if hello.word:  # others must reach this host
             from .network.interfaces import find_addresses, find_arrival
@@ -213,6 +223,23 @@ class Agent:
             self._listeners = [ProbeListener(self._loop, port, hello.word) for port in facts.ports]
             facts = dataclasses.replace(facts, addresses=find_addresses(), arrived_at=find_arrival())
         return facts
+
+    def _open_door(self, secret: str) -> str:
+        """Where the controller may come back after a cut of the channel; empty: it cannot."""
+        if secret and self._scratch:
+            from .connection.door import Door
+
+            with contextlib.suppress(OSError):  # the path is too long for a socket, or the file system has none
+                self._door = Door(self._loop, self._link, self._scratch, secret)
+                self._link.keep_for_return(secret, self._on_cut)
+                return self._door.path
+        self._link.keep_nothing()
+        return ""
+
+    def _on_cut(self) -> None:
+        """The channel has ended without a goodbye: wait for the controller, as long as for one that is silent (`_await_owner`)."""
+        assert self._door is not None
+        self._door.leave()
 
     def _acquire(self, hello: messages.Hello) -> str:
         """Acquire the ports, and a directory for the output. Returns why this host cannot be used; empty: it can be used."""
@@ -295,6 +322,8 @@ class Agent:
 
     def _lose_owner(self, grace_s: float | None = None) -> None:
         self._owner_lost = self._keeps_state = True
+        if self._door is not None:
+            self._door.close()
         if not self._leaving:
             self._leave(self._owner_grace_s if grace_s is None else grace_s)
 

@@ -96,6 +96,8 @@ class HostReady:
     """The version that is installed for this Python; empty where there is none, or where the agent has not looked."""
     arrived_at: str = ""
     """The address by which the controller has come in, if it came over a network."""
+    door: str = ""
+    """The socket at which the agent waits for its controller after a cut of the channel; empty: nowhere."""
     host: str = ""
 
 
@@ -445,3 +447,6 @@ class Sampled:
 @dataclass(frozen=True, slots=True)
 class Pong:
     """A sign of life of the agent; the answer to `Ping`."""
+
+    received: Size = 0
+    """How many bytes of orders have come to the agent, since the first channel began (replay.py)."""

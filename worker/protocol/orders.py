@@ -137,6 +137,9 @@ class Hello:
     """Whether the agent and its tasks get a network of their own, which nothing outside reaches."""
     escapes: bool = False
     """Whether the agent sends output without newlines, for a transport that takes time for each line."""
+    secret: str = ""
+    """The word by which the agent knows its controller again, which may come back after a cut of the channel; empty: a cut channel is the
+    end of the controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +294,16 @@ class Ack:
     """The controller has stored this many bytes of `Output`: the agent may send as many more."""
 
     size: Size
+    received: Size = 0
+    """How many bytes of frames have come to the controller, since the first channel began (replay.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
     """A sign of life of the controller. The agent answers with `Pong`."""
+
+    received: Size = 0
+    """As in `Ack`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from worker.machine.clock import now
 from worker.protocol import messages, task_files
 from worker.protocol.channel import ChannelError, Decoder, encode
-from worker.protocol.messages import FRAMES, Bye, Ping
+from worker.protocol.messages import FRAMES, Ack, Bye, Ping
+from worker.protocol.replay import Replay, goodbye
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, Reaching, StartFailure, Transport
@@ -27,6 +28,7 @@ from .incoming_frames import LARGE, Expected, HostClock, shorten_event
 
 if TYPE_CHECKING:
     from ..warm_agent import WarmAgent
+    from .reconnection import Return
 
 ENDING_S = 10.0
 """How long an agent may send nothing, after `Bye`, before it is killed."""
@@ -36,6 +38,8 @@ DUE_LOST_S = 5.0
 """How long an agent may be silent once the end is due: the user has asked twice, or a deadline of the user has passed."""
 BEATS = 8
 """How often an agent is asked for a sign of life within the time of silence that loses it."""
+GOODBYE_S = 2.0
+"""How long an agent that would wait has to end after a goodbye, before its channel is closed."""
 UNREAD_S = 0.1
 """After a standstill of this process, the loop reads for so long what has come meanwhile, before any agent is given up."""
 
@@ -95,6 +99,17 @@ class AgentLink:
         """A line for the user about the warm process, if there is one."""
         self._log, self._on_frame, self._on_lost, self._started = log, on_frame, on_lost, started
         self._process: AgentProcess | WarmAgent | None = None
+        self.secret = os.urandom(16).hex() if host.transport.returns and host.lost_after_s else ""
+        """`Hello.secret`."""
+        self._sent = Replay() if self.secret else None
+        self._received = 0
+        """How many bytes of frames have come, since the first channel began."""
+        self._decoder = Decoder(FRAMES)
+        self._door = ""
+        """`HostReady.door`; empty: a cut channel is a lost host."""
+        self._cut = ""
+        """Why there is no channel now, while the agent may wait for this process to come back; empty: there is one."""
+        self._return: Return | None = None
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         """Gives the agent up after too long a silence."""
@@ -106,6 +121,8 @@ class AgentLink:
         """A frame of an agent has come: the program of the transport has become one."""
         self._is_leaving = False
         """The controller has let the agent go: the end of the channel is no loss."""
+        self._is_dropped = False
+        """The controller wants nothing more of the agent."""
         self._lost: LostError | None = None
         """Set when nothing more comes, also after `close` and `drop`."""
         self._progress_at = 0.0
@@ -135,7 +152,7 @@ class AgentLink:
         """Connect to the agent that was started already, or to one that is started now, and read its mark."""
         log_size = stderr.tell()
         try:
-            self._process, self.note = self._started or start(self._transport, stderr.fileno())
+            self._process, self.note = self._started or start(self._transport, stderr.fileno(), secret=self.secret)
             self._started = None  # another try starts another one
             try:
                 self.note = await self._process.connect() or self.note
@@ -205,10 +222,17 @@ class AgentLink:
             is_busy = self._requests[messages.HostReady] and not self._is_leaving
             if self._heard_at >= asked_at or is_busy:
                 silent_s = 0.0
+            elif silent_s >= silence_s / 2 and self._door and not self._cut:
+                # The line may be up again, or another may be: TCP tries the old one again in its own time, which doubles.
+                self._cut = f"no message from it for {silent_s:g} s"
+                self._kill_process()
         self._end_process()
         overdue_s = time.monotonic() - self._heard_at - 1.5 * beat_s
         # In a call of its own, so that the handler of the loop gets the exceptions of `on_lost`.
-        asyncio.get_running_loop().call_soon(self._lose, f"no message from it for {silence_s:g} s", overdue_s)
+        reason = f"no message from it for {silence_s:g} s"
+        if self._cut and not self._cut.startswith("no message"):
+            reason = f"{self._cut}; it could not be reached again for {silence_s:g} s"
+        asyncio.get_running_loop().call_soon(self._lose, reason, overdue_s)
 
     def _lose(self, reason: str, overdue_s: float | None = None, ended_at: float | None = None) -> None:
         """Nothing more comes: report this, unless the controller has let the agent go, and raise it in every request that waits."""
@@ -226,6 +250,12 @@ class AgentLink:
         """Send an order; nothing to an agent that has ended, which `on_lost` reports."""
         if isinstance(message, messages.StartTasks):
             self._expected.add(message.orders)
+        if self._sent is not None:
+            if isinstance(message, Ping | Ack):
+                message = replace(message, received=self._received)
+            self._sent.keep(encode(message, data))
+        if self._cut:
+            return
         pipe = self._process.stdin if self._process is not None else None
         if pipe is not None and not pipe.is_closing():
             pipe.write(encode(message, data))
@@ -272,7 +302,7 @@ class AgentLink:
 
     def drop(self) -> None:
         """End the agent at once. Its tasks die with it, and output that it has not sent yet is lost."""
-        self._is_leaving = True
+        self._is_leaving = self._is_dropped = True
         self._end_process()
 
     async def kill(self) -> None:
@@ -282,6 +312,22 @@ class AgentLink:
             await asyncio.wait([self._reading], timeout=ENDING_S)
 
     def _end_process(self) -> None:
+        """End what `open` started. An agent that would wait for this process to come back is told that nobody comes."""
+        if self._return is not None:
+            self._return.made.cancel()
+        if (
+            self._door
+            and not self._cut
+            and self._process is not None
+            and self._process.stdin is not None
+            and self._process.returncode is None
+        ):
+            self._process.stdin.write(goodbye(self.secret))
+            asyncio.get_running_loop().call_later(GOODBYE_S, self._kill_process)
+        else:
+            self._kill_process()
+
+    def _kill_process(self) -> None:
         """SIGKILL to what `open` started, with its children: an interpreter's wrapper script may not have exec'ed it."""
         # A fork of the warm process has no pid before it is connected.
         if self._process is not None and self._process.pid and self._process.returncode is None:
@@ -289,15 +335,28 @@ class AgentLink:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _read(self) -> None:
+        code, broken = await self._read_channel()
+        while not broken and await self._come_back(code):
+            code, broken = await self._read_channel()
+        self._stop_watching()
+        if self._transport.explains_end and self._has_answered and not (broken or self._is_leaving):
+            ended_at = now()
+            reason = await asyncio.to_thread(self._explain, self.host, self._failure(code, had_answered=True))
+            self._lose(reason.text, ended_at=ended_at)
+        else:
+            self._lose("its agent has ended" if self._is_leaving else self._cut or self._describe_end(code, broken))
+
+    async def _read_channel(self) -> tuple[int, str]:
+        """Receive what comes until the channel ends. Returns the exit code of its program, and what was wrong with the frames."""
         assert self._process is not None
         assert self._process.stdout is not None
-        decoder = Decoder(FRAMES)
         broken = ""
         while not broken and (data := await self._process.stdout.read(1024 * 1024)):
             self._heard_at = time.monotonic()
+            self._received += len(data)
             try:
-                for frame, payload in decoder.feed(data):
-                    self._receive(frame if decoder.json_size <= LARGE else shorten_event(frame), payload)
+                for frame, payload in self._decoder.feed(data):
+                    self._receive(frame if self._decoder.json_size <= LARGE else shorten_event(frame), payload)
             except ChannelError as error:
                 broken = str(error)
             except Exception as error:  # a mistake in orch; a controller that silently stops reading would be worse
@@ -305,18 +364,60 @@ class AgentLink:
                 asyncio.get_running_loop().call_exception_handler({"message": broken, "exception": error})
         if broken:
             self._end_process()
-        code = await self._process.wait()
-        self._stop_watching()
-        if self._transport.explains_end and self._has_answered and not (broken or self._is_leaving):
-            ended_at = now()
-            reason = await asyncio.to_thread(self._explain, self.host, self._failure(code, had_answered=True))
-            self._lose(reason.text, ended_at=ended_at)
-        else:
-            self._lose("its agent has ended" if self._is_leaving else self._describe_end(code, broken))
+        return await self._process.wait(), broken
+
+    async def _come_back(self, code: int) -> bool:
+        """The channel has ended. Whether there is a new one, by which the agent goes on; False: there is nothing to come back to."""
+        if not self._door or self._is_dropped or (self._is_leaving and code == 0):
+            return False
+        from .reconnection import PAUSE_S, NobodyWaitsError, Return
+
+        self._cut = self._cut or self._describe_end(code, "")
+        cut_at, is_told = time.monotonic(), False
+        while self._lost is None and not self._is_dropped:
+            self._return = Return(self._transport, self._log, self._door, self.secret, self._received)
+            await asyncio.wait([self._return.made], timeout=self._transport.limit_s)
+            await self._return.give_up()  # does nothing once the channel is made
+            try:
+                return self._go_on(*self._return.made.result(), cut_at)
+            except NobodyWaitsError:
+                return False
+            except (OSError, EOFError, asyncio.CancelledError):
+                if not is_told:
+                    self._note(f"the connection was cut: {self._cut}; trying to connect again, for {self._silence_s:g} s at most")
+                is_told = True
+                await asyncio.sleep(PAUSE_S)
+        return False
+
+    def _go_on(self, process: AgentProcess, received: int, cut_at: float) -> bool:
+        """Use a new channel, whose agent has received so many bytes of orders."""
+        assert self._sent is not None
+        assert process.stdin is not None
+        self._process, self._return, cut, self._cut = process, None, self._cut, ""
+        self._heard_at = self._progress_at = time.monotonic()
+        try:
+            process.stdin.write(self._sent.after(received))
+        except ValueError as error:
+            self._cut = str(error)
+        if self._lost is not None or self._cut:
+            self._end_process()
+            return not self._cut
+        self._note(f"the connection was cut: {cut}; it was made again after {self._heard_at - cut_at:.1f} s, and nothing is lost")
+        return True
+
+    def _note(self, text: str) -> None:
+        self._on_frame(self.host.name, messages.RunNoted(text, now(), self.host.name), b"")
 
     def _receive(self, frame: messages.Frame, data: bytes) -> None:
+        if self._lost is not None:
+            return
         self._has_answered = True
-        if not isinstance(frame, messages.Pong):
+        if isinstance(frame, messages.HostReady) and self.secret:
+            self._door = frame.door
+        if isinstance(frame, messages.Pong):
+            if self._sent is not None:
+                self._sent.forget(frame.received)
+        else:
             self._progress_at = self._heard_at
         self._expected.check(frame, data)
         frame = self.clock.translate(frame, self.host.name, now())

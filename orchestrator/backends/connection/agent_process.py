@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ..warm_agent import WarmAgent
+    from .farewell import Farewell
 
 LOOK_S = 0.005
 """How often the end of a program is looked for. `wait` is called when the program has closed its stdout, or was killed: it ends soon."""
@@ -30,13 +31,19 @@ LOOK_S = 0.005
 class AgentProcess:
     """A program in a session of its own: the terminal's Ctrl-C is for orch to act on. `connect` gives it `stdin` and `stdout`."""
 
-    def __init__(self, argv: Sequence[str], stderr: int) -> None:
-        """Start the program. Raises OSError."""
+    def __init__(self, argv: Sequence[str], stderr: int, secret: str = "") -> None:
+        """Start the program. `secret`: of an agent that may outlive the program; see `farewell`. Raises OSError."""
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self._frames: asyncio.BaseTransport | None = None
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, bufsize=0, start_new_session=True)
+        self._farewell: Farewell | None = None
+        if secret:
+            from .farewell import Farewell
+
+            assert self._process.stdin is not None
+            self._farewell = Farewell(secret, self._process.stdin.fileno())
 
     @property
     def pid(self) -> int:
@@ -64,6 +71,9 @@ class AgentProcess:
 
         while (code := self._process.poll()) is None:
             await asyncio.sleep(LOOK_S)
+        if self._farewell is not None:
+            self._farewell.end()
+            self._farewell = None
         if self._frames is not None:
             self._frames.close()  # a child of the program may still hold the other end
         if self.stdin is None:  # `connect` was called off
@@ -84,8 +94,11 @@ class StartedAgent(NamedTuple):
     """A line for the user; empty: there is none."""
 
 
-def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | None = None) -> StartedAgent:
-    """Start an agent, or ask the warm process for one. `early`: the request to that process, if it was made already. Raises OSError."""
+def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | None = None, secret: str = "") -> StartedAgent:
+    """Start an agent, or ask the warm process for one. `early`: the request to that process, if it was made already. Raises OSError.
+
+    `secret`: see `AgentProcess`.
+    """
     note = ""
     if transport.imports is not None and (early is not None or warm_socket.is_there(os.environ)):
         from .. import warm_agent
@@ -94,7 +107,7 @@ def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | N
             return StartedAgent(warm_agent.request_agent(transport, stderr, early))
         except NotUsedError as error:
             note = str(error)
-    return StartedAgent(AgentProcess(transport.argv, stderr), note)
+    return StartedAgent(AgentProcess(transport.argv, stderr, secret), note)
 
 
 def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> StartedAgent | None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT
-from worker.host.link import Link
+from worker.host.connection.link import Link
 from worker.host.loop import Loop
 from worker.protocol import messages
 from worker.protocol.channel import encode

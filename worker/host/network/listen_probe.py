@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...machine import clock
 from ...protocol import messages
 from ...values.fast_dataclass import dataclass
-from ..link import Link
+from ..connection.link import Link
 from ..loop import Loop
 
 FIRST_S, MOST_S = 0.05, 0.5

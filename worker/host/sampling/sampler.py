@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ...machine import clock
 from ...protocol import messages
 from ...values.fast_dataclass import dataclass
+from ..connection.link import Link
 from ..gpu import gpu_driver
 from ..helpers import Helpers
-from ..link import Link
 from ..loop import Loop
 from ..processes import process_state
 from . import pace_file, proc_files

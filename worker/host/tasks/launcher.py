@@ -38,8 +38,8 @@ from ...machine.directory import Directory
 from ...protocol import messages, task_files
 from ...protocol.task_environment import describe_too_few_threads
 from ...values.words import few
+from ..connection.link import Link
 from ..helpers import Helpers
-from ..link import Link
 from ..loop import Loop
 from ..network.listen_probe import Prober
 from ..processes import process_groups, process_state

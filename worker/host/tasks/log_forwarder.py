@@ -13,8 +13,8 @@ from ...machine.directory import Directory
 from ...protocol import messages, task_files
 from ...protocol.task_id import PROFILE, STACKS, STREAMS
 from ...values.codec import ContractError, from_json
+from ..connection.link import Link
 from ..host_facts import free_bytes
-from ..link import Link
 from ..loop import Loop
 from .log_files import Inotify, TaskOutput
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from ...machine import clock
 from ...protocol import messages
 from ...values.fast_dataclass import dataclass
+from ..connection.link import Link
 from ..helpers import ForkedCall, Helpers
-from ..link import Link
 from ..loop import Loop
 
 TOLD_S = 2.0

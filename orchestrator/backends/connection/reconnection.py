@@ -1,0 +1,60 @@
+"""A new channel to an agent that has outlived the old one; worker/host/connection/door.py is the agent's side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from .. import Transport, remote_worker
+from .agent_process import AgentProcess
+
+PAUSE_S = 0.5
+"""The pause between two tries."""
+
+
+class NobodyWaitsError(Exception):
+    """The host was reached, and there is no agent any more."""
+
+
+class Return:
+    """One try to come back: ``process, received = await Return(...).made``. `give_up` ends the try, and what it has started."""
+
+    def __init__(self, transport: Transport, log: Path, door: str, secret: str, received: int) -> None:
+        """`door`, `secret`: the agent's. `received`: how many bytes of its frames have come."""
+        self._transport, self._log, self._door, self._secret, self._received = transport, log, door, secret, received
+        self.made = asyncio.create_task(self._make())
+        """The new channel, and the number of bytes of orders that have come to the agent. Raises `NobodyWaitsError`; for a try that failed,
+        `OSError` or `EOFError`."""
+
+    async def give_up(self) -> None:
+        self.made.cancel()
+        await asyncio.wait([self.made])
+
+    async def _make(self) -> tuple[AgentProcess, int]:
+        with open(self._log, "ab") as stderr:
+            process = AgentProcess(self._transport.argv, stderr.fileno(), self._secret)
+        try:
+            await process.connect()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            first, mark = remote_worker.come_back(self._door, self._secret, self._received)
+            process.stdin.write(first)
+            try:
+                await process.stdout.readuntil(mark)
+                received = int.from_bytes(await process.stdout.readexactly(8), "big")
+            except asyncio.IncompleteReadError:
+                raise EOFError from None
+            except asyncio.LimitOverrunError:
+                raise OSError("its shell prints without end") from None
+            return process, received
+        except BaseException as error:
+            with suppress(ProcessLookupError, PermissionError):
+                if not isinstance(error, EOFError):  # otherwise the program ends by itself, with a code
+                    os.killpg(process.pid, signal.SIGKILL)
+            code = await process.wait()
+            if code == remote_worker.GONE:
+                raise NobodyWaitsError from None
+            raise
