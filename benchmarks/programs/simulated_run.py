@@ -51,7 +51,7 @@ class SimulatedAgent:
         return 0
 
 
-def start(transport: Transport, stderr: int, early: object = None) -> tuple[SimulatedAgent, str]:
+def start(transport: Transport, stderr: int, early: object = None, secret: str = "") -> tuple[SimulatedAgent, str]:
     """In the place of `agent_process.start`."""
     return SimulatedAgent(transport), ""
 

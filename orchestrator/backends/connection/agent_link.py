@@ -414,6 +414,8 @@ class AgentLink:
         self._has_answered = True
         if isinstance(frame, messages.HostReady) and self.secret:
             self._door = frame.door
+            if not frame.door:
+                self._sent = None
         if isinstance(frame, messages.Pong):
             if self._sent is not None:
                 self._sent.forget(frame.received)

@@ -27,6 +27,7 @@ from ..task_names import group_tasks
 from . import deadlines, events, last_saves, not_finite, readiness, restarts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import Action, Event
+from .task_table import table
 
 Step = tuple[Cluster, tuple[Action, ...]]
 """The next cluster, and the actions that the supervisor performs."""
@@ -125,7 +126,7 @@ def _is_stale(cluster: Cluster, event: Event) -> bool:
 
 def _update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
     """The cluster with changes to one task."""
-    return replace(cluster, tasks={**cluster.tasks, name: replace(cluster.tasks[name], **changes)})
+    return replace(cluster, tasks=table(cluster.tasks).changed(name, lambda task: replace(task, **changes)))
 
 
 def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:

@@ -8,6 +8,7 @@ from worker.protocol.task_id import DATA_SERVICE, TENSORBOARD
 
 from ..task_names import group_tasks
 from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
+from .task_table import table
 
 LONG_WAIT_S = 60.0
 """If all tasks have run for so long and the cluster has not formed, orch prints advice. A cluster forms within seconds."""
@@ -27,18 +28,18 @@ def is_missing(policy: Policy, task: TaskStatus) -> bool:
 
 def is_formed(cluster: Cluster) -> bool:
     """Whether the cluster waits for no task to come up."""
-    return not any(is_missing(cluster.policy, task) for task in reversed([*cluster.tasks.values()]))
+    return not any(is_missing(cluster.policy, task) for task in table(cluster.tasks).last_first())
 
 
 def has_succeeded(cluster: Cluster) -> bool:
     """Whether all tasks that decide the run have succeeded."""
-    tasks = reversed([*cluster.tasks.values()])
+    tasks = table(cluster.tasks).last_first()
     return all(task.state is TaskState.SUCCEEDED or not cluster.policy.role(task).decides for task in tasks)
 
 
 def is_empty(cluster: Cluster) -> bool:
     """Whether no process of any task is left."""
-    return all(task.has_ended and task.swept for task in reversed([*cluster.tasks.values()]))
+    return all(task.has_ended and task.swept for task in table(cluster.tasks).last_first())
 
 
 def unended(cluster: Cluster) -> dict[str, float]:
