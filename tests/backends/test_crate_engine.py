@@ -288,6 +288,99 @@ def test_a_requeued_run_goes_on_with_its_next_attempt(yard: Yard, how: str) -> N
     assert [past["free"] for past in LiveRun(yard.path).result()["past"]] == [True]
 
 
+# --- from another machine ------------------------------------------------------------------------
+
+ELSEWHERE = ("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Another machine on the same disk: processes, network and name are others, and nothing in memory is as it was."""
+BOOTED = 'hostname another && mount -t tmpfs tmpfs /run && mkdir -p "$TMPDIR" && exec "$@"'
+WITHOUT_LOCKS = f"""
+import errno, os
+from orchestrator.record.storage import engine_files, run_lock
+def refuse(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+engine_files.try_lock = run_lock.try_lock = refuse
+run_lock.RunLock._pipe = property(lambda lock: lock._place() / "pipe-of-another-machine")
+{PROGRAM}"""
+"""orch on a machine whose file server gives no locks; a named pipe has readers on its own machine only."""
+
+
+def elsewhere(yard: Yard, *words: str, check: int = 0) -> subprocess.CompletedProcess[str]:
+    """`orch` on another machine, or on the same one after a reboot."""
+    argv = [*ELSEWHERE, "sh", "-c", BOOTED, "sh", sys.executable, "-c", PROGRAM, *words]
+    env = {**os.environ, "TMPDIR": f"{yard.path}/tmp-of-another"}
+    done = subprocess.run(argv, cwd=yard.path, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == check, done
+    return done
+
+
+def lose_machine(yard: Yard, *processes: subprocess.Popen[bytes]) -> None:
+    """The submitting machine dies: its processes, at once, and whatever it kept in memory. What it wrote last is half of something."""
+    for process in processes:
+        process.kill()
+        process.wait()
+    for half in ("asking", "runs/.new", f"runs/{LiveRun(yard.path).path.name}/mirroring"):
+        (yard.path / ".orch" / half).write_text('{"pid": 1, "ho')
+
+
+@BOTH
+@pytest.mark.root
+def test_a_run_goes_on_without_the_machine_that_submitted_it_and_is_found_again(yard: Yard) -> None:
+    yard.set("queue", QUEUE)
+    up = Up(yard.path)
+    up.wait_for(QUEUE)
+    name = LiveRun(yard.path).path.name
+    lose_machine(yard, up.process)
+    assert f"it has no tasks yet: queued at the crates: {QUEUE}" in elsewhere(yard, "ps").stdout
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, "logs", "-f"], cwd=yard.path, stdout=subprocess.DEVNULL) as logs:
+        yard.take_back("queue")
+        yard.ready("worker-0", "worker-1")
+        yard.shown("running since")
+        lose_machine(yard, logs)
+    assert "running since" in elsewhere(yard, "ps").stdout
+    assert "worker-1 | worker-1 of attempt 1" in elsewhere(yard, "logs").stdout
+    assert "worker-0..1: in time.sleep (script.py:" in elsewhere(yard, "stacks").stdout
+    elsewhere(yard, "wait", "--timeout", "1", check=124)
+    yard.set("go")
+    assert elsewhere(yard, "wait").stderr.startswith(f"orch: {name} succeeded after")
+    assert orch(yard.path, "logs").stdout.count("worker-1 of attempt 1") == 1
+    yard.set("queue", QUEUE)
+    second = yard.start()
+    lose_machine(yard)
+    assert elsewhere(yard, "down").stdout.startswith(f"{second}: cancelled")
+    assert yard.word("2")["state"] == "ended"
+
+
+def test_where_the_file_system_gives_no_locks_the_word_of_the_engine_counts(yard: Yard) -> None:
+    def look(*words: str, check: int = 0) -> str:
+        argv = [sys.executable, "-c", WITHOUT_LOCKS, *words]
+        done = subprocess.run(argv, cwd=yard.path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == check, done
+        return done.stdout + done.stderr
+
+    yard.set("queue", QUEUE)
+    name = yard.start()
+    assert f"{name}: running; it has no tasks yet: queued at the crates: {QUEUE}" in look("ps")
+    yard.take_back("queue")
+    yard.ready("worker-0", "worker-1")
+    wait_until(lambda: "running since" in look("ps"), "running tasks")
+    look("wait", "--timeout", "1", check=124)
+    assert "worker-0..1: in time.sleep (script.py:" in look("stacks")
+    for file in yard.path.glob("*.ready"):
+        file.unlink()
+    look("restart")
+    yard.ready("worker-0", "worker-1")
+    assert "worker-1 of attempt 2" in look("logs")
+    yard.set("jobs/1/die")
+    yard.wait_for_word("ended")
+    assert "its host died" in look("wait", check=125)
+    assert "its host died" in look("ps")
+    assert "it was not running" in look("down")
+    second = yard.start()
+    yard.ready("worker-0", "worker-1")
+    wait_until(lambda: "running since" in look("ps"), "running tasks")
+    assert look("down").startswith(f"{second}: cancelled after")
+
+
 def test_an_engine_that_does_not_answer_is_named_with_the_age_of_its_last_word(yard: Yard) -> None:
     yard.set("queue", QUEUE)
     yard.start()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from tests.bed import Bed
 from tests.conftest import ROOT, Completed, Orch
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
@@ -70,6 +72,31 @@ def test_a_host_that_vanishes_from_a_training_is_named(orch: Orch, bed: Bed, scr
     done = running.wait(timeout=180, check=125)
     assert "lost host hostB: no message from it for 20 s" in done.err
     assert "Socket closed" not in done.err
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_over_connections_that_are_cut(orch: Orch, bed: Bed, script: Callable[..., Path], run: LiveRun) -> None:
+    """An ssh is killed, then the line of a host is down for a while: both workers compute on, and each line of both is there once."""
+    forever = 'while True:\n    add()\n    print("step", flush=True)'
+    counted = 'number = 0\nwhile not os.path.exists("enough"):\n    print(f"step {number}: {float(add()):g}", flush=True)\n    number += 1'
+    path = script(FOREVER.replace(forever, counted).replace("import time", "import os, time"))
+    hosts = ("--set", f"backend.hosts={json.dumps(['hostA', 'hostB'])}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    running = orch.start("up", str(path), *hosts, "--set", "collectives.heartbeat_s=120")
+    running.wait_for("worker-0 | step 3:", timeout=180)
+    next(child for child in run.controller().children() if child.name() == "ssh" and "hostA" in child.cmdline()).kill()
+    running.wait_for("host hostA: the connection was cut", timeout=60)
+    bed["hostB"].cut()
+    time.sleep(11)  # more than half of the silence that loses a host
+    bed["hostB"].join()
+    running.wait_for("host hostB: the connection was cut", timeout=60)
+    steps = run.log("worker-0").count(b"step")
+    wait_until(lambda: run.log("worker-0").count(b"step") > steps + 10, "further steps")
+    os.kill(run.controller().pid, signal.SIGINT)
+    running.wait(timeout=120, check=130)
+    for task in ("worker-0", "worker-1"):
+        lines = [line for line in run.log(task).decode().splitlines() if line.startswith("step")]
+        assert lines == [f"step {number}: 2" for number in range(len(lines))]
+    assert {event["attempt"] for event in run.events() if event["event"] == "task_exited"} == {1}
 
 
 ALL_REDUCE = """
