@@ -278,8 +278,11 @@ class Preparation:
             others = [*partners[name], *([name] if len(self.facts[name].ports) > 1 else [])]
             pairs = [(other, port) for other in others for port in self.facts[other].ports[ports]]
             targets = tuple(messages.Target(other, port, self._word(other), known[other]) for other, port in pairs)
-            for result in (await self.links[name].request(messages.Try(targets), messages.Tried)).results:
-                tried.setdefault((name, result.host, result.port), {})[result.address] = result.refusal
+            found = {(target.host, target.port): dict.fromkeys(target.addresses, "") for target in targets}
+            for refused in (await self.links[name].request(messages.Try(targets), messages.Tried)).refused:
+                if (refused.host, refused.port) in found:
+                    found[refused.host, refused.port][refused.address] = refused.refusal
+            tried.update(((name, *target), answers) for target, answers in found.items())
             self._trying.discard(name)
 
         self._trying = set(self.hosts)

@@ -363,10 +363,9 @@ class Supervisor:
         except OSError as error:
             self._fail_to_write(error)
         since = min(task.attempt for task in cluster.members)  # of the whole cluster: not all tasks can restart alone
-        for host, link in self._links.items():
-            orders = self._plan.orders(host, attempt, tasks, since=since)
+        for host, orders in self._plan.all_orders(attempt, tasks, since=since):
             if orders.orders:
-                link.order(orders)
+                self._links[host].order(orders)
         self._reminded.clear()
         if self._reminder is not None:
             self._reminder.cancel()

@@ -127,7 +127,7 @@ class Agent:
             case messages.Try():  # the controller awaits the answer before it sends another one
                 from .network.reachability import try_to_reach
 
-                try_to_reach(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
+                try_to_reach(self._loop, order.targets, lambda refused: self._link.send(messages.Tried(refused)))
             case messages.Code():
                 self._on_code(order)
             case messages.CodePart() if self._code is not None:

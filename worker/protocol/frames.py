@@ -112,22 +112,22 @@ class CodeWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """The result of trying one address."""
+class Refused:
+    """An address that was tried in vain."""
 
     host: str
     """`Target.host`."""
     port: Port
     address: str
     refusal: str
-    """Why the address was not reached; empty if it was."""
+    """Why the address was not reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The answer to `Try`."""
+    """The answer to `Try`, once all was tried: what was not reached. In a large cluster, the addresses that were are very many."""
 
-    results: tuple[Reached, ...]
+    refused: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

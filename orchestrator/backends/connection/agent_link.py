@@ -250,15 +250,19 @@ class AgentLink:
         """Send an order; nothing to an agent that has ended, which `on_lost` reports."""
         if isinstance(message, messages.StartTasks):
             self._expected.add(message.orders)
-        if self._sent is not None:
-            if isinstance(message, Ping | Ack):
-                message = replace(message, received=self._received)
-            self._sent.keep(encode(message, data))
-        if self._cut:
+        if isinstance(message, Ping | Ack):
+            message = replace(message, received=self._received)
+        pipe = self._process.stdin if self._process is not None and not self._cut else None
+        is_open = pipe is not None and not pipe.is_closing()
+        if self._sent is None and not is_open:
             return
-        pipe = self._process.stdin if self._process is not None else None
-        if pipe is not None and not pipe.is_closing():
-            pipe.write(encode(message, data))
+        sent = encode(message, data)
+        if self._sent is not None:
+            self._sent.keep(sent)
+        if pipe is not None and is_open:
+            pipe.write(sent)
+        if isinstance(message, messages.StartTasks) and self._sent is not None:
+            self.order(Ping())  # the answer frees the memory of this order, which may be long
 
     async def request(self, order: Any, answer: type[T]) -> T:
         """Send an order and return its answer, a frame of this type. Raises `LostError` if the agent ends before."""

@@ -43,7 +43,12 @@ class AgentProcess:
             from .farewell import Farewell
 
             assert self._process.stdin is not None
-            self._farewell = Farewell(secret, self._process.stdin.fileno())
+            try:
+                self._farewell = Farewell(secret, self._process.stdin.fileno())
+            except OSError:
+                self._process.kill()
+                self._process.communicate()
+                raise
 
     @property
     def pid(self) -> int:

@@ -6,18 +6,25 @@ ended: a small process on the controller's machine, which holds the channel too,
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import subprocess
 
 from worker.protocol.replay import goodbye
 
-_PROGRAM = """
+_PROGRAM = r"""
 read -r words
-read -r end || until printf '\\n%s\\n' "$words"; do sleep 1; done
+read -r end <&2
+until printf '\n%s\n' "$words"; do sleep 1; done
 """
-"""The words come over a pipe, because others can read arguments. A second line comes when they need not be said any more. If neither comes,
-the controller has ended. A channel that is full is tried again; one that has ended ends this program (SIGPIPE)."""
+"""The words come over a pipe, because others can read arguments. Then the program waits for the end of another pipe, which the controller
+alone can write to. A channel that is full is tried again; one that has ended ends this program (SIGPIPE)."""
+
+
+@functools.lru_cache(maxsize=1)
+def _lifeline() -> int:
+    """The read end of a pipe that ends with this process: nothing is written to it."""
+    return os.pipe()[0]
 
 
 class Farewell:
@@ -25,22 +32,14 @@ class Farewell:
 
     def __init__(self, secret: str, orders: int) -> None:
         """`orders`: the descriptor of the channel, of which the program gets a copy. Raises OSError."""
-        words, self._lifeline = os.pipe()
-        try:
+        read, write = os.pipe()
+        with os.fdopen(read, "rb") as words, os.fdopen(write, "wb") as to_program:
             self._process = subprocess.Popen(
-                ("/bin/sh", "-c", _PROGRAM), stdin=words, stdout=orders, stderr=subprocess.DEVNULL, start_new_session=True
+                ("/bin/sh", "-c", _PROGRAM), stdin=words, stdout=orders, stderr=_lifeline(), start_new_session=True
             )
-        except OSError:
-            os.close(self._lifeline)
-            raise
-        finally:
-            os.close(words)
-        os.write(self._lifeline, goodbye(secret).strip() + b"\n")
+            to_program.write(goodbye(secret).strip() + b"\n")
 
     def end(self) -> None:
         """The channel has ended, or is given up: nothing is said."""
-        with contextlib.suppress(OSError):
-            os.write(self._lifeline, b"\n")
-        os.close(self._lifeline)
         self._process.kill()
         self._process.wait()

@@ -170,7 +170,7 @@ def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
 
 def _environments(planned: Plan) -> Iterator[dict[str, str]]:
     """The variables that orch sets for each task. ``<…>`` stands for a value that is known only in a run."""
-    starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
+    starts = dict(planned.all_orders(names=()))
     here = {host.name for host in planned.hosts if host.is_here}
     for task in planned.tasks:
         start, order = starts[task.host], task.order

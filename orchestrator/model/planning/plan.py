@@ -74,12 +74,33 @@ class Plan:
         return tf_config_text(self.clusters[task.order.cluster], task.id)
 
     def orders(self, host: str, attempt: int = 1, names: Collection[str] | None = None, *, since: int | None = None) -> StartTasks:
-        """The order to the agent on `host` to start its tasks, or those in `names`. The agent makes the TF_CONFIGs.
+        """The order to the agent on `host`; see `all_orders`."""
+        return dict(self.all_orders(attempt, names, since=since))[host]
+
+    def all_orders(
+        self, attempt: int = 1, names: Collection[str] | None = None, *, since: int | None = None
+    ) -> Iterator[tuple[str, StartTasks]]:
+        """The order to the agent of each host to start its tasks, or those in `names`. The agent makes the TF_CONFIGs.
 
         `since`: the attempt in which the whole cluster started; None: this attempt.
         """
-        facts = next(facts for facts in self.hosts if facts.name == host)
-        mine = [task for task in self.tasks if task.host == host]
+        names = None if names is None else frozenset(names)
+        by_host: dict[str, list[PlannedTask]] = {facts.name: [] for facts in self.hosts}
+        for task in self.tasks:
+            by_host[task.host].append(task)
+        peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
+        for facts in self.hosts:
+            yield facts.name, self._order_of(facts, by_host[facts.name], peers, attempt, names, since)
+
+    def _order_of(
+        self,
+        facts: HostFacts,
+        mine: Sequence[PlannedTask],
+        peers: tuple[str, ...],
+        attempt: int,
+        names: Collection[str] | None,
+        since: int | None,
+    ) -> StartTasks:
         orders = []
         for task in mine:
             if names is not None and task.order.task not in names:
@@ -91,13 +112,12 @@ class Plan:
                 program = replace(program, args=(*program.args, f"data_service/attempt-{since or attempt}"))
             cwd, directory = facts.workdir or task.order.cwd, log_dir(attempt, task.id)
             orders.append(replace(task.order, attempt=attempt, program=program, cwd=cwd, log_dir=directory))
-        peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
         return StartTasks(
             orders=tuple(orders),
             clusters=self.clusters,
             env={**self.env, "ORCH_ATTEMPT": str(attempt), **facts.env()},
             env_defaults=default_environment(
-                facts.cores or f"cores of {host}",
+                facts.cores or f"cores of {facts.name}",
                 slots.count_computing(task.id for task in mine),
                 named(self.spec.strategy).fewest_inter_op_threads(self.spec.counts),
             ),

@@ -288,7 +288,7 @@ def test_requests_are_answered_and_refused_once_the_agent_is_gone(tmp_path: Path
         ready = await asyncio.wait_for(facts, PATIENCE_S)
         # One after the other, as `Preparation` does: an agent serves one try of other hosts at a time.
         answers = [await asyncio.wait_for(link.request(order, messages.Tried), PATIENCE_S) for order in orders]
-        assert (ready.host, [answer.results[0].host for answer in answers]) == ("local", ["one", "two"])
+        assert (ready.host, [answer.refused[0].host for answer in answers]) == ("local", ["one", "two"])
         late = [link.request(messages.Try(()), messages.Tried) for _ in range(2)]
         link.drop()
         late.append(link.request(messages.Try(()), messages.Tried))

@@ -17,17 +17,17 @@ import pytest
 from tests.live import PATIENCE_S, wait_for_file
 from worker.host.loop import Loop
 from worker.host.network import reachability
-from worker.protocol.messages import Reached, Target
+from worker.protocol.messages import Refused, Target
 
 REAL = socket.getaddrinfo
 
 
 def tried(loop: Loop, *targets: Target) -> dict[str, str]:
-    """Why each host was not reached."""
-    results: list[tuple[Reached, ...]] = []
+    """Why each host was not reached; empty: it was."""
+    results: list[tuple[Refused, ...]] = []
     reachability.try_to_reach(loop, targets, results.append)
     loop.run(lambda: bool(results))
-    return {result.host: result.refusal for result in results[0]}
+    return {**{target.host: "" for target in targets}, **{result.host: result.refusal for result in results[0]}}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 from ...machine.own_process import die_with_parent
-from ...protocol.messages import Reached, Target
+from ...protocol.messages import Refused, Target
 from ..loop import Loop
 
 TRY_S = 2.5
@@ -33,8 +33,8 @@ AT_ONCE = 64
 """Connections that are being made at the same time."""
 
 
-def try_to_reach(loop: Loop, targets: tuple[Target, ...], on_done: Callable[[tuple[Reached, ...]], None]) -> None:
-    """Try all addresses of all targets, a bounded number at a time; `on_done` gets the results once.
+def try_to_reach(loop: Loop, targets: tuple[Target, ...], on_done: Callable[[tuple[Refused, ...]], None]) -> None:
+    """Try all addresses of all targets, a bounded number at a time; `on_done` gets once what was not reached.
 
     A child process tries them, because names are looked up in threads, and an agent with threads could not be forked safely.
     """
@@ -61,15 +61,15 @@ def try_to_reach(loop: Loop, targets: tuple[Target, ...], on_done: Callable[[tup
             with contextlib.suppress(ChildProcessError):  # the agent may have reaped the child already
                 os.waitpid(child, 0)  # the child has this host's listeners, too: they must be closed before a task starts
             try:
-                on_done(tuple(Reached(*result) for result in json.loads(received)))
+                on_done(tuple(Refused(*result) for result in json.loads(received)))
             except ValueError:  # the child has failed, or was killed
                 on_done(_all_with("could not be tried: the process that tries to connect has ended early", targets))
 
     loop.on_readable(results, on_readable)
 
 
-def _all_with(refusal: str, targets: tuple[Target, ...]) -> tuple[Reached, ...]:
-    return tuple(Reached(target.host, target.port, address, refusal) for target in targets for address in target.addresses)
+def _all_with(refusal: str, targets: tuple[Target, ...]) -> tuple[Refused, ...]:
+    return tuple(Refused(target.host, target.port, address, refusal) for target in targets for address in target.addresses)
 
 
 def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
@@ -87,7 +87,7 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
 
 
 def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str, str]]:
-    """The results, as `Reached` has them. No thread is waited for: one of them may wait for a resolver that does not answer."""
+    """What was not reached, as `Refused` has it. No thread is waited for: one of them may wait for a resolver that does not answer."""
     import queue
     import threading
 
@@ -111,7 +111,7 @@ def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str
         for _ in pairs:
             target, address, refusal = done.get(timeout=LOOKUP_S)
             refusals[target, address] = refusal
-    return [(target.host, target.port, address, refusal) for (target, address), refusal in refusals.items()]
+    return [(target.host, target.port, address, refusal) for (target, address), refusal in refusals.items() if refusal]
 
 
 def _try(target: Target, address: str) -> str:
