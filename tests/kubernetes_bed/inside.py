@@ -139,7 +139,8 @@ class Cluster:
 
     def _connect(self) -> None:
         """A bridge with the machine outside (``eth0``, which it has put here), the control plane and the nodes."""
-        _wait_until(lambda: Path("/sys/class/net/eth0").exists() or self._call("ip link show eth0", check=False), "the link to the outside")
+        # Not by /sys, which still shows the machine's own eth0.
+        _wait_until(lambda: self._call("ip link show eth0", check=False), "the link to the outside")
         for line in ("lo up", "eth0 up"):
             self._call(f"ip link set {line}")
         self._call("ip link add nodes type bridge")

@@ -115,7 +115,7 @@ def _start(here: Path) -> Connection:
             return Connection(here / "bed")
         except OSError:
             said = (here / "log").read_text(errors="replace")
-            if said.endswith("ended\n") or time.monotonic() > deadline:
+            if "\nended\n" in f"\n{said}" or time.monotonic() > deadline:
                 raise RuntimeError(f"the bed of Kubernetes did not start:\n{said[-3000:]}") from None
             time.sleep(0.2)
 
