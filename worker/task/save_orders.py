@@ -136,10 +136,24 @@ def _catch_sigterm() -> None:
         os.close(sender)
         return
 
+    owner = os.getpid()
+
     def handle(number: int, frame: object) -> None:
+        if os.getpid() != owner:  # a child that has not come to `leave_child` yet
+            _end()
         # The program may have given the wakeup to another (asyncio does).
         threading.Thread(target=_act_on_sigterm, daemon=True).start()
 
+    def leave_child() -> None:
+        """A forked child ends at its own SIGTERM, of which its parent learns nothing."""
+        with contextlib.suppress(ValueError):  # the program forks from an interpreter in which no handler can be set
+            former = signal.set_wakeup_fd(-1)
+            if former not in (-1, sender):
+                signal.set_wakeup_fd(former)
+            if signal.getsignal(signal.SIGTERM) is handle:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=leave_child)
     signal.signal(signal.SIGTERM, handle)
 
     def watch() -> None:

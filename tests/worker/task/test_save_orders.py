@@ -1,0 +1,55 @@
+"""SIGTERM in a process whose training can save on order, and in the children that the process forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FORK = """
+import os, signal, time
+from pathlib import Path
+from worker.task import save_orders
+
+save_orders.begin(7)
+children = []
+for _ in range(2):
+    ready, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(tell, b"1")
+        time.sleep(20.0)
+        os._exit(3)
+    os.read(ready, 1)
+    children.append(child)
+for child in children:
+    os.kill(child, signal.SIGTERM)
+    until = time.monotonic() + 5.0
+    while not (found := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+        time.sleep(0.01)
+    if not found[0]:
+        os.kill(child, signal.SIGKILL)
+    print(found[0] == child and os.WTERMSIG(found[1]))
+time.sleep(0.2)
+saving = Path(os.environ["ORCH_LOG_DIR"], "saving")
+print(saving.read_text())
+os.kill(os.getpid(), signal.SIGTERM)
+until = time.monotonic() + 5.0
+while "asks" not in saving.read_text() and time.monotonic() < until:
+    time.sleep(0.01)
+print(saving.read_text())
+"""
+
+
+def test_a_forked_child_ends_at_sigterm_and_its_parent_does_not_ask_for_a_save(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env={**os.environ, "ORCH_LOG_DIR": str(tmp_path), "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["15", "15", "ready 7", "", "ready 7", "asks 7", "", ""], done
