@@ -140,19 +140,27 @@ def _epochs(share: WorkerShare, wishes: SimpleNamespace, seed: int) -> Callable[
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=wishes.deterministic is not False or share.by == "data",
         )
-        # An elastic cluster shuffles before the elements are divided: any number of workers reads the same global batches.
-        is_elastic = bool(os.environ.get("ORCH_ELASTIC"))
-        if share.by == "data" and not is_elastic:
+        # An elastic cluster shuffles, and cuts the epoch to whole global batches, before the elements are divided: any number of workers
+        # reads the same global batches.
+        if share.by == "data" and not _is_elastic():
             read = read.shard(share.workers, share.index)
         if wishes.shuffle:
             read = read.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
-        if share.by == "data" and is_elastic:
+        if share.by == "data" and _is_elastic():
+            if share.elements is None:
+                whole = read.window(wishes.batch, drop_remainder=True)
+                read = whole.flat_map(lambda *parts: tf.data.Dataset.zip(parts if len(parts) > 1 else parts[0]))
             read = read.shard(share.workers, share.index)
         if share.elements is None:
             return read
         return read.take(tf.constant(share.elements, tf.int64)[number % len(share.elements)])
 
     return epoch
+
+
+def _is_elastic() -> bool:
+    """Whether other attempts of this run may have another number of workers."""
+    return bool(os.environ.get("ORCH_ELASTIC"))
 
 
 # --- files and shares --------------------------------------------------------------------------------
@@ -187,8 +195,10 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
         problem = f"reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}"
     elif wishes.shard not in (None, "auto", "file", "data", "off"):
         problem = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
-    elif wishes.shard in ("file", "off") and os.environ.get("ORCH_ELASTIC"):
+    elif wishes.shard in ("file", "off") and _is_elastic():
         problem = f"shard {wishes.shard}: another number of workers (--workers MIN:MAX) would read other global batches; say data"
+    elif batch is None and _is_elastic():
+        problem = "another number of workers (--workers MIN:MAX) would read other global batches; say batch= (input.global_batch_size)"
     elif wishes.repeat is not None and wishes.repeat < 0:
         problem = f"repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever"
     elif start < 0:
@@ -223,7 +233,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
     workers = parts.workers
     by = wishes.shard or "auto"
     if by == "auto":
-        by = "file" if len(names) >= workers and not os.environ.get("ORCH_ELASTIC") else "data"
+        by = "file" if len(names) >= workers and not _is_elastic() else "data"
     if by == "file" and len(names) < workers:
         raise ValueError(
             f"worker.files: {count_of(len(names), 'file')} for {workers} workers, and shard is file: "
@@ -240,15 +250,22 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
         if by == "file":
             held = [sum(counts[other::workers]) for other in range(workers)]
         least = min(held)
-        taken = parts.of_epochs(held) if wishes.drop_remainder else [[least]] * workers
+        # Batches of the elements of two epochs would be others for another number of workers.
+        is_whole = bool(wishes.drop_remainder) or _is_elastic()
+        taken = parts.of_epochs(held) if is_whole else [[least]] * workers
         if not all(map(all, taken)):
             raise ValueError(f"worker.files: {_describe_lack(share, held, sum(counts))}")
-        end = parts.ends(least * wishes.repeat)[index] if wishes.repeat is not None and not wishes.drop_remainder else None
+        end = parts.ends(least * wishes.repeat)[index] if wishes.repeat is not None and not is_whole else None
         share = dataclasses.replace(share, elements=tuple(taken[index]), end=end)
         numbers = {number for of_worker in taken for number in of_worker}
         if workers > 1 and by == "file" and numbers != {max(held)}:
             of_epoch = " or ".join(f"{number:,}" for number in sorted(numbers))
             how += f"; the shares have {least:,} to {max(held):,} elements, of which each epoch takes {of_epoch}: so all end together"
+        if _is_elastic() and sum(counts) % parts.batch:
+            of_epoch = sum(of_worker[0] for of_worker in taken)
+            how += f"; each epoch takes {of_epoch:,}, which are whole global batches of {parts.batch}, for any number of workers"
+    elif _is_elastic():
+        how += "; each epoch ends with its last whole global batch, for any number of workers"
     elif workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"
     print_once(f"input: worker.files: {what}{how}")
