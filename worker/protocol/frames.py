@@ -259,9 +259,10 @@ class TaskSaves:
 
     task: str
     attempt: Positive
-    state: Literal["ready", "asks", "waits", "saved"]
+    state: Literal["ready", "asks", "waits", "saved", "unable"]
     """``ready``: the training can save on order. ``asks``: the task got SIGTERM, and not from orch. ``waits``: it has finished `step`, and
-    waits for an order that names the step of the save. ``saved``: the save of `step` is on the disk, and the program ends."""
+    waits for an order that names the step of the save. ``saved``: the save of `step` is on the disk, and the program ends. ``unable``: it
+    turns out not to be saved, until the next ``ready``."""
     step: Count
     at: Moment
 

@@ -39,14 +39,20 @@ _fd = -1
 _directory = ""
 _step = 0
 """The last finished step."""
+_begun = 0
+"""How many trainings have begun, without those that turned out not to be saved. One that is over counts: another may follow."""
 
 
 def begin(step: int) -> None:
     """The training, which has finished `step`, can save on order from now on. Outside orch, there are no orders."""
-    global _fd, _directory, _step
+    global _fd, _directory, _step, _begun
     directory = os.environ.get("ORCH_LOG_DIR")
     _step = step
-    if not directory or _fd >= 0:
+    _begun += 1
+    if not directory or (_fd >= 0 and _begun > 1):
+        return
+    if _fd >= 0:
+        _say("ready", step)
         return
     try:
         # An order of an earlier training of this task is none for this one: each attempt has a directory of its own.
@@ -57,6 +63,14 @@ def begin(step: int) -> None:
         return
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         _catch_sigterm()
+
+
+def end() -> None:
+    """A training that has begun turns out not to be saved. A later one of the program may `begin`."""
+    global _begun
+    _begun -= 1
+    if _fd >= 0 and not _begun:
+        _say("unable", _step)
 
 
 def is_due(before: int, step: int, series: Series) -> bool:
@@ -169,6 +183,8 @@ def _act_on_sigterm() -> None:
     if not _acting.acquire(blocking=False):
         return
     try:
+        if not _begun:
+            _end()
         if not _read()[0]:
             _say("asks", _step)
         until = time.monotonic() + ORDER_S

@@ -370,6 +370,8 @@ def _save_and_end(
 
 
 def _on_saves(cluster: Cluster, event: events.TaskSaves) -> Step:
+    if event.state == "unable":
+        return _update(cluster, event.task, saves=False), ()
     if event.state != "asks":
         cluster = _mark_active(_update(cluster, event.task, saves=True), event.at)
         return last_saves.hear(cluster, event)

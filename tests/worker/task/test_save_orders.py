@@ -7,10 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from worker.task import save_orders
+from worker.task.checkpoints.fit_session import FitSession
+
 FORK = """
 import os, signal, time
 from pathlib import Path
 from worker.task import save_orders
+from worker.task.checkpoints.fit_session import FitSession
 
 save_orders.begin(7)
 children = []
@@ -53,3 +59,23 @@ def test_a_forked_child_ends_at_sigterm_and_its_parent_does_not_ask_for_a_save(t
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["15", "15", "ready 7", "", "ready 7", "asks 7", "", ""], done
+
+
+def test_a_training_that_turns_out_not_to_be_saved_says_so_and_a_later_one_is_able_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_LOG_DIR", str(tmp_path))
+    monkeypatch.setattr(save_orders, "_catch_sigterm", lambda: None)
+    for name, value in (("_fd", -1), ("_directory", ""), ("_step", 0), ("_begun", 0)):
+        monkeypatch.setattr(save_orders, name, value)
+    save_orders.begin(0)
+    save_orders.begin(3)
+    save_orders.end()
+    assert (tmp_path / "saving").read_text() == "ready 0\n", "one of two trainings is still saved"
+    fit = object.__new__(FitSession)
+    fit._is_announced, fit._snapshots = True, None
+    fit._turn_off("a variable was made in the first step")
+    fit._turn_off("again")
+    save_orders.begin(5)
+    os.close(save_orders._fd)
+    assert (tmp_path / "saving").read_text() == "ready 0\nunable 3\nready 5\n"

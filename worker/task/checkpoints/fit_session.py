@@ -100,6 +100,8 @@ class FitSession:
         self._is_first_step = True
         """No step was trained since this program began."""
         self._snapshots: TrainingSnapshots | None = None
+        self._is_announced = False
+        """The controller was told that this fit can save on order."""
 
     @property
     def steps(self) -> int:
@@ -162,6 +164,9 @@ class FitSession:
     def _turn_off(self, why: str) -> None:
         self.is_on = False
         self._end_snapshots()
+        if self._is_announced:
+            self._is_announced = False
+            save_orders.end()
         print_once(f"checkpoints: this fit is not saved: {why}")
 
     def _facts(self) -> dict[str, Any]:
@@ -194,6 +199,7 @@ class FitSession:
         elif self._series.is_expected:
             self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
         self._snapshots = TrainingSnapshots(self._series, self._variables)
+        self._is_announced = True
         save_orders.begin(self.steps)
 
     def _build(self) -> None:

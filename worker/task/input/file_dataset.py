@@ -262,8 +262,8 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
             of_epoch = " or ".join(f"{number:,}" for number in sorted(numbers))
             how += f"; the shares have {least:,} to {max(held):,} elements, of which each epoch takes {of_epoch}: so all end together"
         if _is_elastic() and sum(counts) % parts.batch:
-            of_epoch = sum(of_worker[0] for of_worker in taken)
-            how += f"; each epoch takes {of_epoch:,}, which are whole global batches of {parts.batch}, for any number of workers"
+            whole = sum(of_worker[0] for of_worker in taken)
+            how += f"; each epoch takes {whole:,}, which are whole global batches of {parts.batch}, for any number of workers"
     elif _is_elastic():
         how += "; each epoch ends with its last whole global batch, for any number of workers"
     elif workers > 1:
