@@ -1,4 +1,7 @@
-"""`worker.files` in an elastic cluster: any number of workers reads the same global batches, also where they do not divide the elements."""
+"""`worker.files` in an elastic cluster: any number of workers reads the same global batches, also where they do not divide the elements.
+
+A program that divides its input itself is told what this means.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ import json, os
 os.environ["ORCH_ELASTIC"] = "1"
 import tensorflow as tf
 import worker
+from worker.task.input import input_policy
 
 def batches(workers, **given):
     found = []
@@ -36,7 +40,20 @@ try:
     worker.files("*.tfrecord", repeat=2)
 except ValueError as error:
     refused = str(error)
+def said(source):
+    changes = input_policy.Changes("fit")
+    made, _ = input_policy.apply(source, None, tf.distribute.get_strategy(), {"auto_shard": "data"}, changes)
+    if callable(made):
+        made(None)
+    return "; ".join(changes.told)
+
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+plain = tf.data.Dataset.range(8)
+files = worker.files("*.tfrecord", batch=12).map(lambda one: one)
 told = {
+    "own policies": [said(one) for one in (plain.with_options(options), lambda _: plain)],
+    "orch's": [said(one) for one in (plain, files, lambda _: files)],
     "whole": [batches(workers) for workers in (1, 2, 3, 4)],
     "rest": [batches(workers, start=9) for workers in (1, 2, 3, 4)],
     "not counted": [batches(workers, count=False) for workers in (1, 2, 3, 4)],
@@ -60,3 +77,6 @@ def test_elements_that_the_batches_do_not_divide_give_any_number_of_workers_the_
     for name in ("rest", "not counted, rest"):
         assert told[name] == [whole[9:]] * 4, name
     assert "say batch=" in told["refused"]
+    risk = "with another number of workers (--workers MIN:MAX) some elements may come twice and others never"
+    assert all(line.endswith(risk) for line in told["own policies"]), told["own policies"]
+    assert not any(risk in line for line in told["orch's"]), told["orch's"]

@@ -159,7 +159,9 @@ def tell_of_other_world(series: Series, save: Save) -> None:
             f"now there are {len(now['workers'])} with {now['replicas']}"
         )
         if os.environ.get("ORCH_ELASTIC"):
-            print_once(f"{counts}: the global batches are the same, in the same order, where these numbers divide them")
+            print_once(
+                f"{counts}: the global batches are the same, in the same order, where these numbers divide them and orch divides the input"
+            )
         else:
             print_once(
                 f"{counts}: the workers divide the rest of the epoch otherwise, so some elements may come twice and others never, and the "

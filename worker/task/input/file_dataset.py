@@ -142,11 +142,11 @@ def _epochs(share: WorkerShare, wishes: SimpleNamespace, seed: int) -> Callable[
         )
         # An elastic cluster shuffles, and cuts the epoch to whole global batches, before the elements are divided: any number of workers
         # reads the same global batches.
-        if share.by == "data" and not _is_elastic():
+        if share.by == "data" and not input_policy.is_elastic():
             read = read.shard(share.workers, share.index)
         if wishes.shuffle:
             read = read.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
-        if share.by == "data" and _is_elastic():
+        if share.by == "data" and input_policy.is_elastic():
             if share.elements is None:
                 whole = read.window(wishes.batch, drop_remainder=True)
                 read = whole.flat_map(lambda *parts: tf.data.Dataset.zip(parts if len(parts) > 1 else parts[0]))
@@ -156,11 +156,6 @@ def _epochs(share: WorkerShare, wishes: SimpleNamespace, seed: int) -> Callable[
         return read.take(tf.constant(share.elements, tf.int64)[number % len(share.elements)])
 
     return epoch
-
-
-def _is_elastic() -> bool:
-    """Whether other attempts of this run may have another number of workers."""
-    return bool(os.environ.get("ORCH_ELASTIC"))
 
 
 # --- files and shares --------------------------------------------------------------------------------
@@ -195,9 +190,9 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
         problem = f"reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}"
     elif wishes.shard not in (None, "auto", "file", "data", "off"):
         problem = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
-    elif wishes.shard in ("file", "off") and _is_elastic():
+    elif wishes.shard in ("file", "off") and input_policy.is_elastic():
         problem = f"shard {wishes.shard}: another number of workers (--workers MIN:MAX) would read other global batches; say data"
-    elif batch is None and _is_elastic():
+    elif batch is None and input_policy.is_elastic():
         problem = "another number of workers (--workers MIN:MAX) would read other global batches; say batch= (input.global_batch_size)"
     elif wishes.repeat is not None and wishes.repeat < 0:
         problem = f"repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever"
@@ -233,7 +228,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
     workers = parts.workers
     by = wishes.shard or "auto"
     if by == "auto":
-        by = "file" if len(names) >= workers and not _is_elastic() else "data"
+        by = "file" if len(names) >= workers and not input_policy.is_elastic() else "data"
     if by == "file" and len(names) < workers:
         raise ValueError(
             f"worker.files: {count_of(len(names), 'file')} for {workers} workers, and shard is file: "
@@ -251,7 +246,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
             held = [sum(counts[other::workers]) for other in range(workers)]
         least = min(held)
         # Batches of the elements of two epochs would be others for another number of workers.
-        is_whole = bool(wishes.drop_remainder) or _is_elastic()
+        is_whole = bool(wishes.drop_remainder) or input_policy.is_elastic()
         taken = parts.of_epochs(held) if is_whole else [[least]] * workers
         if not all(map(all, taken)):
             raise ValueError(f"worker.files: {_describe_lack(share, held, sum(counts))}")
@@ -261,10 +256,10 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
         if workers > 1 and by == "file" and numbers != {max(held)}:
             of_epoch = " or ".join(f"{number:,}" for number in sorted(numbers))
             how += f"; the shares have {least:,} to {max(held):,} elements, of which each epoch takes {of_epoch}: so all end together"
-        if _is_elastic() and sum(counts) % parts.batch:
+        if input_policy.is_elastic() and sum(counts) % parts.batch:
             whole = sum(of_worker[0] for of_worker in taken)
             how += f"; each epoch takes {whole:,}, which are whole global batches of {parts.batch}, for any number of workers"
-    elif _is_elastic():
+    elif input_policy.is_elastic():
         how += "; each epoch ends with its last whole global batch, for any number of workers"
     elif workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"

@@ -35,6 +35,11 @@ START = "_orch_start"
 """An attribute of these datasets: the number of batches that they leave out at the beginning."""
 
 
+def is_elastic() -> bool:
+    """Whether other attempts of this run may have another number of workers."""
+    return bool(os.environ.get("ORCH_ELASTIC"))
+
+
 def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     private_memory.copy_soon()
@@ -127,7 +132,8 @@ def apply(source: Any, options: Any, strategy: Any, settings: JsonSettings, chan
         dataset = source(*args)
         if isinstance(dataset, tf.data.Dataset):
             if "auto_shard" in settings:
-                changes.told.append("auto_shard does not apply to datasets from a function, which divides them itself")
+                told = "auto_shard does not apply to datasets from a function, which divides them itself"
+                changes.told.append(told + _risk(dataset))
             dataset = _apply_to_dataset(dataset, {name: settings[name] for name in settings if name != "auto_shard"}, changes)
         changes.print()
         return dataset
@@ -148,7 +154,7 @@ def _apply_to_dataset(dataset: Any, settings: JsonSettings, changes: Changes) ->
             options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[wanted.upper()]
             changes.told.append(f"auto_shard {wanted}")
         elif current != wanted:
-            changes.told.append(f"auto_shard stays {current}, which the program has set, and not {wanted}")
+            changes.told.append(f"auto_shard stays {current}, which the program has set, and not {wanted}{_risk(dataset)}")
     if "deterministic" in settings and found.deterministic is None:
         options.deterministic = settings["deterministic"]
         changes.told.append(f"deterministic {str(settings['deterministic']).lower()}")
@@ -158,6 +164,18 @@ def _apply_to_dataset(dataset: Any, settings: JsonSettings, changes: Changes) ->
         dataset = dataset.prefetch(settings["prefetch"])
         changes.told.append(f"prefetch {settings['prefetch']}")
     return dataset
+
+
+def _risk(dataset: Any) -> str:
+    """What a division of the program's own means in an elastic cluster."""
+    if not is_elastic() or _is_of_files(dataset):
+        return ""
+    return ", and with another number of workers (--workers MIN:MAX) some elements may come twice and others never"
+
+
+def _is_of_files(dataset: Any) -> bool:
+    """Whether `worker.files` has divided the elements of a dataset."""
+    return getattr(dataset, SHARED, False) or any(map(_is_of_files, dataset._inputs()))
 
 
 def _input_options(settings: JsonSettings, given: Any, strategy: Any, changes: Changes, *, is_function: bool) -> Any:
