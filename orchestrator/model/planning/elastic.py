@@ -44,5 +44,5 @@ def describe(spec: ClusterSpec) -> Iterator[str]:
         yield (
             f"elastic: at least {spec.least_workers} workers: any number of them reads the same global batches in the same order. The "
             "numbers are then equal up to rounding, but for what each worker computes of its own part: dropout, and BatchNormalization "
-            "without synchronized=True"
+            "without synchronized=True. The metrics of an epoch that another number of workers continues are not exact"
         )

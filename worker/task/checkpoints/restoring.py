@@ -18,6 +18,10 @@ from .storage import files_of
 
 Series = Any
 """A `series.Series`, which imports this module."""
+_OF_EPOCH = (
+    "the metrics of the epoch that goes on are not exact: they leave out the batches of workers that are gone, and count those of "
+    "the chief again for each new worker"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +165,7 @@ def tell_of_other_world(series: Series, save: Save) -> None:
         if os.environ.get("ORCH_ELASTIC"):
             print_once(
                 f"{counts}: the global batches are the same, in the same order, where these numbers divide them and orch divides the input"
+                + (f"; {_OF_EPOCH}" if manifest.get("step_in_epoch") else "")
             )
         else:
             print_once(
