@@ -95,17 +95,26 @@ def leave(series: Series, step: int) -> None:
 
     Returns if another step was named meanwhile, because a task was further.
     """
+    while series.is_writing:  # the chief waits for the files of all, and one that is further writes none of this step
+        if _names_later(step):
+            return
+        time.sleep(MANIFEST_POLL_S)
     series.wait()
     until = time.monotonic() + MANIFEST_S
     while not (is_saved := series.is_saved(step)) and not series.is_chief and time.monotonic() < until:
-        word, wanted = _read()
-        if word == task_files.SAVE and wanted > step:
+        if _names_later(step):
             return
         time.sleep(MANIFEST_POLL_S)
     if is_saved:
         _say("saved", step)
         series.tell(f"{series.name} is saved at step {step}, because the run or one of its tasks is to end; exit code {EXIT_CODE}")
     raise SystemExit(EXIT_CODE)
+
+
+def _names_later(step: int) -> bool:
+    """Whether the newest order names a step after this one."""
+    word, wanted = _read()
+    return word == task_files.SAVE and wanted > step
 
 
 def _read() -> tuple[str, int]:

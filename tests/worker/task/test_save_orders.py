@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from worker.protocol import task_files
 from worker.task import save_orders
 from worker.task.checkpoints.fit_session import FitSession
 
@@ -79,3 +82,18 @@ def test_a_training_that_turns_out_not_to_be_saved_says_so_and_a_later_one_is_ab
     save_orders.begin(5)
     os.close(save_orders._fd)
     assert (tmp_path / "saving").read_text() == "ready 0\nunable 3\nready 5\n"
+
+
+def test_a_chief_whose_save_waits_for_a_worker_that_is_further_goes_on_to_the_step_that_is_named_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = tmp_path / "order"
+    order.write_bytes(task_files.save_order(task_files.SAVE, 7))
+    with order.open("rb") as file:
+        monkeypatch.setattr(save_orders, "_fd", file.fileno())
+        is_given_up = threading.Event()
+        series = SimpleNamespace(is_chief=True, is_writing=True, wait=lambda: is_given_up.wait(5.0), is_saved=lambda step: False)
+        later = threading.Timer(0.1, lambda: order.write_bytes(task_files.save_order(task_files.SAVE, 9)))
+        later.start()
+        save_orders.leave(series, 7)
+        later.join()

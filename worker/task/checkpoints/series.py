@@ -66,6 +66,11 @@ class Series:
         return self.place.task.task == self.chief
 
     @property
+    def is_writing(self) -> bool:
+        """Whether the last save is not on the disk yet, and was not given up."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def _own(self) -> str:
         """The name of the file of this worker."""
         return _file_of(self.place.task.task)
