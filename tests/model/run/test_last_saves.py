@@ -52,6 +52,15 @@ def test_all_save_at_the_highest_step_once_all_have_said_theirs() -> None:
     assert not any(isinstance(action, ev.Stop) for action in history.did), "each task ends by itself"
 
 
+def test_trainings_that_turn_out_not_to_be_saved_get_no_order() -> None:
+    history = training()
+    history.happen(*(say(name, "unable", 1) for name in ALL))
+    assert not any(isinstance(action, ev.SaveOrdered) for action in history.happen(TERM)), "none can save"
+    history = training()
+    history.happen(say("worker-0", "unable", 1), say("worker-0", "ready", 2))
+    assert history.happen(TERM) == [ev.SaveOrdered(ALL, None)]
+
+
 def test_a_training_that_stands_in_a_step_needs_those_that_wait() -> None:
     history = training()
     history.happen(TERM, say("worker-0", "waits", 41))
@@ -223,12 +232,3 @@ def test_each_restart_of_a_shrunk_cluster_looks_for_all_hosts() -> None:
     for name in ("worker-0", "worker-1"):
         history.happen(ev.TaskExited(name, 2, 143, True, 131.0), ev.TaskSwept(name, 2, 131.0))
     assert history.happen(ev.Tick(131.0)) == [ev.MakePlan(3)]
-
-
-def test_trainings_that_turn_out_not_to_be_saved_get_no_order() -> None:
-    history = training()
-    history.happen(*(say(name, "unable", 1) for name in ALL))
-    assert not any(isinstance(action, ev.SaveOrdered) for action in history.happen(TERM)), "none can save"
-    history = training()
-    history.happen(say("worker-0", "unable", 1), say("worker-0", "ready", 2))
-    assert history.happen(TERM) == [ev.SaveOrdered(ALL, None)]
