@@ -84,6 +84,10 @@ spec:
   failurePolicy:
     maxRestarts: 3
     rules:
+    - name: late
+      action: FailJobSet
+      onJobFailureReasons:
+      - DeadlineExceeded
     - name: asked
       action: RestartJobSetAndIgnoreMaxRestarts
       onJobFailureReasons:
@@ -276,6 +280,18 @@ def test_the_types_of_parameter_servers(planned: Planned) -> None:
     orders = json.loads(objects["ConfigMap/train"]["data"]["tasks.json"])
     assert {kind: order["first_rank"] for kind, order in orders.items()} == {"chief": 0, "worker": 1, "ps": 4}
     assert orders["ps"]["inter_op"] == 4
+    validate(objects)
+
+
+@pytest.mark.parametrize(("form", "limit"), [("jobset", 2**31 - 1), ("job", 2)])
+def test_a_failing_evaluator_ends_no_training(planned: Planned, form: str, limit: int) -> None:
+    """A JobSet fails, or starts anew, with each of its Jobs that fails; a Job alone concerns no other one."""
+    objects = planned("-n", "2", "--evaluator", "--max-restarts", "2", form=form)
+    if form == "jobset":
+        jobs = {job["name"]: job["template"]["spec"] for job in objects["JobSet/train"]["spec"]["replicatedJobs"]}
+    else:
+        jobs = {"evaluator": objects["Job/train-evaluator"]["spec"]}
+    assert jobs["evaluator"]["backoffLimitPerIndex"] == limit
     validate(objects)
 
 
@@ -477,6 +493,21 @@ def test_what_a_manifest_lacks_is_said(orch: Orch, script: Callable[..., Path]) 
     done = orch("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE, *words, check=0)
     assert "note: timeouts.hang_s, fail_on_nan: not in a manifest, which runs without a controller; orch up --backend" in done.err
     assert "note: Jobs alone do not end the worker and ps pods when the training is done; a JobSet does" in done.err
+
+
+def test_nothing_is_promised_that_a_manifest_lacks(orch: Orch, script: Callable[..., Path]) -> None:
+    """No note about a TensorBoard or about other numbers of workers, and no variable of theirs."""
+    script("print('training')\n", "train.py")
+    words = ("-n", "2:3", "--max-restarts", "1", "--tensorboard", "logs", "--timeout", "1h", "--save-before", "1m")
+    done = orch("plan", "train.py", "--kubernetes", "--workload", "jobset", "--image", IMAGE, *words, check=0)
+    lacks = "timeouts.save_before_s, tensorboard, tasks.worker as MIN:MAX"
+    assert f"note: {lacks}: not in a manifest, which runs without a controller" in done.err
+    assert done.err.count("ensor") == 1
+    assert "elastic" not in done.err
+    config = next(one for one in yaml.safe_load_all(done.out) if one["kind"] == "ConfigMap")
+    orders = json.loads(config["data"]["tasks.json"])
+    assert [*orders] == ["worker"]
+    assert "ORCH_ELASTIC" not in orders["worker"]["env"]
 
 
 def test_a_workload_without_the_option(orch: Orch, script: Callable[..., Path]) -> None:

@@ -21,6 +21,8 @@ from .pods import QUEUE, Manifest
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 """Kubernetes gives it to each container of an Indexed Job, as the last of its variables; one that others use has to come first."""
+NO_LIMIT = 2**31 - 1
+"""The most restarts that a Job can have."""
 _DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
 
 
@@ -36,17 +38,20 @@ class Group:
 
 def job_set(name: str, labels: Mapping[str, str], groups: Sequence[Group], spec: ClusterSpec, settings: KubernetesSettings) -> Manifest:
     """All groups as one object, which makes their headless Service (`name`) itself."""
+    # Without this rule a JobSet would start a training anew whose time is over.
+    late = {"name": "late", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
     body: dict[str, Any] = {
         "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [group.type for group in groups if group.role.decides]},
         "failurePolicy": {
             "maxRestarts": spec.restart.max,
             "rules": [
+                *([late] if spec.timeouts.run_s else []),
                 {
                     "name": "asked",
                     "action": "RestartJobSetAndIgnoreMaxRestarts",
                     "onJobFailureReasons": ["PodFailurePolicy"],
-                }
+                },
             ],
         },
         "replicatedJobs": [
@@ -89,7 +94,9 @@ def _job(group: Group, spec: ClusterSpec, *, in_set: bool) -> dict[str, Any]:
         job["backoffLimit"] = 0
         rules = [{"action": "FailJob", "onExitCodes": asked}, {"action": "FailJob", "onPodConditions": _DISRUPTED}]
     else:
-        job["backoffLimitPerIndex"] = spec.restart.max
+        # Each Job that fails makes its JobSet start anew or fail: the Job of an evaluator, which the training does not need, never fails.
+        is_needed = group.role.decides or group.role.serves
+        job["backoffLimitPerIndex"] = NO_LIMIT if in_set and not is_needed else spec.restart.max
         job["maxFailedIndexes"] = 0
         rules = [{"action": "Ignore", "onExitCodes": asked}, {"action": "Ignore", "onPodConditions": _DISRUPTED}]
     job["podFailurePolicy"] = {"rules": rules}

@@ -50,9 +50,12 @@ _SUFFIX = len("-abcde")
 _NOT_THERE: dict[str, Callable[[ClusterSpec], Any]] = {
     "timeouts.start_s": lambda spec: spec.timeouts.start_s,
     "timeouts.hang_s": lambda spec: spec.timeouts.hang_s,
+    "timeouts.save_before_s": lambda spec: spec.timeouts.save_before_s,
     "fail_on_nan": lambda spec: spec.fail_on_nan,
     "log_limit": lambda spec: spec.log_limit,
     "prepare": lambda spec: spec.prepare.run,
+    "tensorboard": lambda spec: spec.tensorboard,
+    "tasks.worker as MIN:MAX": lambda spec: spec.least_workers,
 }
 """What only a controller or an agent of orch can do."""
 
@@ -88,7 +91,18 @@ def imagine(spec: ClusterSpec, form: Form) -> Plan:
             HostFacts(host, f"{host}.{name}", None, ports, workdir=CODE_DIR if spec.backend.copies_workdir else None, is_here=False)
         )
         assignment[host] = (task,)
-    return plan.make(name, replace(spec, prepare=type(spec.prepare)()), assignment, hosts)
+    return plan.make(name, _alone(spec), assignment, hosts)
+
+
+def _alone(spec: ClusterSpec) -> ClusterSpec:
+    """The spec without what only a controller does."""
+    return replace(
+        spec,
+        prepare=type(spec.prepare)(),
+        tensorboard="",
+        timeouts=replace(spec.timeouts, save_before_s=None),
+        tasks=tuple(replace(tasks, least=0) for tasks in spec.tasks),
+    )
 
 
 def host_name(name: str, task: TaskId, form: Form) -> str:
