@@ -19,7 +19,7 @@ from orchestrator.backends import RunFacts, load, remote_worker
 from orchestrator.backends.kubernetes.holder import AGENT, HOLDER, RENEW, holder_argv
 from orchestrator.backends.kubernetes.object_names import MOST, object_name, of_turn
 from orchestrator.backends.kubernetes.pods import literal, merge
-from orchestrator.backends.kubernetes.run_objects import OWNER_UID
+from orchestrator.backends.kubernetes.run_objects import OWNER_UID, to_text
 from orchestrator.errors import SpecError
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.document import read
@@ -310,6 +310,41 @@ def test_the_overlay_of_the_user_wins() -> None:
     main, side = found["spec"]["containers"]
     assert (main["image"], main["stdin"], side) == ("tf:1", True, {"name": "side", "image": "s"})
     assert [one["name"] for one in main["env"]] == ["HOME", "USER", "A"]
+
+
+def test_an_overlay_does_not_take_the_labels_by_which_pods_are_found() -> None:
+    over = "{metadata: {labels: {app.kubernetes.io/managed-by: me, a: b}}}"
+    labels = pod_of(spec(f"pod_template: {over}"))["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/managed-by"], labels["a"]) == ("orch", "b")
+    assert pod_of(spec("pod_template: {metadata: {labels: null}}"))["metadata"]["labels"].keys() == labels.keys() - {"a"}
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ("{spec: []}", "spec must be a mapping"),
+        ("{metadata: null}", "metadata must be a mapping"),
+        ("{metadata: {labels: [a]}}", "metadata.labels must be a mapping"),
+        ("{containers: [{name: main}]}", "a pod_template has metadata and spec, and no containers"),
+        ("{spec: {containers: {name: main}}}", "spec.containers must be a list of mappings with names"),
+        ("{spec: {containers: [{image: a}]}}", "spec.containers must be a list of mappings with names"),
+        ("{spec: {containers: [{name: [main]}]}}", "spec.containers must be a list of mappings with names"),
+        ("{spec: {volumes: {a: b}}}", "must be lists"),
+        ("{spec: {containers: [{name: main, volumeMounts: a}]}}", "must be lists"),
+    ],
+)
+def test_an_overlay_after_which_no_pod_is_left_is_a_mistake_in_the_spec(orch: Any, script: Any, over: str, message: str) -> None:
+    found = spec(f"pod_template: {over}")
+    assert [(one.place, message in one.message) for one in load(found).problems(found)] == [("backend.pod_template", True)]
+    script("print(1)", "x.py")
+    words = ("--image", "tf:1", "--set", f"backend.pod_template={over}")
+    assert message in orch("plan", "x.py", "--kubernetes", "--workload", "jobset", *words, check=2).err
+
+
+@pytest.mark.parametrize("text", ["y", "N", "1e3", "0o17", "+.5e1", "-1E3", ".5", "0x1F", "1_000", "2024-01-01", "yes", "1.0"])
+def test_texts_stay_texts_for_kubectl_too(text: str) -> None:
+    """The YAML of kubectl (sigs.k8s.io/yaml) reads these as numbers or truths where no quotes are."""
+    assert to_text([{"a": text}]) == f"a: '{text}'\n"
 
 
 def test_lists_without_names_are_replaced() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from worker.machine.clock import patience
 
-from ...errors import OrchError, Problem
+from ...errors import OrchError, Problem, SpecError
 from ...model.planning import plan
 from ...model.spec import ClusterSpec, KubernetesSettings
 from .. import (
@@ -37,7 +37,7 @@ from .kubectl import ask, call, kubectl_argv
 from .kubectl_errors import explain_exec, without_end
 from .object_names import MAIN, object_name, of_turn, selector_of
 from .pod_wait import PodWait, read_pod
-from .pods import gpus_of
+from .pods import PodWish, gpus_of, pod_template
 from .run_objects import OWNER_UID, attached_objects, pod_names, to_text
 
 NAME = "pods.yaml"
@@ -61,6 +61,10 @@ class Kubernetes(HasNoEngine):
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         if spec.python.startswith("~"):
             return (Problem("python", "in a pod no shell expands '~'", "name a program of the image: python: python3"),)
+        try:
+            pod_template(_settings(spec), PodWish(()))
+        except SpecError as error:
+            return error.problems
         return ()
 
     def request(self, run: RunFacts) -> Request:

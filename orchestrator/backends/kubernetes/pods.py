@@ -14,6 +14,7 @@ from typing import Any
 
 from worker.values.fast_dataclass import dataclass
 
+from ...errors import Problem, SpecError
 from ...model.spec import ClusterSpec, KubernetesSettings, PodSettings
 from .object_names import MAIN
 
@@ -79,7 +80,7 @@ def pod(settings: KubernetesSettings, wish: PodWish, name: str, owner: Owner | N
 
 
 def pod_template(settings: KubernetesSettings, wish: PodWish) -> Manifest:
-    """The metadata and the spec of a pod, with the user's overlay."""
+    """The metadata and the spec of a pod, with the user's overlay. Raises `SpecError` if the result is no pod."""
     own = settings.pod
     labels, annotations = {**own.labels, **wish.labels}, dict(own.annotations)
     if own.queue:
@@ -89,7 +90,32 @@ def pod_template(settings: KubernetesSettings, wish: PodWish) -> Manifest:
             annotations |= {GROUP_COUNT: str(wish.group_size)}
     metadata = {"labels": labels, **({"annotations": annotations} if annotations else {})}
     made = {"metadata": metadata, "spec": _spec(own, wish)}
-    return merge(made, json.loads(own.pod_template)) if own.pod_template else made
+    if own.pod_template:
+        made = merge(made, json.loads(own.pod_template))
+        if complaint := _complaint(made):
+            raise SpecError(Problem("backend.pod_template", complaint, "write what a pod has: {metadata: {…}, spec: {…}}"))
+        made["metadata"]["labels"] = {**made["metadata"].get("labels", {}), **wish.labels}  # orch finds its pods by these
+    return made
+
+
+def _complaint(made: Manifest) -> str:
+    """What is wrong with a pod that has the user's overlay, as far as orch itself reads the pod; empty: nothing."""
+    if strangers := made.keys() - {"metadata", "spec"}:
+        return f"a pod_template has metadata and spec, and no {', '.join(sorted(strangers))}"
+    for key in ("metadata", "spec"):
+        if not isinstance(made.get(key), dict):
+            return f"{key} must be a mapping"
+    if not isinstance(made["metadata"].get("labels", {}), dict):
+        return "metadata.labels must be a mapping"
+    containers, volumes = made["spec"].get("containers"), made["spec"].get("volumes", [])
+    if not _is_named(containers):
+        return "spec.containers must be a list of mappings with names"
+    main = [one for one in containers if one["name"] == MAIN]
+    if len(main) != 1:
+        return f"spec.containers must have one container with the name {MAIN}, which runs the tasks"
+    if not isinstance(volumes, list) or not isinstance(main[0].get("volumeMounts", []), list):
+        return "spec.volumes and the volumeMounts of a container must be lists"
+    return ""
 
 
 def _spec(own: PodSettings, wish: PodWish) -> Manifest:
@@ -168,4 +194,4 @@ def merge(base: Any, over: Any) -> Any:
 
 
 def _is_named(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "name" in item for item in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in value)

@@ -5,6 +5,7 @@ The Service owns all others, so that deleting it leaves nothing. Its uid is know
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ SPARE_S = 300.0
 """How much longer than the run its pods may live, where the run has a limit."""
 RELEASE_S = 5.0
 """How much longer than the tasks the holder of a pod may take to end."""
+_READ_OTHERWISE = re.compile("[yYnN]|[-+]?[.]?[0-9][0-9a-fA-FxXoO_.+-]*")
 
 
 def service(name: str, labels: Mapping[str, str], selector: Mapping[str, str], owner: Owner | None = None) -> Manifest:
@@ -83,7 +85,12 @@ def to_text(objects: Sequence[Manifest]) -> str:
     base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     # A program stays readable, and no part is an alias of another one.
     dumper: Any = type("Dumper", (base,), {"ignore_aliases": lambda *_: True})
-    dumper.add_representer(
-        str, lambda to, text: to.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text.rstrip("\n") else None)
-    )
+    dumper.add_representer(str, lambda to, text: to.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text)))
     return "---\n".join(yaml.dump(one, Dumper=dumper, sort_keys=False, allow_unicode=True, width=130) for one in objects)
+
+
+def _style(text: str) -> str | None:
+    """How a text is written; None: as PyYAML likes. kubectl reads more plain texts as numbers or truths than PyYAML does: 1e3, 0o17, y."""
+    if "\n" in text.rstrip("\n"):
+        return "|"
+    return "'" if _READ_OTHERWISE.fullmatch(text) else None
