@@ -153,7 +153,10 @@ class Supervisor:
                 self.note(note)
             await self._await_missing(self._preparation)
         except OrchError as error:
-            self._on_event(events.NotPlanned(str(error), error.exit_code, now()))
+            if self._end.done():  # the wait for hosts was cancelled, and has left something
+                self.note(str(error))
+            else:
+                self._on_event(events.NotPlanned(str(error), error.exit_code, now()))
         except OSError as error:
             self._fail_to_write(error)
         except Exception as error:

@@ -101,7 +101,7 @@ def test_an_image_that_cannot_be_pulled(kubernetes: Namespace, start: Start) -> 
 
 def test_pods_for_which_no_node_has_room(kubernetes: Namespace, start: Start) -> None:
     """A queue is no failure: the run says what it waits for, and Ctrl-C takes the request back."""
-    up = start(GOES_ON, resources={"cpu": "50"})
+    up = start(GOES_ON, resources={"cpu": "5000"})
     up.wait_for("unschedulable: 0/2 nodes are available: 2 Insufficient cpu")
     up.signal(signal.SIGINT)
     up.wait(check=130)

@@ -28,6 +28,7 @@ from tests.live import wait_until
 
 assert AGENT in remote_worker.BOOT
 LABEL = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+AGENT_FILE = "agent-orch-train-1a2b3c4d-0.txt"
 RUN = "train-20261124-181500-1a2b3c4d"
 
 
@@ -253,6 +254,12 @@ def test_the_request_is_a_text_that_kubectl_takes() -> None:
     assert parse(read(json.dumps(to_document(found)), "spec.yaml"), workdir="/home/me") == found, "the record of the run keeps it all"
 
 
+def test_the_kubeconfig_is_found_from_every_directory() -> None:
+    found = spec("kubeconfig: lab.yaml")
+    assert "kubectl --kubeconfig=/home/me/lab.yaml exec" in load(found).request(RunFacts(found, RUN, "/runs/x")).texts()[AGENT_FILE]
+    assert parse(read(json.dumps(to_document(found)), "spec.yaml"), workdir="/elsewhere") == found
+
+
 def test_one_object_owns_all_others_and_comes_first() -> None:
     first, *others = objects(spec("pods: 3"))
     assert (first["kind"], first["metadata"]["name"]) == ("Service", "orch-train-1a2b3c4d")
@@ -404,6 +411,25 @@ def test_a_kubectl_is_needed_by_a_run_and_not_by_a_plan(orch: Any, script: Any) 
     orch("plan", *words, check=0)
     message = "Error: cannot make the pods: there is no program no-kubectl on PATH here; install kubectl, or name it with backend.kubectl\n"
     assert orch("up", *words, check=2).err == message
+
+
+def test_an_interrupted_wait_whose_pods_cannot_be_deleted_names_the_command(orch: Any, script: Any, tmp_path: Path) -> None:
+    script("print(1)", "x.py")
+    pod = {"kind": "Pod", "metadata": {"name": "NAME"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Pending"}}
+    script(json.dumps({"type": "ADDED", "object": pod}), "pod.json")
+    kubectl = script(
+        "#!/bin/sh\nshift\ncase $1 in delete) echo 'Error from server (Forbidden): you may not' >&2; exit 1;; auth) echo yes;;\n"
+        f'get) sed "s/NAME/$(cat {tmp_path}/name)-0/" {tmp_path}/pod.json; exec sleep 600;;\n'
+        f"create) cat > {tmp_path}/sent; cd {tmp_path}; [ -e name ] || sed -n 's/^  name: //p' sent > name; echo uid;;\nesac",
+        "kubectl",
+    )
+    kubectl.chmod(0o700)
+    words = ("--backend", "kubernetes", "--image", "tf:1", "--namespace", "ml", "--set", f"backend.kubectl=[{kubectl}]")
+    up = orch.start("up", "x.py", *words)
+    up.wait_for("0 of 1 pod ready")
+    up.signal(signal.SIGINT)
+    name = (tmp_path / "name").read_text().strip()
+    assert f": {kubectl} --namespace=ml delete service {name}\n" in up.wait(check=130).err
 
 
 def test_more_tasks_than_the_pods_take(orch: Any) -> None:

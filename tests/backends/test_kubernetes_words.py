@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.backends import Diagnosis, Host, StartFailure, Transport
-from orchestrator.backends.kubernetes import Kubernetes
+from orchestrator.backends import Diagnosis, Host, Request, RunFacts, StartFailure, Transport, kubernetes
+from orchestrator.backends.kubernetes import Kubernetes, pod_wait
 from orchestrator.backends.kubernetes.kubectl import Documents
 from orchestrator.backends.kubernetes.kubectl_errors import PassingError, explain_exec, to_error
 from orchestrator.backends.kubernetes.pod_states import PodState, describe_end, describe_waiting, read, remedy_of
 from orchestrator.backends.kubernetes.pod_wait import PodWait
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.spec import KubernetesSettings
+from orchestrator.model.spec.document import read as document
+from orchestrator.model.spec.parse import parse
 
 CREATING = 'Error from server ({}): error when creating "STDIN": '
 
@@ -324,3 +328,111 @@ def test_a_pod_that_is_deleted_before_it_is_ready_ends_the_wait(tmp_path: Path) 
     (tmp_path / "gone.json").write_text(json.dumps({"type": "DELETED", "object": pod({}, node="")}))
     with pytest.raises(OrchError, match="x-0: the pod was deleted"):
         wait_for(tmp_path, "cat gone.json; exec sleep 600", ["x-0"])
+
+
+def test_a_pod_that_no_watch_has_shown_is_asked_for_before_it_counts_as_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is so busy that kubectl itself needs longer."""
+    monkeypatch.setattr(pod_wait, "ABSENT_S", 0.1)
+    (tmp_path / "x-0.json").write_text(json.dumps({**pod(RUNS), "kind": "Pod"}))
+    script = '[ "$2" = pods ] && exec sleep 600; cat $3.json 2>&- ; exit 0'
+    states, _ = wait_for(tmp_path, script, ["x-0"])
+    assert states["x-0"].is_ready
+    with pytest.raises(OrchError, match="x-1: the pod was deleted"):
+        wait_for(tmp_path, script, ["x-1"])
+
+
+def test_pods_may_appear_while_the_others_are_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = PodWait(KubernetesSettings(), "a=b", ["x-0", "x-1"], "python3", lambda _: None)
+    wait._states = {"x-0": PodState("x-0", is_ready=True)}
+    wait._renewed_at = -1e9
+    monkeypatch.setattr(pod_wait, "ask", lambda *_: wait._states.setdefault("x-1", PodState("x-1", is_ready=True)))
+    asyncio.run(wait._look_closer())
+    assert len(wait._states) == 2
+
+
+# --- the way back ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def request_of(tmp_path: Path) -> Callable[[str], tuple[Kubernetes, Request]]:
+    """``request_of("exit 1")``: a run whose kubectl is this script, where ``$*`` are the words without the options."""
+
+    def make(script: str) -> tuple[Kubernetes, Request]:
+        kubectl = tmp_path / "kubectl"
+        kubectl.write_text(f'#!/bin/sh\ncd {tmp_path}\nshift 2; echo "$*" >> calls\n{script}\n')
+        kubectl.chmod(0o700)
+        text = f"{{script: x.py, backend: {{type: kubernetes, image: 'tf:1', context: lab, namespace: ml, kubectl: ['{kubectl}']}}}}"
+        spec = parse(document(text, "orch.yaml"), workdir="/home/me")
+        backend = Kubernetes()
+        return backend, backend.request(RunFacts(spec, "x-20261124-181500-1a2b3c4d", "/runs/x"))
+
+    return make
+
+
+async def lend(backend: Kubernetes, request: Request) -> None:
+    async with backend.allocate(request, lambda _: None):
+        pass
+
+
+REFUSED = "echo 'The connection to the server a:1 was refused' >&2; exit 1"
+
+
+def test_pods_that_cannot_be_deleted_are_told_with_the_command_that_deletes_them(
+    request_of: Callable[[str], tuple[Kubernetes, Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After three tries; the first error comes first, and its kind decides about the exit code."""
+    monkeypatch.setattr(kubernetes, "DELETE_PAUSES_S", (0.0, 0.0))
+    backend, request = request_of(f'case "$*" in auth*) echo no - nobody may;; *) {REFUSED};; esac')
+    with pytest.raises(OrchError) as caught:
+        asyncio.run(lend(backend, request))
+    first, second, third = str(caught.value).splitlines()
+    assert "you may not create pods/exec there" in first
+    assert second.startswith("the pods were not deleted: The connection to the server a:1 was refused")
+    options = f"{tmp_path}/kubectl --context=lab --namespace=ml"
+    assert third.endswith(f": {options} delete service orch-x-1a2b3c4d --ignore-not-found --wait=false".partition(" --ignore")[0])
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "auth can-i create pods --subresource=exec",
+        *["delete service orch-x-1a2b3c4d --ignore-not-found --wait=false"] * 3,
+    ]
+    hint = backend.cancel(request.run).hint.splitlines()[-1]
+    selector = "app.kubernetes.io/instance=orch-x-1a2b3c4d,app.kubernetes.io/managed-by=orch"
+    assert hint.endswith(f": {options} delete service -l {selector}")
+
+
+def test_a_deletion_that_fails_once_is_tried_again(
+    request_of: Callable[[str], tuple[Kubernetes, Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "DELETE_PAUSES_S", (0.0, 0.0))
+    script = f'case "$*" in auth*) echo no;; *) [ -e tried ] && exit 0; touch tried; {REFUSED};; esac'
+    backend, request = request_of(script)
+    with pytest.raises(OrchError) as caught:
+        asyncio.run(lend(backend, request))
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "calls").read_text().count("delete") == 2
+
+
+def test_a_wait_that_is_cancelled_tells_of_the_pods_that_are_left(
+    request_of: Callable[[str], tuple[Kubernetes, Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "DELETE_PAUSES_S", (0.0, 0.0))
+    backend, request = request_of(f'case "$*" in delete*) {REFUSED};; get*) touch waits; exec sleep 600;; *) echo yes;; esac')
+
+    async def cancel() -> None:
+        waiting = asyncio.create_task(lend(backend, request))
+        while not (tmp_path / "waits").exists():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await waiting
+
+    with pytest.raises(OrchError, match="delete service orch-x-1a2b3c4d"):
+        asyncio.run(cancel())
+
+
+def test_the_time_for_many_pods_grows_with_their_number(
+    request_of: Callable[[str], tuple[Kubernetes, Request]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(kubernetes, "call", lambda *_: subprocess.CompletedProcess("", 0, "yes"))
+    monkeypatch.setattr(kubernetes, "ask", lambda argv, doing, given, limit_s=60.0: limits.append(limit_s) or "uid")
+    kubernetes._create(KubernetesSettings(), "a\n---\nb\n", 512)
+    assert limits == [60, 60 + 256]

@@ -7,14 +7,15 @@ cluster, and nothing of orch in the image.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from worker.machine.clock import patience
 
-from ...errors import OrchError, Problem, SpecError
+from ...errors import OrchError, Problem, SpecError, UnansweredError, UsageError
 from ...model.planning import plan
 from ...model.spec import ClusterSpec, KubernetesSettings
 from .. import (
@@ -33,8 +34,8 @@ from .. import (
     remote_worker,
 )
 from . import pod_states
-from .kubectl import ask, call, kubectl_argv
-from .kubectl_errors import explain_exec, without_end
+from .kubectl import ANSWER_S, ask, call, kubectl_argv
+from .kubectl_errors import PassingError, explain_exec, without_end
 from .object_names import MAIN, object_name, of_turn, selector_of
 from .pod_wait import PodWait, read_pod
 from .pods import PodWish, gpus_of, pod_template
@@ -47,6 +48,10 @@ START_S = 90.0
 SETTLED_S = patience(5.0)
 """How long the status of a pod may lag behind the end of its container."""
 LOOK_S = 0.5
+POD_S = 0.5
+"""How much longer `kubectl create` may take for each pod: kubectl sends them one by one."""
+DELETE_S, DELETE_PAUSES_S = 20.0, (1.0, 3.0)
+"""How long a deletion may take for an answer, and the pauses before it is tried again: nobody else deletes the pods of this run."""
 
 
 class Kubernetes(HasNoEngine):
@@ -78,7 +83,7 @@ class Kubernetes(HasNoEngine):
         spec = request.run.spec
         settings, run = _settings(spec), object_name(spec.name, request.run.run_id)
         self._used = settings
-        creating = asyncio.create_task(asyncio.to_thread(_create, settings, request.files[NAME]))
+        creating = asyncio.create_task(asyncio.to_thread(_create, settings, request.files[NAME], len(request.hosts)))
 
         async def give_back() -> None:
             await asyncio.wait([creating])  # what is on its way cannot be called back
@@ -89,9 +94,15 @@ class Kubernetes(HasNoEngine):
             wait = PodWait(settings, selector_of(run), [host.name for host in request.hosts], _python(spec), on_waiting)
             states = await wait.run()
             yield tuple(replace(host, address=states[host.name].address) for host in request.hosts)
-        except BaseException:
-            with suppress(OrchError):  # the first error says more
+        except BaseException as error:
+            try:
                 await give_back()
+            except UsageError:
+                pass  # the same options have not made anything either
+            except OrchError as left:
+                if not isinstance(error, OrchError):
+                    raise
+                error.args = (f"{error}\n{left}",)  # the first error says more, and comes first
             raise
         await give_back()
 
@@ -122,12 +133,11 @@ class Kubernetes(HasNoEngine):
     def cancel(self, run: RunFacts) -> Cleanup:
         """Delete what a dead controller has left. A pod without a controller ends by itself too."""
         settings, name = _settings(run.spec), object_name(run.spec.name, run.run_id)
-        by_hand = f"kubectl delete service -l {selector_of(name)}"
         try:
             words = ("delete", "service", "-l", selector_of(name), "--ignore-not-found", "--wait=false", "-o", "name")
             gone = ask(kubectl_argv(settings, *words), "the pods were not deleted").split()
         except OrchError as error:
-            return Cleanup(hint=f"{error}\nthey end by themselves; to delete them: {by_hand}")
+            return Cleanup(hint=f"{error}\n{_by_hand(settings, '-l', selector_of(name))}")
         return Cleanup(hint=f"its pods were deleted, with the Service {gone[0].rpartition('/')[2]}" if gone else "it has no pods left")
 
 
@@ -170,16 +180,31 @@ def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
     )
 
 
-def _create(settings: KubernetesSettings, text: str) -> None:
+def _create(settings: KubernetesSettings, text: str, pods: int) -> None:
     """Make the objects of a request: first the Service, whose uid the others then name. Blocks. Raises `OrchError`."""
     doing, (owner, _, rest) = "cannot make the pods", text.partition("---\n")
-    if call(kubectl_argv(settings, "auth", "can-i", "create", "pods/exec"), doing).stdout.strip() == "no":
+    if call(kubectl_argv(settings, "auth", "can-i", "create", "pods", "--subresource=exec"), doing).stdout.startswith("no"):
         raise OrchError(f"{doing}: you may not create pods/exec there, by which orch starts its agents; ask for a Role that has it")
     uid = ask(kubectl_argv(settings, "create", "-f", "-", "-o", "jsonpath={.metadata.uid}"), doing, owner).strip()
-    ask(kubectl_argv(settings, "create", "-f", "-"), doing, rest.replace(OWNER_UID, uid))
+    ask(kubectl_argv(settings, "create", "-f", "-"), doing, rest.replace(OWNER_UID, uid), ANSWER_S + POD_S * pods)
 
 
 def _delete(settings: KubernetesSettings, owner: str) -> None:
     """Delete the Service, and so all that it owns. Blocks. Raises `OrchError`."""
-    words = ("delete", "service", owner, "--ignore-not-found", "--wait=false")
-    ask(kubectl_argv(settings, *words), f"kubectl delete service {owner} deletes what is left")
+    argv = kubectl_argv(settings, "delete", "service", owner, "--ignore-not-found", "--wait=false")
+    for pause_s in (*DELETE_PAUSES_S, None):
+        try:
+            ask(argv, "the pods were not deleted", limit_s=DELETE_S)
+            return
+        except UsageError:
+            raise
+        except OrchError as error:
+            if pause_s is None or not isinstance(error, (PassingError, UnansweredError)):
+                raise OrchError(f"{error}\n{_by_hand(settings, owner)}") from None
+            time.sleep(pause_s)
+
+
+def _by_hand(settings: KubernetesSettings, *chosen: str) -> str:
+    """What is left to the user when orch cannot delete the pods."""
+    command = shlex.join(kubectl_argv(settings, "delete", "service", *chosen))
+    return f"pods that are left end by themselves; to delete them, with the Service and the NetworkPolicy: {command}"

@@ -26,22 +26,22 @@ def kubectl_argv(settings: KubernetesSettings, *words: str) -> tuple[str, ...]:
     return (*(settings.kubectl or ("kubectl",)), *options, *words)
 
 
-def ask(argv: Sequence[str], doing: str, given: str = "") -> str:
+def ask(argv: Sequence[str], doing: str, given: str = "", limit_s: float = ANSWER_S) -> str:
     """The output of a command. Blocks. Raises `OrchError`, and `UsageError` for what will never be accepted. `doing`: what fails."""
-    done = call(argv, doing, given)
+    done = call(argv, doing, given, limit_s)
     if done.returncode:
         raise to_error(doing, done.stderr or done.stdout)
     return done.stdout
 
 
-def call(argv: Sequence[str], doing: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def call(argv: Sequence[str], doing: str, given: str = "", limit_s: float = ANSWER_S) -> subprocess.CompletedProcess[str]:
     """A command that has ended. Blocks. Raises `OrchError` if it could not be run, or did not end."""
     try:
         return subprocess.run(
-            argv, input=given, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, start_new_session=True, check=False
+            argv, input=given, capture_output=True, text=True, errors="replace", timeout=limit_s, start_new_session=True, check=False
         )
     except subprocess.TimeoutExpired:
-        raise no_answer(doing, ANSWER_S) from None
+        raise no_answer(doing, limit_s) from None
     except FileNotFoundError:
         raise UsageError(f"{doing}: there is no program {argv[0]} on PATH here; install kubectl, or name it with backend.kubectl") from None
     except OSError as error:

@@ -49,6 +49,7 @@ class PodWait:
         following = asyncio.create_task(self._follow())
         try:
             while not self._all_ready():
+                await self._find_absent()
                 self._refuse()
                 self._tell()
                 await asyncio.wait([following], timeout=TICK_S if self._told else 0.05)
@@ -94,15 +95,26 @@ class PodWait:
         """The reason; the two reasons of a pull that fails come in turns."""
         return "pull" if state.reason in PULLS else state.reason
 
+    async def _find_absent(self) -> None:
+        """Ask for a pod that the watch has not shown for long: kubectl itself may be late on a busy machine. Raises `OrchError`."""
+        if self._trouble or time.monotonic() - self._begun_at <= ABSENT_S:
+            return
+        for name in self._names:
+            if name not in self._states:
+                try:
+                    pod = await asyncio.to_thread(read_pod, self._settings, name)
+                except (PassingError, UnansweredError) as error:
+                    self._trouble = str(error)
+                    return
+                if pod is None:
+                    raise OrchError(f"{name}: {describe_end(None)}")
+                if name not in self._states:
+                    self._take({"object": pod})
+
     def _refuse(self) -> None:
         """Raise `OrchError` for a pod that will never be ready."""
         now = time.monotonic()
-        for name in self._names:
-            state = self._states.get(name)
-            if state is None:
-                if not self._trouble and now - self._begun_at > ABSENT_S:
-                    raise OrchError(f"{name}: {describe_end(None)}")
-                continue
+        for name, state in self._states.items():
             pulls = state.reason in PULLS and now - self._since[name][1] > PULL_S
             if state.has_ended or pulls:
                 remedy = REMEDIES.get(state.reason, "")
@@ -126,7 +138,7 @@ class PodWait:
                 self._events = await asyncio.to_thread(read_events, self._settings, [state.name for state in late])
         if now - self._renewed_at > RENEW_S:
             self._renewed_at = now
-            for state in self._states.values():
+            for state in list(self._states.values()):  # a watch that ends meanwhile begins with none
                 if state.is_ready:
                     words = ("exec", state.name, "-c", MAIN, "--", self._python, "-I", "-c", RENEW)
                     with contextlib.suppress(OrchError):  # its end is seen by the watch

@@ -20,6 +20,7 @@ from .kinds import MAX_NAME
 from .rules import cluster_rules
 from .rules.device_rules import LEVEL
 from .rules.draft import Draft, draft_of
+from .sections.backend_sections import BackendSpec, KubernetesSettings
 from .sections.run_sections import PROGRAM_KINDS, ClusterSpec
 from .sections.task_sections import TaskDevices, TaskSpec
 
@@ -47,6 +48,13 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     return _spec(draft, workdir)
 
 
+def _at(backend: BackendSpec, workdir: str) -> BackendSpec:
+    """The backend, whose files are found from every directory."""
+    if isinstance(backend, KubernetesSettings) and backend.kubeconfig:
+        return replace(backend, kubeconfig=str(PurePosixPath(workdir, backend.kubeconfig)))
+    return backend
+
+
 def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     given = draft.given
     kind = next(kind for kind in PROGRAM_KINDS if kind in given)
@@ -65,7 +73,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
         env=env,
-        backend=draft.backend,
+        backend=_at(draft.backend, workdir),
         tpu=_tpu(draft),
     )
 
