@@ -242,8 +242,8 @@ class Saving:
     """How the attempt ends then."""
     again: bool
     """Another attempt follows."""
-    until: float
-    """When the attempt ends in any case."""
+    until: float | None
+    """When the attempt ends in any case; None: the save may take any time."""
     waits: Mapping[str, int] = field(default_factory=dict)
     """The step at whose end each training waits, or has waited."""
     waits_since: float | None = None

@@ -26,7 +26,7 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
     # In STOPPING the deadline counts once. It counts again in RESTARTING: a restart may follow even if the time has passed meanwhile.
     if phase is not Phase.DONE and not (phase is Phase.STOPPING and cluster.is_due):
         found |= {"run": cluster.began_at + limits.run_s} if limits.run_s is not None else {}
-        found |= {"allocation": cluster.until} if cluster.until is not None and cluster.saving is None else {}
+        found |= {"allocation": cluster.until} if cluster.until is not None and not last_saves.is_last(cluster) else {}
     if phase in (Phase.STARTING, Phase.RUNNING):
         found |= _deadlines_of_saves(cluster, min(found.values(), default=None))
     if phase is Phase.PREPARING and limits.prepare_s is not None:
@@ -41,7 +41,7 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
         found |= {"start": min(begun) + limits.start_s} if begun else {}
     if (
         limits.hang_s is not None
-        and cluster.saving is None
+        and (cluster.saving is None or cluster.saving.until is None)
         and any(task.state is not TaskState.PENDING and not task.prepares for task in tasks)
     ):
         reports = any(task.trains and task.reported_at is not None for task in tasks)
@@ -55,9 +55,13 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
 def _deadlines_of_saves(cluster: Cluster, ends_at: float | None) -> dict[Kind, float]:
     """`ends_at`: when the run ends in any case."""
     ongoing, before_s = cluster.saving, cluster.policy.timeouts.save_before_s
+    found: dict[Kind, float] = {}
+    if ends_at is not None and before_s is not None and not last_saves.is_last(cluster):
+        found["save"] = ends_at - before_s
     if ongoing is None:
-        return {"save": ends_at - before_s} if ends_at is not None and before_s is not None else {}
-    found: dict[Kind, float] = {"unsaved": ongoing.until}
+        return found
+    if ongoing.until is not None:
+        found["unsaved"] = ongoing.until
     if ongoing.step is None and ongoing.waits_since is not None:
         found["name"] = ongoing.waits_since + last_saves.ANSWER_S
     return found

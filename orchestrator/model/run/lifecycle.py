@@ -98,9 +98,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_host_taken(cluster, event)
         case events.TaskSaves():
             return _on_saves(cluster, event)
-        case events.HostsBack() if cluster.is_shrunk and last_saves.is_possible(cluster):
-            cause = Cause(f"{event.reason}: it gets workers again", event.at)
-            return _save_and_end(cluster, Outcome.CANCELLED, restarts.PREEMPTED, event.at, cause, again=True)
+        case events.HostsBack():
+            return last_saves.take_in(cluster, event)
         case events.StopRequested():
             return _on_stop_requested(cluster, event)
         case events.RestartRequested():
@@ -357,15 +356,12 @@ def _save_and_end(
     cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause, *, again: bool = False, limit_s: float | None = None
 ) -> Step:
     """Let the training save itself, if it can, and then end the attempt; see `last_saves`. `limit_s`: by default the grace of the user."""
-    former = cluster.saving
-    if former is not None and former.again and not again:  # there will be no other attempt after this save
-        ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
-        until = min(former.until, at + cluster.policy.timeouts.grace_s)
-        return replace(cluster, needs_hosts=False, saving=replace(former, ending=ending, again=False, until=until)), ()
+    former, limit_s = cluster.saving, max(cluster.policy.timeouts.grace_s, limit_s or 0.0)
+    ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
+    if former is not None and former.again and not again:
+        return last_saves.replace_ending(cluster, former, ending, limit_s), ()
     if not last_saves.is_possible(cluster):
         return _end(cluster, outcome, code, at, cause, again=again)
-    ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
-    limit_s = max(cluster.policy.timeouts.grace_s, limit_s or 0.0)
     return last_saves.begin(cluster, ending, limit_s, again=again)
 
 
@@ -375,6 +371,8 @@ def _on_saves(cluster: Cluster, event: events.TaskSaves) -> Step:
     if event.state != "asks":
         cluster = _mark_active(_update(cluster, event.task, saves=True), event.at)
         return last_saves.hear(cluster, event)
+    if cluster.tasks[event.task].is_aside:
+        return last_saves.begin_aside(cluster, event.task)
     if not last_saves.is_possible(cluster):
         return cluster, ()
     cause = Cause(f"{event.task} received SIGTERM", event.at, host=cluster.tasks[event.task].host)
@@ -384,15 +382,18 @@ def _on_saves(cluster: Cluster, event: events.TaskSaves) -> Step:
 def _on_exit_while_saving(cluster: Cluster, event: events.TaskExited) -> Step:
     if readiness.has_succeeded(cluster):  # the training was over before the step that was named
         return _end(cluster, Outcome.SUCCEEDED, 0, event.at)
-    if (event.code == 0 or (event.code == restarts.PREEMPTED and not event.killed)) and last_saves.able(cluster):
+    if (last_saves.has_saved(event) or cluster.tasks[event.task].is_aside) and last_saves.able(cluster):
         return cluster, ()
-    return _end_saving(cluster, event.at)
+    failure = last_saves.failure_of(cluster, event)
+    if failure is not None and cluster.saving is not None and cluster.saving.again:
+        return _end(cluster, Outcome.FAILED, root_cause.given_code(failure), event.at, failure, again=True)
+    return _end_saving(cluster, event.at, failure)
 
 
-def _end_saving(cluster: Cluster, at: float) -> Step:
-    """The save is done, or its time is over: end the attempt. The grace of the user was the time for the save."""
+def _end_saving(cluster: Cluster, at: float, failure: Cause | None = None) -> Step:
+    """The save is done, or its time is over, or a task has failed: end the attempt. The grace of the user was the time for the save."""
     assert cluster.saving is not None
-    again, ending = cluster.saving.again, last_saves.ending_of(cluster)
+    again, ending = cluster.saving.again, last_saves.ending_of(cluster, failure)
     cluster, actions = _end(cluster, ending.outcome, ending.exit_code, at, ending.cause, again=again)
     if cluster.ending is not None and cluster.phase is Phase.STOPPING:
         cluster = replace(cluster, ending=replace(cluster.ending, saved=ending.saved))
@@ -462,7 +463,7 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
         case "allocation":
             code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
             cause = Cause("the time of its allocation is nearly over", at)
-            if last_saves.is_possible(cluster):
+            if last_saves.is_possible(cluster) or cluster.saving is not None:
                 return _save_and_end(cluster, Outcome.TIMED_OUT, code, at, cause)
             return _run_out(cluster, at, cause, again=False, code=code)
         case "save":

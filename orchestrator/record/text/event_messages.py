@@ -156,9 +156,9 @@ def _describe_saving(before: Cluster, saving: Saving) -> str | None:
     """A line when a save on order begins, and when its step is named."""
     if before.saving is None:
         then = "all tasks start again" if saving.again else "the run ends"
-        limit = describe_seconds(max(0.0, saving.until - saving.ending.ended_at))
+        limit = "" if saving.until is None else f", in {describe_seconds(max(0.0, saving.until - saving.ending.ended_at))} at most"
         why = headline(saving.ending.cause) if saving.ending.cause else "the run is to end"
-        return f"{why}; the training saves itself, in {limit} at most, and then {then}"
+        return f"{why}; the training saves itself{limit}, and then {then}"
     return f"the training saves itself at the end of step {saving.step}" if saving.step != before.saving.step else None
 
 

@@ -12,7 +12,7 @@ from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, Verdict
 from orchestrator.model.run.restarts import PREEMPTED
 from orchestrator.model.spec import Restart, Timeouts
-from tests.model.run.test_lifecycle import MIRRORED, WORKERS, History
+from tests.model.run.test_lifecycle import MIRRORED, WORKERS, History, raised
 
 TERM = ev.StopRequested("received SIGTERM", TERMINATED, 110.0, saves=True)
 ALL = tuple(WORKERS)
@@ -232,3 +232,137 @@ def test_each_restart_of_a_shrunk_cluster_looks_for_all_hosts() -> None:
     for name in ("worker-0", "worker-1"):
         history.happen(ev.TaskExited(name, 2, 143, True, 131.0), ev.TaskSwept(name, 2, 131.0))
     assert history.happen(ev.Tick(131.0)) == [ev.MakePlan(3)]
+
+
+def test_the_save_for_a_host_that_is_back_has_any_time_and_ends_no_training() -> None:
+    history = shrunk()
+    history.happen(*(ev.TaskSaves(name, 2, "ready", 20, 126.0) for name in ("worker-0", "worker-1")))
+    assert history.happen(BACK) == [ev.SaveOrdered(("worker-0", "worker-1"), None)]
+    assert "unsaved" not in deadlines.deadlines_of(history.cluster)
+    assert history.happen(ev.Tick(5000.0)) == [], "such as in a long validation"
+    history.happen(replace(TERM, at=6000.0))
+    assert deadlines.deadlines_of(history.cluster)["unsaved"] == 6005.0, "a user waits for this one"
+
+
+def test_the_save_for_a_host_that_is_back_hides_no_deadline() -> None:
+    policy = replace(ELASTIC, timeouts=Timeouts(run_s=600.0, save_before_s=60.0, hang_s=300.0))
+    history = shrunk()
+    history.cluster = replace(history.cluster, policy=policy, until=500.0)
+    history.happen(*(ev.TaskSaves(name, 2, "ready", 20, 126.0) for name in ("worker-0", "worker-1")), BACK)
+    found = deadlines.deadlines_of(history.cluster)
+    assert {kind: found[kind] for kind in ("run", "allocation", "save", "hang")} == {
+        "run": 700.0,
+        "allocation": 500.0,
+        "save": 440.0,
+        "hang": 426.0,
+    }
+    history.happen(ev.Tick(440.0, written_at=430.0))
+    assert history.cluster.saving is not None
+    assert (history.cluster.saving.again, history.cluster.saving.until) == (False, 500.0)
+
+
+# --- a save that fails ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("maximum", [0, 2])
+def test_sigterm_to_a_task_that_is_not_saved_in_time_is_a_failure_that_counts(maximum: int) -> None:
+    history = training(Policy("multi_worker_mirrored", restart=Restart(maximum)))
+    for number in range(1, maximum + 1):
+        at = 110.0 + 100.0 * number
+        history.happen(ev.TaskSaves("worker-1", number, "asks", 0, at), ev.Tick(at + 5.0))
+        for name in ALL:
+            history.happen(ev.TaskExited(name, number, 143, True, at + 6.0), ev.TaskSwept(name, number, at + 6.0))
+        assert history.cluster.phase is Phase.RESTARTING
+        assert not history.cluster.past[-1].free
+        history.happen(ev.Tick(at + 60.0))
+        for name in ALL:
+            history.happen(ev.TaskStarted(name, number + 1, 1, at + 61.0), ev.TaskSaves(name, number + 1, "ready", 0, at + 61.0))
+    last = maximum + 1
+    history.happen(ev.TaskSaves("worker-1", last, "asks", 0, 900.0), ev.Tick(905.0))
+    for name in ALL:
+        history.happen(ev.TaskExited(name, last, 143, True, 906.0), ev.TaskSwept(name, last, 906.0))
+    verdict = history.cluster.verdict
+    assert verdict is not None
+    assert verdict.cause is not None
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, TERMINATED)
+    assert verdict.cause.what == "worker-1 received SIGTERM; the training did not save itself in time"
+
+
+def test_a_crash_during_the_last_save_is_the_cause_and_brings_its_traceback() -> None:
+    history = training()
+    history.happen(TERM, *(say(name, "waits", 41) for name in ALL))
+    history.end("worker-1", 1, at=111.0, failure=raised(111.0))
+    verdict = history.sweep_all(112.0)
+    assert verdict.cause is not None
+    assert (verdict.outcome, verdict.exit_code, verdict.saved) == (Outcome.CANCELLED, TERMINATED, None)
+    assert (verdict.cause.task, verdict.cause.what) == ("worker-1", "failed while the training saved itself (received SIGTERM)")
+    assert verdict.cause.failure == raised(111.0)
+
+
+@pytest.mark.parametrize("maximum", [0, 1])
+def test_a_crash_during_a_save_before_a_restart_is_a_failure_that_counts(maximum: int) -> None:
+    history = training(Policy("multi_worker_mirrored", restart=Restart(maximum)))
+    history.happen(say("worker-1", "asks", 40), *(say(name, "waits", 41) for name in ALL))
+    assert history.end("worker-2", 1, at=111.0, failure=raised(111.0)) == [ev.Stop(("worker-0", "worker-1"), 5.0)]
+    for name in ALL:
+        history.end(name, 143, at=112.0, stopped=True)
+        history.happen(ev.TaskSwept(name, 1, 112.0))
+    (ended,) = history.cluster.past if maximum else [history.cluster.verdict]
+    assert ended is not None
+    assert (cause := ended.cause) is not None
+    assert (cause.task, cause.failure) == ("worker-2", raised(111.0))
+    assert (history.cluster.phase is Phase.RESTARTING) == bool(maximum)
+    assert not any(past.free for past in history.cluster.past)
+
+
+def test_a_second_request_after_a_crash_during_the_last_save_ends_at_once() -> None:
+    history = training()
+    history.happen(TERM)
+    history.end("worker-1", 1, at=111.0, failure=raised(111.0))
+    assert history.happen(replace(TERM, at=111.5)) == [ev.Stop(("worker-0", "worker-1", "worker-2"), 0.0)]
+
+
+# --- tasks aside ----------------------------------------------------------------------------------
+
+WITH_EVALUATOR = {"worker-0": "a", "worker-1": "a", "evaluator-0": "b"}
+
+
+def evaluated(*names: str) -> History:
+    history = History(MIRRORED, WITH_EVALUATOR).start_all()
+    history.happen(*(say(name, "ready", 0) for name in names))
+    return history
+
+
+def test_the_save_of_an_evaluator_is_not_that_of_the_training() -> None:
+    history = evaluated(*WITH_EVALUATOR)
+    assert history.happen(TERM) == [ev.SaveOrdered(tuple(WITH_EVALUATOR), None)]
+    assert history.happen(say("evaluator-0", "saved", 5000)) == []
+    assert history.end("evaluator-0", PREEMPTED, at=110.5) == []
+    assert history.happen(say("worker-0", "waits", 41), say("worker-1", "waits", 41)) == [ev.SaveOrdered(("worker-0", "worker-1"), 41)]
+    history.happen(say("worker-0", "saved", 41), say("worker-1", "saved", 41))
+    history.end("worker-0", PREEMPTED, at=111.0)
+    history.end("worker-1", PREEMPTED, at=111.0)
+    assert history.sweep_all(112.0).saved == 41
+
+
+def test_an_evaluator_that_fails_leaves_the_save_of_the_training_alone() -> None:
+    history = evaluated("worker-0", "worker-1")
+    history.happen(TERM)
+    assert history.end("evaluator-0", 1, at=110.5, failure=raised(110.5)) == []
+    assert history.cluster.saving is not None
+
+
+def test_an_evaluator_alone_does_not_make_the_run_wait_for_a_save() -> None:
+    history = evaluated("evaluator-0")
+    assert history.happen(TERM) == [ev.Stop(tuple(WITH_EVALUATOR), 5.0)]
+
+
+def test_an_evaluator_that_gets_sigterm_saves_and_restarts_alone() -> None:
+    history = evaluated(*WITH_EVALUATOR)
+    assert history.happen(say("evaluator-0", "asks", 5000)) == [ev.SaveOrdered(("evaluator-0",), None)]
+    assert history.cluster.saving is None
+    history.happen(say("evaluator-0", "saved", 5000))
+    history.end("evaluator-0", PREEMPTED, at=111.0)
+    history.happen(ev.TaskSwept("evaluator-0", 1, 111.0))
+    assert history.happen(ev.Tick(111.0)) == [ev.StartAttempt(2, ("evaluator-0",))]
+    assert history.cluster.past[-1].free
