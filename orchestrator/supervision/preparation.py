@@ -1,6 +1,7 @@
 """From hosts to a plan, in a straight line: connect to each host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
 
-No task exists yet. Anything that is wrong on any host ends the run here, with one message for all hosts.
+No task exists yet. Anything that is wrong on any host ends the run here, with one message for all hosts; but an elastic cluster goes on
+without that host, if the others suffice.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Preparation:
         self.missing: dict[str, Host] = {}
         """The hosts that an elastic cluster does without."""
         self.reasons: dict[str, str] = {}
-        """Why, by name."""
+        """Why, by name, in a sentence."""
         self._expected = request.hosts
         self._on_frame, self._on_lost, self._on_event, self._started = on_frame, on_lost, on_event, started
         self._assignment: slots.Assignment = {}
@@ -78,18 +79,23 @@ class Preparation:
             there = {name: host for name, host in every.items() if name not in self.missing}
             self._spec = elastic.fit(self._full, sum(room[name] for name in there)) or self._full
             failures = await self._reach(attempt, there, is_expected=tuple(hosts) == self._expected)
-            self.missing |= {name: every[name] for name in failures}
-            left = sum(room[name] for name in every if name not in self.missing)
-            if failures and not (self._full.least_workers and elastic.fit(self._full, left)):
-                raise OrchError("\n".join(f"host {name} cannot be reached: {why}" for name, why in failures.items()))
-            if not failures:
+            unfit = {name: f"host {name} cannot be reached: {why}" for name, why in failures.items()}
+            try:
+                if unfit:
+                    raise OrchError("\n".join(unfit.values()))
+                self._refuse_problems()
+                found = await self._find_addresses()
                 break
-            self.reasons |= failures
+            except OrchError as error:
+                unfit = unfit or self._find_unfit(error)
+                left = sum(room[name] for name in there if name not in unfit)
+                if not (unfit and self._full.least_workers and elastic.fit(self._full, left)):
+                    raise
+            self.missing |= {name: every[name] for name in unfit}
+            self.reasons |= unfit
             await asyncio.gather(*(link.close() if name in self.facts else link.kill() for name, link in self.links.items()))
             self.links.clear()
             self.facts.clear()
-        self._refuse_problems()
-        found = await self._find_addresses()
         return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
 
     async def _reach(self, attempt: int, hosts: Mapping[str, Host], *, is_expected: bool) -> dict[str, str]:
@@ -113,7 +119,7 @@ class Preparation:
         most, count = self._full.counts.get("worker", 0), self._spec.counts.get("worker", 0)
         if count == most:
             return []
-        why = "; ".join(f"host {name} cannot be reached: {reason}" for name, reason in self.reasons.items())
+        why = "; ".join(self.reasons.values())
         return [f"elastic: {count} of {most} workers{f': {why}' if why else ''}"]
 
     async def is_back(self, host: Host) -> bool:
@@ -210,6 +216,15 @@ class Preparation:
             raise OrchError("\n".join(troubles))
         if problems := self._places(lambda facts: facts.problems):
             raise SpecError(*(Problem(place, problem) for problem, place in problems.items()))
+
+    def _find_unfit(self, error: OrchError) -> dict[str, str]:
+        """The hosts because of which the error was raised, each with a sentence; empty if it is about no host."""
+        if isinstance(error, addresses.UnconnectedError):
+            lines = str(error).splitlines()
+            of_host = {name: next((line for line in lines if name in line), lines[0]) for name in error.worst()}
+            return {name: f"host {name} cannot be used: {line}" for name, line in of_host.items()}
+        whys = {name: "; ".join(filter(None, (self.facts[name].trouble, *self.facts[name].problems))) for name in self.hosts}
+        return {name: f"host {name} cannot be used: {why}" for name, why in whys.items() if why}
 
     def notes(self) -> list[str]:
         """Unusual facts about the hosts, which may be intended."""

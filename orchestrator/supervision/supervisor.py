@@ -22,6 +22,7 @@ from ..backends import Backend, Request
 from ..backends.connection.agent_link import LostError, Unasked
 from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
+from ..model.planning import elastic
 from ..model.run import deadlines, events, last_saves, lifecycle, readiness, restarts
 from ..model.run.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
 
-
-BACK_S = 10.0
-"""How often an elastic cluster looks whether a host that it lacks is back."""
 UNENDED_S = patience(90.0)
 """How long after its SIGKILL is due a task is waited for, before its host is given up. An agent that works gives the task up after 60 s."""
 PROFILED_AFTER_S = 2.5
@@ -84,6 +82,8 @@ class Supervisor:
         self._disk_full = False
         self._is_host_lost = False
         self._asked_at_end = False
+        self._back_s, self._taken_in_at = elastic.BACK_S, 0
+        """The pause before an elastic cluster looks for hosts that it lacks, and its workers when one was last taken in; 0: not yet."""
         self._snapshots = Snapshots(rundir)
         self._samples: Samples | None = None
         self._prepare(started)
@@ -163,15 +163,19 @@ class Supervisor:
             self._fail(self._loop, {"message": "", "exception": error})
 
     async def _await_missing(self, preparation: Preparation) -> None:
-        """Look now and then whether hosts that an elastic cluster lacks are back, until one is."""
+        """Look now and then whether hosts that an elastic cluster lacks are back, and take them in."""
+        if self._taken_in_at:
+            self._back_s = elastic.pause_after(self._back_s, self._taken_in_at, self.cluster.workers)
+            self._taken_in_at = 0
         while preparation.missing:
-            await asyncio.sleep(BACK_S)
+            await asyncio.sleep(self._back_s)
             if self.cluster.is_shrunk and last_saves.is_possible(self.cluster):
                 hosts = list(preparation.missing.values())
                 found = await asyncio.gather(*map(preparation.is_back, hosts))
-                if back := [host.name for host, is_back in zip(hosts, found, strict=True) if is_back]:
+                back = [host.name for host, is_back in zip(hosts, found, strict=True) if is_back]
+                if back and last_saves.is_possible(self.cluster):  # otherwise the training has begun to save itself meanwhile
+                    self._taken_in_at = self.cluster.workers
                     self._on_event(events.HostsBack(f"host {few(back)} is back", now()))
-                    return
 
     def _wait(self, reason: str) -> None:
         """The backend waits for hosts, in its words: a run that waits can be looked at."""

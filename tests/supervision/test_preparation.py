@@ -151,3 +151,42 @@ def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pyte
     supervisor = supervisor_of(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2)
     assert run(supervisor).exit_code == 130
     assert noted[-1] == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"
+
+
+UNFIT = {
+    "problem": "programs.find_problems = lambda *_: ['there is no script']",
+    "unreached": "find('_orch_worker.host.network.reachability').try_to_reach = lambda loop, targets, done: done(refuse(targets))",
+}
+REFUSE = """
+def refuse(targets):
+    refused = find('_orch_worker.protocol.messages').Refused
+    return tuple(refused(one.host, one.port, address, 'timed out') for one in targets for address in one.addresses)
+"""
+
+
+@pytest.mark.parametrize(
+    ("unfit", "why"),
+    [("problem", "there is no script"), ("unreached", "blue cannot reach "), ("silent", "its agent has started and has not answered")],
+)
+@pytest.mark.parametrize("least", [2, 3])
+def test_an_elastic_cluster_does_without_a_host_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str, why: str, least: int
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ANSWER_S", 60.0 if unfit in UNFIT else 3.0)
+    noted: list[str] = []
+    monkeypatch.setattr(Messages, "say", lambda viewer, text: noted.append(text))
+    blue = patched_agent(REFUSE + UNFIT[unfit]) if unfit in UNFIT else ("sleep", "1000")
+    backend = SeveralHere(("red", "gray", "blue"), {"blue": blue})
+    program = messages.Program("command", "true")
+    tasks = (TaskSpec("worker", 3, least=least if least < 3 else 0),)
+    spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
+    rundir = create_run(tmp_path / "home", "one")
+    verdict = run(Supervisor(backend, backend.request(RunFacts(spec, "one", "")), rundir, Messages()))
+    if least == 3:
+        assert verdict.exit_code in (2, 125)
+        assert verdict.cause is not None
+        assert why in verdict.cause.what
+    else:
+        assert verdict.outcome is Outcome.SUCCEEDED, verdict
+        (line,) = [line for line in noted if line.startswith("elastic: 2 of 3 workers: host blue cannot be ")]
+        assert why in line

@@ -26,6 +26,29 @@ ReachedTargets = Mapping[tuple[str, str, int], Mapping[str, str]]
 """By (from, to, port): for each address that was tried, why it was not reached; empty: it was reached."""
 
 
+class UnconnectedError(OrchError):
+    """Hosts have no connection to each other."""
+
+    def __init__(self, text: str, pairs: Sequence[tuple[str, str]]) -> None:
+        """`pairs`: the hosts without a connection between them; a host that nobody can reach has a pair with itself."""
+        super().__init__(text)
+        self.pairs = tuple(pairs)
+
+    def worst(self) -> list[str]:
+        """The fewest hosts, more or less, without which all others have connections: again and again the one in the most pairs is left out,
+        and of several the last."""
+        found: list[str] = []
+        pairs = self.pairs
+        while pairs:
+            counts: dict[str, int] = {}
+            for pair in pairs:
+                for host in sorted(set(pair)):
+                    counts[host] = counts.get(host, 0) + 1
+            found.append(max(counts, key=lambda host: (counts[host], host)))
+            pairs = tuple(pair for pair in pairs if found[-1] not in pair)
+        return found
+
+
 def candidates(host: str, facts: HostReady, address: str = "", interface: str = "") -> tuple[str, ...]:
     """Addresses by which the other hosts may reach `host`. `address`, `interface`: the user's settings.
 
@@ -45,7 +68,7 @@ def candidates(host: str, facts: HostReady, address: str = "", interface: str = 
         found = sorted(own, key=lambda one: (one != facts.arrived_at, _is_6(one)))
         lacks = "address that others could use"
     if not found:
-        raise OrchError(f"host {host} has no {lacks}; it has {_listed(facts) or 'none at all'}")
+        raise UnconnectedError(f"host {host} has no {lacks}; it has {_listed(facts) or 'none at all'}", [(host, host)])
     return tuple(found[:MOST_CANDIDATES])
 
 
@@ -83,6 +106,7 @@ def choose(known: Mapping[str, Sequence[str]], tried: ReachedTargets, facts: Map
     """The address of each host. Raises `OrchError` with a line for each pair of hosts without a connection."""
     chosen: dict[str, str] = {}
     lines: list[str] = []
+    pairs: list[tuple[str, str]] = []
     of_target: dict[str, dict[tuple[str, int], Mapping[str, str]]] = {}
     for (source, target, port), answers in sorted(tried.items()):
         of_target.setdefault(target, {})[source, port] = answers
@@ -94,12 +118,13 @@ def choose(known: Mapping[str, Sequence[str]], tried: ReachedTargets, facts: Map
             continue
         failed = {pair: answers for pair, answers in trials.items() if all(answers.get(address) for address in addresses)}
         lines += [_complain(source, host, port, answers, facts) for (source, port), answers in failed.items()]
+        pairs += [(source, host) for source, _ in failed] or [(host, host)]
         if not failed:
             lines.append(f"no address of {host} is reached by all others ({', '.join(addresses)}); set address: for {host}")
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more pairs"]
     if lines:
-        raise OrchError("\n".join(lines))
+        raise UnconnectedError("\n".join(lines), pairs)
     return chosen
 
 

@@ -9,6 +9,8 @@ from ..spec import ClusterSpec
 
 ELASTIC = "ORCH_ELASTIC"
 """The variable with the fewest workers, in each task of an elastic cluster."""
+BACK_S, BACK_MOST_S = 10.0, 3600.0
+"""How often an elastic cluster looks whether a host that it lacks is back, and how seldom where this was of no use."""
 
 
 def with_workers(spec: ClusterSpec, count: int) -> ClusterSpec:
@@ -36,6 +38,14 @@ def fit(spec: ClusterSpec, room: int) -> ClusterSpec | None:
         if not batch or batch % count == 0:
             return with_workers(spec, count)
     return None
+
+
+def pause_after(pause_s: float, workers: int, now: int) -> float:
+    """The pause before the next look for hosts that are back, after a restart for one with so many workers has led to `now` of them.
+
+    A host that is back and cannot be used costs a restart each time: the pauses get longer.
+    """
+    return BACK_S if now > workers else min(2 * pause_s, BACK_MOST_S)
 
 
 def describe(spec: ClusterSpec) -> Iterator[str]:

@@ -135,3 +135,26 @@ def test_each_host_of_a_large_cluster_tries_and_is_tried_by_equally_many(count: 
     assert all(len({host, *others}) == addresses.PARTNERS + 1 for host, others in found.items())
     assert all(found[host][0] == after for host, after in zip(hosts, [*hosts[1:], hosts[0]], strict=True)), "the ring"
     assert f"({8 * count:,} of {count * (count - 1):,} pairs)" in addresses.describe_partners(count)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "worst"),
+    [
+        ([("c", "a"), ("c", "b"), ("a", "c"), ("b", "c")], ["c"]),
+        ([("a", "b"), ("a", "c"), ("a", "d")], ["a"]),
+        ([("a", "b")], ["b"]),
+        ([("a", "a")], ["a"]),
+        ([("a", "b"), ("c", "d")], ["d", "b"]),
+    ],
+)
+def test_the_fewest_hosts_without_which_all_others_have_connections(pairs: list[tuple[str, str]], worst: list[str]) -> None:
+    assert addresses.UnconnectedError("", pairs).worst() == worst
+
+
+def test_an_error_about_addresses_names_its_pairs() -> None:
+    with pytest.raises(addresses.UnconnectedError) as caught:
+        choose(b_a="timed out|timed out")
+    assert caught.value.pairs == (("b", "a"),)
+    with pytest.raises(addresses.UnconnectedError) as caught:
+        addresses.candidates("a", facts(NETS[0]))
+    assert caught.value.worst() == ["a"]

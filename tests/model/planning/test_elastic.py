@@ -50,3 +50,12 @@ def test_there_are_as_many_workers_as_fit_and_divide_the_batch(batch: int | None
 def test_hosts_without_slots_take_equal_shares_of_the_largest_cluster() -> None:
     assert elastic.capacity(spec(), {"a": None, "b": None}) == {"a": 3, "b": 3}
     assert elastic.capacity(spec(), {"a": 4, "b": None}) == {"a": 4, "b": 1}
+
+
+def test_a_host_that_is_back_and_of_no_use_is_tried_ever_more_seldom() -> None:
+    pause_s = elastic.BACK_S
+    for expected in (20.0, 40.0, 80.0):
+        pause_s = elastic.pause_after(pause_s, 2, 2)
+        assert pause_s == expected
+    assert elastic.pause_after(3000.0, 2, 1) == elastic.BACK_MOST_S
+    assert elastic.pause_after(pause_s, 2, 3) == elastic.BACK_S
