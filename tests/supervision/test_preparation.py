@@ -7,6 +7,7 @@ import errno
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, interpreters, local
 from orchestrator.backends.connection.agent_link import AgentLink
 from orchestrator.model.planning import plan
+from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Outcome, Verdict
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.record.storage.run_store import create_run
@@ -23,6 +25,7 @@ from orchestrator.supervision.preparation import Preparation
 from orchestrator.supervision.supervisor import Supervisor
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
+from tests.model.run.test_last_saves import shrunk
 from tests.worker.controller_double import patched_agent
 from worker.protocol import messages
 
@@ -190,3 +193,31 @@ def test_an_elastic_cluster_does_without_a_host_that_cannot_be_used(
         assert verdict.outcome is Outcome.SUCCEEDED, verdict
         (line,) = [line for line in noted if line.startswith("elastic: 2 of 3 workers: host blue cannot be ")]
         assert why in line
+
+
+def test_after_a_restart_of_no_use_the_next_look_for_a_host_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = supervisor_of(tmp_path, SeveralHere(("red",), {}), 1)
+    history = shrunk()
+    history.happen(*(ev.TaskSaves(name, 2, "ready", 20, 126.0) for name in ("worker-0", "worker-1")))
+    supervisor.cluster = history.cluster
+    told: list[ev.Event] = []
+    pauses: list[float] = []
+
+    async def sleep(pause_s: float) -> None:
+        if told:  # the next attempt begins
+            raise asyncio.CancelledError
+        pauses.append(pause_s)
+
+    async def is_back(host: Host) -> bool:
+        return True
+
+    monkeypatch.setattr(supervisor, "_on_event", told.append)
+    monkeypatch.setattr(supervisor_module, "asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather))
+    preparation: Any = SimpleNamespace(missing={"blue": Host("blue", "127.0.0.1", True, transport=HERE)}, is_back=is_back)
+    for _ in range(3):
+        told.clear()
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(supervisor._await_missing(preparation))
+        assert told
+    supervisor._rundir.close()
+    assert pauses == [10.0, 20.0, 40.0]
