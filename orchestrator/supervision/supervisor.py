@@ -80,6 +80,8 @@ class Supervisor:
         self._begun: set[int] = set()
         """The attempts whose tasks were started."""
         self._disk_full = False
+        self._unstored: set[str] = set()
+        """The hosts whose output could not be stored: their agents would wait for ever to be told that all is stored."""
         self._is_host_lost = False
         self._asked_at_end = False
         self._back_s, self._taken_in_at = elastic.BACK_S, 0
@@ -229,7 +231,7 @@ class Supervisor:
         if self.cluster.is_due:
             self._limit_silence()
         # An agent without facts holds nothing yet.
-        known = self._preparation.facts
+        known = self._preparation.facts.keys() - self._unstored
         await asyncio.gather(*(link.close(keeps_state=keeps_state) if name in known else link.kill() for name, link in self._links.items()))
 
     def _limit_silence(self) -> None:
@@ -261,6 +263,10 @@ class Supervisor:
         try:
             self._outputs.on_output(frame, data)
         except OSError as error:
+            if data:
+                self._unstored.add(host)
+                if self.cluster.is_over:
+                    self._links[host].drop()
             self._fail_to_write(error)
         else:
             if data:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, interpreters, local
+from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink
 from orchestrator.model.planning import plan
 from orchestrator.model.run import events as ev
@@ -21,6 +25,7 @@ from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
 from orchestrator.supervision import supervisor as supervisor_module
+from orchestrator.supervision.log_collector import LogCollector
 from orchestrator.supervision.preparation import Preparation
 from orchestrator.supervision.supervisor import Supervisor
 from tests.cli.test_devices import HOST_WITH_GPUS
@@ -45,8 +50,10 @@ class SeveralHere(local.Local):
         return Request(run, tuple(found), reaching=Reaching(answer_s=ANSWER_S))
 
 
-def supervisor_of(directory: Path, backend: Backend, size: int) -> Supervisor:
-    program = messages.Program("command", "true")
+TRUE = messages.Program("command", "true")
+
+
+def supervisor_of(directory: Path, backend: Backend, size: int, program: messages.Program = TRUE) -> Supervisor:
     spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
     return Supervisor(backend, backend.request(RunFacts(spec, "one", "")), create_run(directory / "home", "one"), Messages())
 
@@ -61,9 +68,9 @@ def run(supervisor: Supervisor) -> Verdict:
         supervisor._rundir.close()
 
 
-def refusal(directory: Path, backend: Backend, size: int) -> str:
-    """Why no plan is made."""
-    verdict = run(supervisor_of(directory, backend, size))
+def refusal(directory: Path, backend: Backend, size: int, program: messages.Program = TRUE) -> str:
+    """Why no plan is made, or why the run ends before its tasks."""
+    verdict = run(supervisor_of(directory, backend, size, program))
     assert verdict.cause is not None
     assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, 125)
     return verdict.cause.what
@@ -101,6 +108,26 @@ def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, mo
     assert red.startswith(f"host red {heard}")
     assert red.endswith("agents/red.log in the run's directory")
     assert blue.startswith(f"host blue {heard}")
+
+
+def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have nothing left to do but to wait until all is stored, which never comes."""
+
+    class Elsewhere(SeveralHere):
+        def request(self, run: RunFacts) -> Request:
+            request = super().request(run)
+            # As srun: the agent outlives its program, and ends with the channel.
+            far = Transport(("sh", "-c", f"cat | setsid {shlex.join(HERE.argv)} | cat"))
+            return replace(request, hosts=tuple(replace(host, sees_run_dir=False, transport=far) for host in request.hosts))
+
+    def store(self: LogCollector, output: messages.Output, data: bytes = b"") -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(agent_link, "ENDING_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(LogCollector, "on_output", store)
+    told = refusal(tmp_path, Elsewhere(("red", "blue"), {}), 2, messages.Program("command", "echo", ("hello",)))
+    assert "cannot be recorded" in told
+    assert "No space left on device" in told
 
 
 @pytest.mark.parametrize("last", [messages.Hello, messages.Try])
