@@ -105,6 +105,24 @@ def test_a_task_goes_on_over_many_cuts_and_each_line_comes_once(start_agent: Cal
     assert controller.agent.wait() == 0
 
 
+def test_a_task_goes_on_if_only_its_frames_were_cut(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    """The agent has failed to write, and has not read the end of the orders, when the controller comes back."""
+    controller = Controller(start_agent, tmp_path)
+    old_orders = controller.to_agent
+    controller.from_agent.close()
+    time.sleep(0.2)  # the task writes all the time
+    with controller.program() as program:
+        controller.come_back(program)
+        (tmp_path / "go").touch()
+        while not controller.output.endswith(b"last\n"):
+            assert controller.read()
+        controller.order(messages.Bye())
+        while controller.read():
+            pass
+    old_orders.close()
+    assert controller.agent.wait() == 0
+
+
 @pytest.mark.parametrize("words", ["after an order", "in an order"])
 def test_a_controller_that_says_goodbye_is_not_waited_for(start_agent: Callable[..., AgentProcess], tmp_path: Path, words: str) -> None:
     controller = Controller(start_agent, tmp_path)

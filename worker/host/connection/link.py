@@ -32,8 +32,8 @@ class Link:
         self._on_order, self._on_lost = on_order, on_lost
         self._decoder = Decoder(ORDERS)
         self._outgoing = bytearray()
-        self._is_writing = False
-        """The loop waits until more can be written."""
+        self._is_writing = self._is_reading = False
+        """The loop waits until more can be written; until there is more to read."""
         self._broken = self._is_cut = False
         self._sent: Replay | None = Replay()
         """None: nobody comes back, so nothing is kept."""
@@ -52,6 +52,11 @@ class Link:
         os.set_blocking(self._frames_fd, False)
         continue_on_input(self._orders_fd)
         self._loop.on_readable(self._orders_fd, self._read)
+        self._is_reading = True
+
+    def _stop_reading(self) -> None:
+        self._loop.forget(self._orders_fd)
+        self._is_reading = False
 
     def keep_for_return(self, secret: str, on_cut: Callable[[], None]) -> None:
         """From here on, the controller can come back after a cut. `secret`: as in `replay.goodbye`."""
@@ -135,7 +140,7 @@ class Link:
             sys.stderr.write(f"orch agent: {error}\n")
             orders = None
         if orders is None:
-            self._loop.forget(self._orders_fd)
+            self._stop_reading()
             self._broken = True
             self._on_lost()
             return
@@ -153,7 +158,7 @@ class Link:
     def _cut(self) -> None:
         """The channel has ended, and the controller may come back. What this process writes elsewhere must not fail meanwhile."""
         assert self._on_cut is not None
-        self._loop.forget(self._orders_fd)
+        self._stop_reading()
         self._stop_writing()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in (self._orders_fd, self._frames_fd, 1, 2):
@@ -170,13 +175,14 @@ class Link:
         if self._sent is None or self._on_cut is None:
             raise ValueError("nothing was kept")
         missing = self._sent.after(received)
-        if not self._is_cut:  # the controller knows of the cut, and this end did not
+        if self._is_reading:  # the controller knows of the cut, and this end did not, or knows it only of the frames
             self._cut()
         self._sent.take(received)
         self._outgoing[:0] = missing
         for new, own in zip((*fds, fds[2]), (self._orders_fd, self._frames_fd, 2, 1), strict=True):
             os.dup2(new, own, inheritable=own < 3)
         self._is_cut = False
+        self.received_at = time.monotonic()
         self._open()
         try:
             os.write(self._frames_fd, self.received.to_bytes(8, "big"))
