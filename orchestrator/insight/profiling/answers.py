@@ -51,7 +51,7 @@ def find(data: bytes, request: str) -> ProfileAnswer | None:
                 str(head.get("refused", "")),
                 str(head.get("failed", "")),
             )
-        except (AttributeError, TypeError, ValueError, RecursionError):  # any program may write into the file
+        except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):  # any program may write into the file
             return None
         if head.get("id") == request:
             return answer if 0 <= size <= len(data) else None

@@ -32,6 +32,7 @@ def answer(request: str, data: bytes = b"", **more: object) -> bytes:
         (b'{"id": "one", "bytes": -5}\nabc', None),
         (b'{"id": "other", "bytes": -5}\n' + answer("one", b"abc"), ProfileAnswer(b"abc")),
         (b'{"id": "one", "bytes": "many"}\n', None),
+        (b'{"id": "one", "bytes": Infinity}\n', None),
         (b"[" * 5000 + b"\n", None),
     ],
 )
