@@ -47,10 +47,15 @@ class Follower:
         """Whether the size of the file differs from what was read."""
         return size_of(self.path) != self.offset
 
-    def read_present(self) -> Iterator[bytes]:
-        """The next bytes in blocks, up to the present end of the file: what comes meanwhile may have no end."""
+    def present_end(self) -> int:
+        """The size of the file by now. Of a file that became shorter, the next read begins there."""
         end = size_of(self.path)
         self.offset = min(self.offset, end)
+        return end
+
+    def read_present(self) -> Iterator[bytes]:
+        """The next bytes in blocks, up to the present end of the file: what comes meanwhile may have no end."""
+        end = self.present_end()
         while self.offset < end and (data := self.read(min(BLOCK, end - self.offset))):
             yield data
 

@@ -85,6 +85,9 @@ class LogReader:
         return is_new
 
     def _show_merged(self, newest: dict[str, int]) -> bool:
+        for followers in self._followers.values():
+            for follower in followers.values():
+                follower.present_end()  # a file may have become shorter
         stretches = [
             LogStretch(task, attempt, stream, self._offset(task, attempt, stream), size_of(path), self._marks_of(task, attempt, stream))
             for task, present in self._attempts.items()
