@@ -180,6 +180,11 @@ def test_an_ssh_that_is_not_there(orch: Orch, script: Callable[..., Path]) -> No
     assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err
 
 
+def test_the_way_back_to_an_agent_may_have_any_name() -> None:
+    sent, _ = remote_worker.come_back("/tmp/caf\u00e9/\udce9/door", "secret", 5)
+    assert sent.count(rb"'/tmp/caf\xe9/\udce9/door'") == 1
+
+
 def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp_path: Path) -> None:
     sent, _ = remote_worker.arrival()
     spoiled = sent[:-1] + bytes([sent[-1] ^ 1])
