@@ -69,6 +69,11 @@ class Decoder:
         self.json_size = 0
         """How many bytes of JSON the last message had."""
 
+    @property
+    def unfinished(self) -> int:
+        """How many bytes have come of a message that is not complete."""
+        return len(self._buffer)
+
     def feed(self, chunk: bytes) -> Iterator[tuple[Any, bytes]]:
         """Each message that `chunk` completes, with its data. Raises `ChannelError`."""
         self._buffer += chunk

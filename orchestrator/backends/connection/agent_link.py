@@ -38,6 +38,8 @@ DUE_LOST_S = 5.0
 """How long an agent may be silent once the end is due: the user has asked twice, or a deadline of the user has passed."""
 BEATS = 8
 """How often an agent is asked for a sign of life within the time of silence that loses it."""
+SIGN_BYTES = 1024
+"""More bytes than a sign of life has: so many of an unfinished frame are output that comes slowly."""
 GOODBYE_S = 2.0
 """How long an agent that would wait has to end after a goodbye, before its channel is closed."""
 UNREAD_S = 0.1
@@ -110,6 +112,10 @@ class AgentLink:
         self._cut = ""
         """Why there is no channel now, while the agent may wait for this process to come back; empty: there is one."""
         self._return: Return | None = None
+        self.gate = asyncio.Semaphore(1)
+        """Admits the links that may begin to connect at one time: `reach` sets the gate of all links."""
+        self._is_over = asyncio.Event()
+        """The agent is lost or dropped: nobody comes back to it."""
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         """Gives the agent up after too long a silence."""
@@ -126,7 +132,7 @@ class AgentLink:
         self._lost: LostError | None = None
         """Set when nothing more comes, also after `close` and `drop`."""
         self._progress_at = 0.0
-        """When a frame came last that was not only a sign of life."""
+        """When anything came last that was not only a sign of life."""
         self._expected = Expected()
         self._requests: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
         """By the kind of their answers. An agent answers orders of one kind in their order, but serves one `Try` at a time."""
@@ -226,7 +232,6 @@ class AgentLink:
                 # The line may be up again, or another may be: TCP tries the old one again in its own time, which doubles.
                 self._cut = f"no message from it for {silent_s:g} s"
                 self._kill_process()
-        self._end_process()
         overdue_s = time.monotonic() - self._heard_at - 1.5 * beat_s
         # In a call of its own, so that the handler of the loop gets the exceptions of `on_lost`.
         reason = f"no message from it for {silence_s:g} s"
@@ -239,6 +244,8 @@ class AgentLink:
         if self._lost is not None:
             return
         self._lost = LostError(self.host.name, reason, overdue_s, ended_at)
+        self._is_over.set()
+        self._end_process()
         if not self._is_leaving:
             self._on_lost(self._lost)
         for waiting in (one for queue in self._requests.values() for one in queue):
@@ -307,6 +314,7 @@ class AgentLink:
     def drop(self) -> None:
         """End the agent at once. Its tasks die with it, and output that it has not sent yet is lost."""
         self._is_leaving = self._is_dropped = True
+        self._is_over.set()
         self._end_process()
 
     async def kill(self) -> None:
@@ -366,6 +374,8 @@ class AgentLink:
             except Exception as error:  # a mistake in orch; a controller that silently stops reading would be worse
                 broken = f"orch made a mistake: {error}"
                 asyncio.get_running_loop().call_exception_handler({"message": broken, "exception": error})
+            if self._decoder.unfinished > SIGN_BYTES:
+                self._progress_at = self._heard_at
         if broken:
             self._end_process()
         return await self._process.wait(), broken
@@ -374,23 +384,33 @@ class AgentLink:
         """The channel has ended. Whether there is a new one, by which the agent goes on; False: there is nothing to come back to."""
         if not self._door or self._is_dropped or (self._is_leaving and code == 0):
             return False
-        from .reconnection import PAUSE_S, NobodyWaitsError, Return
+        from .reconnection import BRIEF_S, NobodyWaitsError, Return, pauses
 
         self._cut = self._cut or self._describe_end(code, "")
         cut_at, is_told = time.monotonic(), False
-        while self._lost is None and not self._is_dropped:
-            self._return = Return(self._transport, self._log, self._door, self.secret, self._received)
-            await asyncio.wait([self._return.made], timeout=self._transport.limit_s)
+        for pause_s in pauses():
+            async with self.gate:
+                if self._is_over.is_set():
+                    return False
+                self._return = Return(self._transport, self._log, self._door, self.secret, self._received)
+                await asyncio.wait([self._return.made], timeout=BRIEF_S)
+            made = self._return.made
+            is_late = not made.done() or (not made.cancelled() and isinstance(made.exception(), (OSError, EOFError)))
+            if is_late and not (is_told or self._is_over.is_set()):
+                self._note(f"the connection was cut: {self._cut}; trying to connect again, for {self._silence_s:g} s at most")
+                is_told = True
+            await asyncio.wait([made], timeout=self._transport.limit_s - BRIEF_S)
             await self._return.give_up()  # does nothing once the channel is made
             try:
-                return self._go_on(*self._return.made.result(), cut_at)
+                return self._go_on(*made.result(), cut_at)
             except NobodyWaitsError:
                 return False
             except (OSError, EOFError, asyncio.CancelledError):
-                if not is_told:
-                    self._note(f"the connection was cut: {self._cut}; trying to connect again, for {self._silence_s:g} s at most")
-                is_told = True
-                await asyncio.sleep(PAUSE_S)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._is_over.wait(), pause_s)
+            except Exception as error:  # a mistake in orch; the loss of the host tells of it
+                self._cut = f"{self._cut}; orch made a mistake on the way back: {error}"
+                return False
         return False
 
     def _go_on(self, process: AgentProcess, received: int, cut_at: float) -> bool:
@@ -403,7 +423,7 @@ class AgentLink:
             process.stdin.write(self._sent.after(received))
         except ValueError as error:
             self._cut = str(error)
-        if self._lost is not None or self._cut:
+        if self._lost is not None or self._is_dropped or self._cut:
             self._end_process()
             return not self._cut
         self._note(f"the connection was cut: {cut}; it was made again after {self._heard_at - cut_at:.1f} s, and nothing is lost")
@@ -459,7 +479,7 @@ class AgentLink:
 
 async def reach(link: AgentLink, transport: Transport, explain: Explain, reaching: Reaching, gate: asyncio.Semaphore) -> None:
     """Start the agent of a host, once more where another try may help. `gate` admits `at_once` callers. Raises as `AgentLink.open`."""
-    wait_s = reaching.first_wait_s
+    wait_s, link.gate = reaching.first_wait_s, gate
     for left in reversed(range(reaching.tries)):
         async with gate:
             try:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from .. import Transport, remote_worker
 from .agent_process import AgentProcess
 
-PAUSE_S = 0.5
-"""The pause between two tries."""
+FIRST_PAUSE_S = 0.5
+"""The pause after the first try. Each further pause is half as long again, up to `LONGEST_PAUSE_S`."""
+LONGEST_PAUSE_S = 2.0
+BRIEF_S = 1.0
+"""How long a try keeps others waiting, and how long nobody is told of the try: a host that is down must not hold up those that are not."""
+
+
+def pauses() -> Iterator[float]:
+    """The pauses between the tries: hosts that were cut together must not try again together."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield pause_s * random.uniform(0.5, 1.5)
+        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
 
 
 class NobodyWaitsError(Exception):

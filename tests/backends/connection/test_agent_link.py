@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ import psutil
 import pytest
 
 from orchestrator.backends import Diagnosis, Host, Reaching, StartFailure, Transport, interpreters
-from orchestrator.backends.connection import agent_link
+from orchestrator.backends.connection import agent_link, reconnection
 from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
 from orchestrator.backends.connection.incoming_frames import Expected
 from orchestrator.errors import OrchError
@@ -403,6 +405,126 @@ def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_pa
         return child
 
     wait_until_gone([asyncio.run(run())])
+
+
+def test_a_frame_that_comes_slowly_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No whole frame comes within the time that an agent has, and each piece is output."""
+    monkeypatch.setattr(agent_link, "ENDING_S", 0.5)
+    frame = encode(messages.Output("worker-0", 1, "stdout", 0), bytes(4000))
+    text = f"import os, time\ndata = {frame!r}\nos.write(1, data[:2000])\nfor at in range(2000, len(data), 100):\n"
+    text += "    time.sleep(0.1)\n    os.write(1, data[at:at + 100])"
+    got = bytearray()
+
+    async def run() -> None:
+        def receive(host: str, frame: Any, data: bytes) -> None:
+            got.extend(data)
+
+        link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
+        monkeypatch.setattr(link._expected, "check", lambda *_: None)
+        await link.open(Transport((sys.executable, "-c", text)), plainly)
+        await link.close()
+
+    asyncio.run(run())
+    assert len(got) == 4000
+
+
+class Written:
+    """An agent's process that has just been reached again."""
+
+    pid, returncode = 0, None
+
+    def __init__(self) -> None:
+        self.stdin, self.data = self, b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def cut_link(directory: Path, notes: list[str], name: str = "a") -> AgentLink:
+    host = Host(name, "", False, lost_after_s=20.0, transport=Transport(("true",), returns=True))
+    link = AgentLink(host, directory / "log", lambda _, note, data: notes.append(note.text), lambda _: None)  # type: ignore[union-attr]
+    link._transport, link._door, link._cut, link._silence_s = host.transport, "door", "cut", 20.0
+    return link
+
+
+def returning(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    class Double(reconnection.Return):
+        def __init__(self, *_: Any) -> None:
+            self.made = asyncio.create_task(make())
+
+    monkeypatch.setattr(reconnection, "Return", Double)
+
+
+def test_few_connections_are_made_again_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes long holds up the others only briefly."""
+    monkeypatch.setattr(reconnection, "BRIEF_S", 0.05)
+    now, most, tries, notes = 0, 0, 0, list[str]()
+
+    async def make() -> Any:
+        nonlocal now, most, tries
+        tries += 1
+        if tries == 1:
+            await asyncio.sleep(PATIENCE_S)
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.005)
+        now -= 1
+        return Written(), 0
+
+    async def run() -> None:
+        returning(monkeypatch, make)
+        gate, links = asyncio.Semaphore(3), [cut_link(tmp_path, notes, str(number)) for number in range(8)]
+        for link in links:
+            link.gate = gate
+        ends = [asyncio.create_task(link._come_back(255)) for link in links]
+        assert all(await asyncio.gather(*ends[1:]))
+        await asyncio.sleep(0.2)
+        assert not ends[0].done()
+        assert [note for note in notes if "trying" in note] == ["the connection was cut: cut; trying to connect again, for 20 s at most"]
+        links[0].drop()
+        assert not await asyncio.wait_for(ends[0], PATIENCE_S)
+
+    asyncio.run(run())
+    assert most == 2
+    assert len(notes) == 8
+
+
+def test_an_agent_that_is_dropped_as_it_is_reached_again_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, back = list[str](), Written()
+
+    async def run() -> None:
+        async def make() -> Any:
+            asyncio.get_running_loop().call_soon(link.drop)
+            return back, 0
+
+        returning(monkeypatch, make)
+        link = cut_link(tmp_path, notes)
+        assert await link._come_back(255)
+
+    asyncio.run(run())
+    assert notes == []
+    assert b"goodbye" in back.data
+
+
+def test_a_mistake_on_the_way_back_loses_the_host_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def make() -> Any:
+        raise UnicodeEncodeError("ascii", "caf\u00e9", 3, 4, "no")
+
+    async def run() -> str:
+        returning(monkeypatch, make)
+        link = cut_link(tmp_path, [])
+        assert not await link._come_back(255)
+        return link._cut
+
+    assert asyncio.run(run()).startswith("cut; orch made a mistake on the way back: 'ascii' codec")
+
+
+def test_the_pauses_between_tries_grow_and_differ() -> None:
+    found = list(itertools.islice(reconnection.pauses(), 50))
+    assert found[0] <= 0.75
+    assert min(found[10:]) >= 1.0
+    assert max(found) <= 3.0
+    assert len(set(found)) > 40
 
 
 class Opening:
