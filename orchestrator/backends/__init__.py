@@ -65,6 +65,8 @@ class Transport:
     """The program may end while the host and the agent go on, as ssh over a bad line does: then the agent waits for its controller, which
     runs the program again and goes on where the channel was cut, for `Host.lost_after_s` in all. Not set: a cut channel is a lost host, and
     the agent ends at once."""
+    way_back: tuple[str, ...] = ()
+    """The program for every second try to return, the first included; empty: `argv`."""
     imports: Imports | None = None
     """Set if a fork of this user's warm process may be the agent, in place of the program."""
 

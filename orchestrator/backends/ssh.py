@@ -34,6 +34,9 @@ from . import (
 
 # BatchMode: ssh asks no questions. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
+OWN_CONNECTION = ("-o", "ControlPath=none")
+"""A connection that the user's configuration shares (ControlMaster) may be the one that stalls; but it may be the only one that needs no
+password."""
 REACHING = Reaching(at_once=8, tries=6)
 """From ten connections on, an sshd drops some at random (MaxStartups), and a jump host carries all."""
 _HERE = {"localhost", "127.0.0.1", "::1"}
@@ -78,15 +81,16 @@ def _host(spec: ClusterSpec, settings: SshSettings, named: HostSpec) -> Host:
     host = Host(named.name, named.address, is_here, named.slots, interface=named.interface, is_here=is_here, python=python)
     if is_here:
         return replace(host, transport=interpreters.transport_here(python, spec))
-    transport = Transport(_command(settings, named, python), brings_worker=True, returns=True)
+    argv, way_back = (_command(settings, named, python, options) for options in (OPTIONS, (*OPTIONS, *OWN_CONNECTION)))
+    transport = Transport(argv, brings_worker=True, returns=True, way_back=way_back)
     workdir = Workdir(settings.code, settings.code_limit_mb)
     return replace(host, lost_after_s=settings.lost_after_s, workdir=workdir, transport=transport)
 
 
-def _command(settings: SshSettings, named: HostSpec, python: str) -> tuple[str, ...]:
+def _command(settings: SshSettings, named: HostSpec, python: str, options: Sequence[str]) -> tuple[str, ...]:
     login = (*(("-l", named.user) if named.user else ()), *(("-p", str(named.port)) if named.port else ()))
     setup = settings.setup if named.setup is None else named.setup
-    return (*(settings.ssh or ("ssh",)), *OPTIONS, *login, "--", named.name, remote_worker.shell_command(python, setup))
+    return (*(settings.ssh or ("ssh",)), *options, *login, "--", named.name, remote_worker.shell_command(python, setup))
 
 
 def _by_hand(argv: Sequence[str]) -> str:

@@ -180,6 +180,13 @@ def test_an_ssh_that_is_not_there(orch: Orch, script: Callable[..., Path]) -> No
     assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err
 
 
+def test_the_first_way_back_shares_no_connection_and_is_otherwise_the_command() -> None:
+    (host,) = imagine(spec_of(hosts={"a": 1})).hosts
+    way_back = list(host.transport.way_back)
+    del way_back[way_back.index("ControlPath=none") - 1 : way_back.index("ControlPath=none") + 1]
+    assert tuple(way_back) == host.transport.argv
+
+
 def test_the_way_back_to_an_agent_may_have_any_name() -> None:
     sent, _ = remote_worker.come_back("/tmp/caf\u00e9/\udce9/door", "secret", 5)
     assert sent.count(rb"'/tmp/caf\xe9/\udce9/door'") == 1

@@ -388,11 +388,13 @@ class AgentLink:
 
         self._cut = self._cut or self._describe_end(code, "")
         cut_at, is_told = time.monotonic(), False
+        argv, other = self._transport.way_back or self._transport.argv, self._transport.argv
         for pause_s in pauses():
             async with self.gate:
                 if self._is_over.is_set():
                     return False
-                self._return = Return(self._transport, self._log, self._door, self.secret, self._received)
+                self._return = Return(argv, self._log, self._door, self.secret, self._received)
+                argv, other = other, argv
                 await asyncio.wait([self._return.made], timeout=BRIEF_S)
             made = self._return.made
             is_late = not made.done() or (not made.cancelled() and isinstance(made.exception(), (OSError, EOFError)))

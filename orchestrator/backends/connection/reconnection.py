@@ -6,11 +6,11 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .. import Transport, remote_worker
+from .. import remote_worker
 from .agent_process import AgentProcess
 
 FIRST_PAUSE_S = 0.5
@@ -35,9 +35,9 @@ class NobodyWaitsError(Exception):
 class Return:
     """One try to come back: ``process, received = await Return(...).made``. `give_up` ends the try, and what it has started."""
 
-    def __init__(self, transport: Transport, log: Path, door: str, secret: str, received: int) -> None:
+    def __init__(self, argv: Sequence[str], log: Path, door: str, secret: str, received: int) -> None:
         """`door`, `secret`: the agent's. `received`: how many bytes of its frames have come."""
-        self._transport, self._log, self._door, self._secret, self._received = transport, log, door, secret, received
+        self._argv, self._log, self._door, self._secret, self._received = argv, log, door, secret, received
         self.made = asyncio.create_task(self._make())
         """The new channel, and the number of bytes of orders that have come to the agent. Raises `NobodyWaitsError`; for a try that failed,
         `OSError` or `EOFError`."""
@@ -48,7 +48,7 @@ class Return:
 
     async def _make(self) -> tuple[AgentProcess, int]:
         with open(self._log, "ab") as stderr:
-            process = AgentProcess(self._transport.argv, stderr.fileno(), self._secret)
+            process = AgentProcess(self._argv, stderr.fileno(), self._secret)
         try:
             await process.connect()
             assert process.stdin is not None
