@@ -125,7 +125,7 @@ def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path,
 
     monkeypatch.setattr(agent_link, "ENDING_S", 2 * PATIENCE_S)
     monkeypatch.setattr(LogCollector, "on_output", store)
-    told = refusal(tmp_path, Elsewhere(("red", "blue"), {}), 2, messages.Program("command", "echo", ("hello",)))
+    told = refusal(tmp_path, Elsewhere(("red", "blue"), {}), 2, messages.Program("command", "sh", ("-c", "echo hello; exec sleep 1000")))
     assert "cannot be recorded" in told
     assert "No space left on device" in told
 
