@@ -254,7 +254,7 @@ def test_a_turn_of_the_loop_reads_few_requests_and_a_cut_line_is_put_together() 
     asked: list[str] = []
 
     class Asked:
-        def stop(self, reason: str, code: int) -> None:
+        def stop(self, reason: str, code: int, *, saves: bool) -> None:
             asked.append(reason)
 
         def note(self, text: str) -> None:
@@ -300,7 +300,7 @@ def test_a_controller_that_resumes_a_run_acts_on_what_the_former_one_has_not_rea
         class Resumed:
             is_resumed = True
 
-            def stop(self, reason: str, code: int) -> None:
+            def stop(self, reason: str, code: int, *, saves: bool) -> None:
                 asked.append(reason)
 
         async def live() -> None:

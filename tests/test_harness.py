@@ -31,6 +31,9 @@ def run_tests(tmp_path: Path) -> RunTests:
             path.write_text(f"import os, pathlib, pytest, signal, socket, subprocess, sys, tempfile\n{text}")
         for name in ("conftest.py", "bed.py", "slurm_bed.py"):
             shutil.copy(HERE / name, tmp_path / "tests")
+        shutil.copytree(
+            HERE / "kubernetes_bed", tmp_path / "tests/kubernetes_bed", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
         config = ["-v", "-c", str(HERE.parent / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *config, "--basetemp", str(tmp_path / "base"), str(tmp_path / "tests")],

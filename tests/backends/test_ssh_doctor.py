@@ -114,7 +114,7 @@ def test_a_host_without_tensorflow_and_this_machine_beside_it(orch: Orch, bed: B
 def test_every_way_not_to_be_reached_has_the_remedy_of_orch_up(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     bed["hostB"].stop_sshd()
     bed["hostB"].start_sshd(key="hostC")
-    (tmp_path / "hosts").write_text("nobody@hostA slots=2\nhostB:1\nhostC\nnowhere.invalid\n")
+    (tmp_path / "hosts").write_text("stranger@hostA slots=2\nhostB:1\nhostC\nnowhere.invalid\n")
     setup = ["test $(hostname) != hostC || { echo no such module >&2; false; }"]
     words = ("--hostfile", "hosts", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--set", f"backend.setup={json.dumps(setup)}")
     found = json.loads(orch("doctor", "--json", *words, check=1).out)

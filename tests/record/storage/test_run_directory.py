@@ -98,7 +98,7 @@ def test_the_verdict_has_every_field_and_the_reserve_is_given_back(tmp_path: Pat
     assert run.read_result() == {
         "run": "one", "outcome": "succeeded", "exit_code": 0, "attempt": 1, "started_at": 1.0, "ended_at": 2.0, "cause": None,
         "past": [], "gave_up": "", "remains": [],
-        "warning": "", "input": {}, "reports": {}, "remarks": [],
+        "warning": "", "input": {}, "reports": {}, "remarks": [], "saved": None,
     }  # fmt: skip
     assert not (run.path / "reserve").exists()
     run.write_verdict(Verdict(Outcome.BROKEN, 125, 1, 1.0, 2.0, Cause("no space", 2.0)), {"run": "one"})
