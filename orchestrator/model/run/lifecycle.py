@@ -1,7 +1,6 @@
 """The policy of a run: a pure function `step` from (cluster, event) to (cluster, actions).
 
 The events contain the time; this module reads no clock. `orch ps` folds the recorded events of a run with the same `step`.
-
 The end of a task comes as `TaskExited`, which `_on_exit` handles: the task restarts alone, or the cluster ends, or nothing changes. When
 nothing of the task is left, `TaskSwept` comes, which `_on_swept` handles.
 
