@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def test_a_connection_that_ends_or_is_silent_is_made_again_and_nothing_is_lost_o
     bed["hostB"].end_sessions()
     wait_until(lambda: told("hostB"), "new connection after the end of sshd")
     bed["hostA"].cut()
-    time.sleep(11)  # orch comes back after half of the silence that loses a host
+    running.wait_for("host hostA: the connection was cut: no message from it")  # orch tries a new one, while the line is down
     asking = orch.start("stacks")  # the order waits for the new connection
     bed["hostA"].join()
     wait_until(lambda: len(told("hostA")) == 2, "new connection after a silence")
