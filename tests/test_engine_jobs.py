@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from orchestrator import backends, engine_jobs
+from orchestrator.cli import submitted_run
 from orchestrator.errors import OrchError
+from orchestrator.model.run.cluster import Cluster
+from orchestrator.model.run.events import Event, RunNoted
 from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word
 from orchestrator.model.spec import BACKENDS, derive
 from orchestrator.record.storage import engine_files
@@ -19,6 +23,9 @@ from tests.backends import crate
 from tests.backends.test_crate import orch
 from tests.record.storage.test_saves_of_run import save
 from worker.machine.file_system import is_of_this_machine
+
+if TYPE_CHECKING:
+    from orchestrator.cli.viewers import Terminal
 
 
 @pytest.fixture
@@ -52,6 +59,28 @@ def test_a_copy_beside_a_run_does_not_take_the_word_of_its_engine(home: Path) ->
     say(home, "running")
     assert engine_jobs.hear(run, anew=True).word == Word("running")
     assert not (copy / "engine.json").exists()
+
+
+def test_new_words_of_the_engine_hide_no_event_of_the_run(home: Path) -> None:
+    """The controller may record an event between the look at its events and the words of the engine."""
+    run = submitted(home)
+    shown: list[Event] = []
+
+    class Screen:
+        def on_event(self, before: Cluster, after: Cluster, event: Event) -> None:
+            shown.append(event)
+
+    followed = submitted_run._Followed(run, cast("Terminal", Screen()))
+    followed._look()
+    asked = RunNoted("the end was asked for", 2.0)
+    run.record(asked)
+    run.close()
+    say(home, "running", words="running on red")
+    assert engine_jobs.hear(run, anew=True).word.words == "running on red"
+    followed._say_words()
+    followed._look()
+    assert len(shown) == 2
+    assert shown[-1] == asked
 
 
 def test_what_the_end_of_a_job_has_cut_off_is_fetched_once_its_machine_can_be_reached(home: Path) -> None:

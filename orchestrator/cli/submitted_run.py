@@ -114,7 +114,7 @@ class _Followed:
         heard = self._run.heard()
         words = heard.trouble or heard.word.words
         if words and words != self._words and heard.word.state != "ended":
-            cluster = self._progress.read()
+            cluster = self._progress.cluster
             self._show.on_event(cluster, cluster, RunNoted(heard.describe(now()), now()))
         self._words = words
 

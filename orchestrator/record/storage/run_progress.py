@@ -68,6 +68,11 @@ class Progress:
         """The time of the last event."""
         self._cluster = self._begin() or Cluster()
 
+    @property
+    def cluster(self) -> Cluster:
+        """The state after the events that were given out; what was recorded since is for the next call of `steps`."""
+        return self._cluster
+
     def steps(self) -> Iterator[tuple[Cluster, Cluster, Event]]:
         """The events that were recorded since the last call, each with the state before and after."""
         self._events.run = self._run.path
