@@ -23,8 +23,9 @@ from ..backends.connection.agent_link import LostError, Unasked
 from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
 from ..model.planning import elastic
-from ..model.run import deadlines, events, last_saves, lifecycle, readiness, restarts
+from ..model.run import deadlines, endings, events, lifecycle, readiness, restarts
 from ..model.run.cluster import Cluster, Phase, Verdict
+from ..model.run.saves import order as saves
 from ..model.task_names import group_tasks
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Snapshots
@@ -171,11 +172,11 @@ class Supervisor:
             self._taken_in_at = 0
         while preparation.missing:
             await asyncio.sleep(self._back_s)
-            if self.cluster.is_shrunk and last_saves.is_possible(self.cluster):
+            if self.cluster.is_shrunk and saves.is_possible(self.cluster):
                 hosts = list(preparation.missing.values())
                 found = await asyncio.gather(*map(preparation.is_back, hosts))
                 back = [host.name for host, is_back in zip(hosts, found, strict=True) if is_back]
-                if back and last_saves.is_possible(self.cluster):  # otherwise the training has begun to save itself meanwhile
+                if back and saves.is_possible(self.cluster):  # otherwise the training has begun to save itself meanwhile
                     self._taken_in_at = self.cluster.workers
                     self._on_event(events.HostsBack(f"host {few(back)} is back", now()))
 
@@ -305,11 +306,11 @@ class Supervisor:
 
     def show_stacks(self) -> None:
         """Request the stacks of all running tasks; each task writes them into its `stacks.txt`."""
-        self._order(messages.ShowStacks(lifecycle.running_tasks(self.cluster)))
+        self._order(messages.ShowStacks(endings.running_tasks(self.cluster)))
 
     def profile(self, names: Collection[str], request: str, seconds: float, *, at_risk: bool) -> None:
         """Have the running tasks with these names, or of these types, profile themselves at one moment; see `messages.Profile`."""
-        running = tuple(name for name in lifecycle.running_tasks(self.cluster) if {name, TaskId.parse(name).type} & {*names})
+        running = tuple(name for name in endings.running_tasks(self.cluster) if {name, TaskId.parse(name).type} & {*names})
         self._order(messages.Profile(running, request, PROFILED_AFTER_S, seconds, at_risk))
         self.note(f"orch profile: TensorFlow's profiler runs for {seconds:g} s in {group_tasks(running) or 'no task'}")
 

@@ -30,7 +30,7 @@ from orchestrator.supervision.preparation import Preparation
 from orchestrator.supervision.supervisor import Supervisor
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
-from tests.model.run.test_last_saves import shrunk
+from tests.model.run.test_saves import shrunk
 from tests.worker.controller_double import patched_agent
 from worker.protocol import messages
 

@@ -16,7 +16,7 @@ and one directory. All times are seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
@@ -142,6 +142,11 @@ class Policy:
     workers: int = 0
     """The most workers of an elastic cluster; 0: their number does not change."""
 
+    @property
+    def survives_hosts(self) -> bool:
+        """Another attempt may follow the loss of a host."""
+        return self.restart.lost_host == "retry"
+
     def role(self, task: TaskStatus) -> Role:
         """What the strategy expects of a task."""
         return named(self.strategy).role(task.type)
@@ -236,7 +241,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A save on order that goes on; see `last_saves`."""
+    """A save on order that goes on; see `saves.order`."""
 
     ending: Verdict
     """How the attempt ends then."""
@@ -335,3 +340,7 @@ class Cluster:
     def members(self) -> list[TaskStatus]:
         """All tasks but those that prepare a host."""
         return [task for task in self.tasks.values() if not task.prepares]
+
+    def active(self, at: float) -> Cluster:
+        """The cluster after a task has been active: the limit `hang_s` counts from `at`."""
+        return replace(self, active_at=max(self.active_at, at))

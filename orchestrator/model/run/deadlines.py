@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from . import last_saves, readiness
+from . import readiness
 from .cluster import Cluster, Phase, TaskState
+from .saves import order
 
 Kind = Literal["run", "allocation", "unsaved", "save", "prepare", "start", "hang", "name", "resume", "alone"]
 """``save`` begins a save on order, ``name`` names its step, ``unsaved`` gives it up; ``resume`` starts the next attempt, ``alone`` restarts
@@ -26,7 +27,7 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
     # In STOPPING the deadline counts once. It counts again in RESTARTING: a restart may follow even if the time has passed meanwhile.
     if phase is not Phase.DONE and not (phase is Phase.STOPPING and cluster.is_due):
         found |= {"run": cluster.began_at + limits.run_s} if limits.run_s is not None else {}
-        found |= {"allocation": cluster.until} if cluster.until is not None and not last_saves.is_last(cluster) else {}
+        found |= {"allocation": cluster.until} if cluster.until is not None and not order.is_last(cluster) else {}
     if phase in (Phase.STARTING, Phase.RUNNING):
         found |= _deadlines_of_saves(cluster, min(found.values(), default=None))
     if phase is Phase.PREPARING and limits.prepare_s is not None:
@@ -56,12 +57,12 @@ def _deadlines_of_saves(cluster: Cluster, ends_at: float | None) -> dict[Kind, f
     """`ends_at`: when the run ends in any case."""
     ongoing, before_s = cluster.saving, cluster.policy.timeouts.save_before_s
     found: dict[Kind, float] = {}
-    if ends_at is not None and before_s is not None and not last_saves.is_last(cluster):
+    if ends_at is not None and before_s is not None and not order.is_last(cluster):
         found["save"] = ends_at - before_s
     if ongoing is None:
         return found
     if ongoing.until is not None:
         found["unsaved"] = ongoing.until
     if ongoing.step is None and ongoing.waits_since is not None:
-        found["name"] = ongoing.waits_since + last_saves.ANSWER_S
+        found["name"] = ongoing.waits_since + order.ANSWER_S
     return found

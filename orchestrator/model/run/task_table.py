@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cluster import TaskStatus
+    from .cluster import Cluster, TaskStatus
 
 PART = 64
 """How many tasks are copied at a change. With 8,000 tasks, this many and the number of the parts are about the same."""
@@ -77,3 +78,8 @@ class _Values(ValuesView["TaskStatus"]):
 def table(tasks: Mapping[str, TaskStatus]) -> TaskTable:
     """The tasks as a table, which they may be already."""
     return tasks if isinstance(tasks, TaskTable) else TaskTable(tasks)
+
+
+def update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
+    """The cluster with changes to one task."""
+    return replace(cluster, tasks=table(cluster.tasks).changed(name, lambda task: replace(task, **changes)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
-from ...model.run import lifecycle
+from ...model.run import endings
 from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
 from ..lines import clean
 from .format import aligned, cut, describe_seconds
@@ -20,7 +20,7 @@ def table(cluster: Cluster, now: float, width: int | None = None) -> str:
     """
     since = "TOOK" if all(task.has_ended for task in cluster.tasks.values()) else "UP"
     rows = [("TASK", "HOST", "STATE", "PID", since, "NOTE"), *(_row(task, now) for task in cluster.tasks.values())]
-    return "\n".join([*cut(aligned(rows), width), *_describe_size(cluster), *lifecycle.remarks(cluster)])
+    return "\n".join([*cut(aligned(rows), width), *_describe_size(cluster), *endings.remarks(cluster)])
 
 
 def _describe_size(cluster: Cluster) -> list[str]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import BROKEN, DEADLINE, USAGE
-from orchestrator.model.run import deadlines, readiness
+from orchestrator.model.run import deadlines, endings, readiness
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Cluster, Outcome, Phase, Policy, TaskState, Verdict
@@ -609,9 +609,9 @@ def test_tasks_that_have_read_unevenly_are_a_remark_only_of_a_success(code: int,
     for task, batches in (("worker-0", 24), ("worker-1", 20)):
         counts = {"steps": 24, "batches": [batches], "elements": [8 * batches], "bytes": [8]}
         history.happen(ev.TaskReported(task, 1, {INPUT: counts}, 105.0))
-    assert lc.remarks(history.cluster) == ()
+    assert endings.remarks(history.cluster) == ()
     history.end("worker-1", code)
     if not code:
         history.end("worker-0")
     verdict = history.sweep_all()
-    assert len(verdict.remarks) == len(lc.remarks(history.cluster)) == remarks
+    assert len(verdict.remarks) == len(endings.remarks(history.cluster)) == remarks

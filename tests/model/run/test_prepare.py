@@ -9,9 +9,8 @@ import pytest
 from orchestrator.errors import DEADLINE, SpecError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import deadlines, readiness
+from orchestrator.model.run import deadlines, endings, readiness
 from orchestrator.model.run import events as ev
-from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState
 from orchestrator.model.spec import ClusterSpec, Restart, Timeouts
 from orchestrator.model.spec import document as documents
@@ -154,4 +153,4 @@ def test_a_restart_does_not_prepare_again_what_is_prepared() -> None:
     for name in WORKERS:
         history.happen(ev.TaskExited(name, 2, 143, stopped=True, at=115.0), ev.TaskSwept(name, 2, 115.0))
     assert history.happen(ev.Tick(120.0)) == [ev.StartAttempt(3, tuple(WORKERS))]
-    assert lc.running_tasks(history.cluster) == tuple(WORKERS)
+    assert endings.running_tasks(history.cluster) == tuple(WORKERS)

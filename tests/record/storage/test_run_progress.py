@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.run import events, lifecycle
+from orchestrator.model.run import endings, events, lifecycle
 from orchestrator.model.run.cluster import Cluster
 from orchestrator.record.storage import run_progress
 from orchestrator.record.storage.run_directory import RunDir
@@ -92,7 +92,7 @@ def test_a_long_run_is_read_from_its_last_snapshot_on(run: RunDir, monkeypatch: 
     steps = []
     step = lifecycle.step
 
-    def count(before: Cluster, event: events.Event) -> lifecycle.Step:
+    def count(before: Cluster, event: events.Event) -> endings.Step:
         steps.append(event)
         return step(before, event)
 
