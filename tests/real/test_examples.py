@@ -115,10 +115,14 @@ def test_two_workers_learn_from_files_that_were_prepared(orch: Any, settings: di
 def test_a_killed_training_goes_on_and_learns_the_digits(orch: Any, settings: dict[str, str]) -> None:
     options = ("-n", "2", "--max-restarts", "1")
     done = orch("up", str(EXAMPLES / "resume_loop.py"), *options, "--", "--die-at", "34", timeout=250, check=0, env=settings)
-    assert re.search(r"loop-1 continues at step (23|30) ", done.err)  # a save is written in the background
+    at = re.search(r"loop-1 continues at step (\d+) ", done.err)
+    assert at is not None
+    assert 0 < int(at[1]) <= 34  # the newest snapshot in memory, or a save that is newer
     saves = ("--checkpoint", "--checkpoint-every", "10")
     again = orch("up", str(EXAMPLES / "resume_fit.py"), *options, *saves, "--", "--die", timeout=250, check=0, env=settings)
-    assert re.search(r"fit-1 continues at step (20|30) ", again.err)
+    at = re.search(r"fit-1 continues at step (\d+) ", again.err)
+    assert at is not None
+    assert 0 < int(at[1]) <= 38
     for text in (done.out, again.out):
         assert {line.split("|")[0].strip() for line in text.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
 
