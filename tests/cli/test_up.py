@@ -530,3 +530,19 @@ def test_a_script_that_makes_its_own_cluster_is_told_of_strategy_none(
     script("def create_in_process_cluster(workers, ps):\n    pass\n\ncreate_in_process_cluster(2, 1)\n", "guide.py")
     done = orch("up", "guide.py", *options)
     assert ("guide.py seems to make a cluster of its own in one process" in done.err) is told
+
+
+LATE = {
+    "import no_such_module": "the module no_such_module is not installed, so the run would fail there: install it with ",
+    "model.save('a_directory')": "save() of Keras 3 fails for 'a_directory': end the name with .keras or .h5",
+    "model.save('model', save_format='tf')": "save() of Keras 3 fails for 'model': end the name with .keras or .h5",
+}
+
+
+@pytest.mark.parametrize("last", LATE)
+def test_what_would_end_a_run_after_its_training_is_told_before_the_start(orch: Orch, script: Script, last: str) -> None:
+    script("class Sequential:\n    def save(self, *_, **__):\n        raise ValueError('no such ending')\n", "keras.py")
+    script(f"import keras\nmodel = keras.Sequential()\nprint('trained')\n{last}\n", "train.py")
+    done = orch("up", "train.py", "--strategy", "none", check=1)
+    assert done.out == "worker-0 | trained\n"
+    assert 0 < done.err.index(f"orch: train.py:4: {LATE[last]}") < done.err.index("orch: worker-0 failed (exit code 1)")
