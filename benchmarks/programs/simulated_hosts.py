@@ -47,7 +47,7 @@ class SimulatedHost:
                 self.send(self._facts(order))
             case messages.Try():
                 self.send(messages.Tried())
-                self._tell("tried", len(order.targets))
+                self._tell("tried", sum(len(target.ports) for target in order.targets))
             case messages.TakeGpus():
                 self.send(messages.GpusTaken())
             case messages.StartTasks():

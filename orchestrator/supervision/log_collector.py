@@ -44,12 +44,8 @@ class LogCollector:
             size = self._rundir.append_output(task, attempt, stream, frame.offset, data)
         if stream not in STREAMS:
             return
-        path, limit = self._rundir.log_path(task, attempt, stream), self._spec.log_limit
-        hole = self._holes.get(path, (0, 0))
-        if data and limit is not None and log_limit.is_due(limit, hole, size):
-            # Where the file system makes no holes, all is kept.
-            with contextlib.suppress(OSError), open(open_own(path, os.O_RDWR), "r+b", buffering=0) as file:
-                self._holes[path] = log_limit.cut(file.fileno(), limit, hole, size)
+        if data and self._spec.log_limit is not None:
+            self._cut(self._rundir.log_path(task, attempt, stream), self._spec.log_limit, size)
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._on_event(TaskFirstOutput(task, attempt, now()))
@@ -59,6 +55,14 @@ class LogCollector:
         if due_s is not None:
             asyncio.get_running_loop().call_later(due_s, self.write_marks)
         self._show(task, attempt, stream, size)
+
+    def _cut(self, path: Path, limit: int, size: int) -> None:
+        """Leave the middle out of a file that has grown beyond the limit."""
+        hole = self._holes.get(path, (0, 0))
+        if log_limit.is_due(limit, hole, size):
+            # Where the file system makes no holes, all is kept.
+            with contextlib.suppress(OSError), open(open_own(path, os.O_RDWR), "r+b", buffering=0) as file:
+                self._holes[path] = log_limit.cut(file.fileno(), limit, hole, size)
 
     def missing(self) -> list[str]:
         """The directories, below the run's own, of output that has come and is not there any more."""

@@ -283,26 +283,23 @@ class Preparation:
             addresses.choose(known, await self._try_all(known, slice(1, None)), self.facts)
         return chosen
 
-    async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.ReachedTargets:
-        """Have every host try to reach its partners at these addresses and at these of their ports."""
-        tried: dict[tuple[str, str, int], dict[str, str]] = {}
+    async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.Refusals:
+        """Have every host try to reach its partners at these addresses and at these of their ports; what was not reached."""
+        refusals: dict[tuple[str, str, int], dict[str, str]] = {}
         partners = addresses.partners(list(self.hosts), self._rundir.run_id)
 
         async def try_from(name: str) -> None:
             # A task reaches its neighbour on the same host by the same address.
             others = [*partners[name], *([name] if len(self.facts[name].ports) > 1 else [])]
-            pairs = [(other, port) for other in others for port in self.facts[other].ports[ports]]
-            targets = tuple(messages.Target(other, port, self._word(other), known[other]) for other, port in pairs)
-            found = {(target.host, target.port): dict.fromkeys(target.addresses, "") for target in targets}
+            targets = tuple(messages.Target(other, self.facts[other].ports[ports], self._word(other), known[other]) for other in others)
             for refused in (await self.links[name].request(messages.Try(targets), messages.Tried)).refused:
-                if (refused.host, refused.port) in found:
-                    found[refused.host, refused.port][refused.address] = refused.refusal
-            tried.update(((name, *target), answers) for target, answers in found.items())
+                if refused.host in known:
+                    refusals.setdefault((name, refused.host, refused.port), {})[refused.address] = refused.refusal
             self._trying.discard(name)
 
         self._trying = set(self.hosts)
         await asyncio.gather(*map(try_from, self.hosts))
-        return tried
+        return refusals
 
     # --- GPUs ----------------------------------------------------------------------------------
 

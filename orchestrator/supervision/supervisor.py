@@ -81,6 +81,8 @@ class Supervisor:
         self._begun: set[int] = set()
         """The attempts whose tasks were started."""
         self._disk_full = False
+        self._stored: dict[str, int] = {}
+        """By host, the bytes of output that were stored and are not acknowledged yet."""
         self._unstored: set[str] = set()
         """The hosts whose output could not be stored: their agents would wait for ever to be told that all is stored."""
         self._is_host_lost = False
@@ -271,7 +273,14 @@ class Supervisor:
             self._fail_to_write(error)
         else:
             if data:
-                self._links[host].order(messages.Ack(len(data)))
+                self._acknowledge(host, len(data))
+
+    def _acknowledge(self, host: str, size: int) -> None:
+        """Tell a host that its output is stored: once for all that comes at one time, because each order is a call of the kernel."""
+        if host not in self._stored:
+            link = self._links[host]
+            self._loop.call_soon(lambda: link.order(messages.Ack(self._stored.pop(host))))
+        self._stored[host] = self._stored.get(host, 0) + size
 
     def _keep_sample(self, sample: messages.Sampled) -> None:
         if self._samples is None:

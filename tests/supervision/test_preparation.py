@@ -190,7 +190,7 @@ UNFIT = {
 REFUSE = """
 def refuse(targets):
     refused = find('_orch_worker.protocol.messages').Refused
-    return tuple(refused(one.host, one.port, address, 'timed out') for one in targets for address in one.addresses)
+    return tuple(refused(one.host, port, address, 'timed out') for one in targets for port in one.ports for address in one.addresses)
 """
 
 

@@ -173,11 +173,11 @@ class CodePart:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A port of a host, which another host tries to reach at each address of this host."""
+    """Ports of a host, which another host tries to reach at each address of this host."""
 
     host: OsText
     """The name of the host, which the result repeats."""
-    port: Port
+    ports: tuple[Port, ...]
     word: str
     """The text that must come over the connection."""
     addresses: tuple[OsText, ...]

@@ -22,8 +22,8 @@ MOST_IN_PAIRS = 32
 PARTNERS = 8
 """How many others each host of a larger cluster tries, and by how many it is tried."""
 MOST_LINES = 8
-ReachedTargets = Mapping[tuple[str, str, int], Mapping[str, str]]
-"""By (from, to, port): for each address that was tried, why it was not reached; empty: it was reached."""
+Refusals = Mapping[tuple[str, str, int], Mapping[str, str]]
+"""By (from, to, port): why each address was not reached that was tried in vain."""
 
 
 class UnconnectedError(OrchError):
@@ -102,21 +102,24 @@ def describe_partners(count: int) -> str:
     return f"{count:,} hosts do not all try each other: {tried}"
 
 
-def choose(known: Mapping[str, Sequence[str]], tried: ReachedTargets, facts: Mapping[str, HostReady]) -> dict[str, str]:
-    """The address of each host. Raises `OrchError` with a line for each pair of hosts without a connection."""
+def choose(known: Mapping[str, Sequence[str]], refusals: Refusals, facts: Mapping[str, HostReady]) -> dict[str, str]:
+    """The address of each host, of those that are `known` and were all tried.
+
+    Raises `OrchError` with a line for each pair of hosts without a connection.
+    """
     chosen: dict[str, str] = {}
     lines: list[str] = []
     pairs: list[tuple[str, str]] = []
     of_target: dict[str, dict[tuple[str, int], Mapping[str, str]]] = {}
-    for (source, target, port), answers in sorted(tried.items()):
+    for (source, target, port), answers in sorted(refusals.items()):
         of_target.setdefault(target, {})[source, port] = answers
     for host, addresses in known.items():
         trials = of_target.get(host, {})
-        good = [address for address in addresses if all(not answers.get(address, "was not tried") for answers in trials.values())]
+        good = [address for address in addresses if not any(address in answers for answers in trials.values())]
         if good:
             chosen[host] = good[0]
             continue
-        failed = {pair: answers for pair, answers in trials.items() if all(answers.get(address) for address in addresses)}
+        failed = {pair: answers for pair, answers in trials.items() if all(address in answers for address in addresses)}
         lines += [_complain(source, host, port, answers, facts) for (source, port), answers in failed.items()]
         pairs += [(source, host) for source, _ in failed] or [(host, host)]
         if not failed:

@@ -171,9 +171,13 @@ class RunDir:
     def append_output(self, task: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
         """Stores output bytes from a host that does not see this directory. Returns the new size of the file."""
         path = self.log_path(task, attempt, stream)
-        self.make_attempt(attempt)  # not its parents: a run's directory that was removed is not made again
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(open_own(path, os.O_WRONLY), "wb") as file:  # not by its path: "wb" would empty the file
+        try:
+            fd = open_own(path, os.O_WRONLY)
+        except FileNotFoundError:
+            self.make_attempt(attempt)  # not its parents: a run's directory that was removed is not made again
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            fd = open_own(path, os.O_WRONLY)
+        with open(fd, "wb") as file:  # not by its path: "wb" would empty the file
             file.seek(offset)
             file.write(data)
         return offset + len(data)

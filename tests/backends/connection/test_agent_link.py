@@ -284,7 +284,7 @@ def test_requests_are_answered_and_refused_once_the_agent_is_gone(tmp_path: Path
         host = Host("local", "127.0.0.1", sees_run_dir=False)
         link = AgentLink(host, tmp_path / "log", lambda _, frame, __: seen.append(frame), lambda *_: None)
         await link.open(interpreters.transport_here(sys.executable), plainly)
-        nobody = messages.Target("nobody", 1, "", ())
+        nobody = messages.Target("nobody", (1,), "", ())
         facts = link.request(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)), messages.HostReady)
         orders = [messages.Try((replace(nobody, host=name, addresses=("127.0.0.1",)),)) for name in ("one", "two")]
         ready = await asyncio.wait_for(facts, PATIENCE_S)

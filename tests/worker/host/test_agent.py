@@ -451,9 +451,9 @@ def test_hosts_try_each_other_and_know_a_stranger(start_agent: Callable[[], Agen
     unused = socket.socket()
     unused.bind(("127.0.0.1", 0))
     targets = (
-        messages.Target("right", facts.ports[0], "other", (*own, "no-such-name.invalid")),
-        messages.Target("stranger", facts.ports[0], "somebody", ("127.0.0.1",)),
-        messages.Target("deaf", unused.getsockname()[1], "x", ("127.0.0.1",)),
+        messages.Target("right", (facts.ports[0],), "other", (*own, "no-such-name.invalid")),
+        messages.Target("stranger", (facts.ports[0],), "somebody", ("127.0.0.1",)),
+        messages.Target("deaf", (unused.getsockname()[1],), "x", ("127.0.0.1",)),
     )
     one.order(messages.Try(targets))
     results = {(found.host, found.address): found.refusal for found in one.wait_for(messages.Tried).refused}
@@ -471,12 +471,12 @@ def test_each_held_port_answers_until_the_tasks_start_and_is_free_after_the_run(
     one.hello(word="one")
     ports = other.hello(ports=3, word="other").ports
     assert len(ports) == 3
-    targets = tuple(messages.Target("other", port, "other", ("127.0.0.1",)) for port in ports)
-    one.order(messages.Try(targets))
+    target = messages.Target("other", ports, "other", ("127.0.0.1",))
+    one.order(messages.Try((target,)))
     assert one.wait_for(messages.Tried).refused == ()
     other.start("sleep 1000")
     other.wait_for(messages.TaskStarted)
-    one.order(messages.Try(targets))
+    one.order(messages.Try((target,)))
     refused = one.wait_for(messages.Tried, lambda tried: bool(tried.refused)).refused
     assert {(found.port, found.refusal) for found in refused} == {(port, "connection refused") for port in ports}
     other.order(messages.Bye())
@@ -488,7 +488,7 @@ def test_each_held_port_answers_until_the_tasks_start_and_is_free_after_the_run(
 
 def test_the_tries_end_with_the_agent(agent: AgentProcess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        agent.order(messages.Try((messages.Target("silent", silent.getsockname()[1], "word", ("127.0.0.1",)),)))
+        agent.order(messages.Try((messages.Target("silent", (silent.getsockname()[1],), "word", ("127.0.0.1",)),)))
         peer, _ = silent.accept()
         with peer:
             agent.process.kill()

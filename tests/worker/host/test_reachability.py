@@ -57,15 +57,17 @@ def test_names_are_looked_up_beside_each_other_while_the_loop_goes_on(monkeypatc
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     loop.after(0, went_on.touch)
     with answering(loop) as port:
-        dead = [Target(f"dead-{number}", port, "word", ("first" if number < reachability.AT_ONCE else "later",)) for number in range(100)]
-        refusals = tried(loop, *dead, Target("number", port, "word", ("127.0.0.1",)), Target("name", port, "word", ("localhost",)))
+        dead = [
+            Target(f"dead-{number}", (port,), "word", ("first" if number < reachability.AT_ONCE else "later",)) for number in range(100)
+        ]
+        refusals = tried(loop, *dead, Target("number", (port,), "word", ("127.0.0.1",)), Target("name", (port,), "word", ("localhost",)))
     assert refusals.pop("number") == refusals.pop("name") == ""
     assert len(refusals) == 100
     assert set(refusals.values()) == {"temporary failure in name resolution"}
 
 
 def test_a_name_that_no_resolver_takes_is_a_refusal() -> None:
-    refusals = tried(Loop(), Target("dead", 1, "word", ("a" * 64 + ".example",)))
+    refusals = tried(Loop(), Target("dead", (1,), "word", ("a" * 64 + ".example",)))
     assert "label" in refusals["dead"]
 
 
@@ -86,13 +88,13 @@ def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch:
         answering(loop) as port,
     ):
         monkeypatch.setattr(socket, "socket", Socket)
-        assert tried(loop, Target("host", port, "word", ("127.0.0.1",))) == {"host": ""}
+        assert tried(loop, Target("host", (port,), "word", ("127.0.0.1",))) == {"host": ""}
 
 
 def test_a_host_that_answers_no_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachability, "TRY_S", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
-        assert tried(Loop(), Target("host", full.getsockname()[1], "word", ("127.0.0.1",))) == {"host": "timed out"}
+        assert tried(Loop(), Target("host", (full.getsockname()[1],), "word", ("127.0.0.1",))) == {"host": "timed out"}
 
 
 def test_a_host_that_is_reached_may_take_its_time_to_say_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +109,13 @@ def test_a_host_that_is_reached_may_take_its_time_to_say_its_word(monkeypatch: p
                 peer.send(b"word")
 
         loop.after(reachability.TRY_S * 5, answer)
-        assert tried(loop, Target("host", server.getsockname()[1], "word", ("127.0.0.1",))) == {"host": ""}
+        assert tried(loop, Target("host", (server.getsockname()[1],), "word", ("127.0.0.1",))) == {"host": ""}
 
 
 def test_a_host_that_is_reached_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachability, "WORD_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        refusals = tried(Loop(), Target("host", server.getsockname()[1], "word", ("127.0.0.1",)))
+        refusals = tried(Loop(), Target("host", (server.getsockname()[1],), "word", ("127.0.0.1",)))
     assert refusals == {"host": "it is reached, and says nothing for 0.1 s"}
 
 
@@ -122,7 +124,7 @@ def test_a_child_that_fails_is_a_refusal_with_a_traceback(monkeypatch: pytest.Mo
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    refusals = tried(Loop(), Target("host", 1, "word", ("127.0.0.1",)))
+    refusals = tried(Loop(), Target("host", (1,), "word", ("127.0.0.1",)))
     assert refusals == {"host": "could not be tried: the process that tries to connect has ended early"}
     assert "RuntimeError: can't start new thread" in capfd.readouterr().err
 
@@ -132,7 +134,7 @@ def test_a_child_that_cannot_be_forked_is_a_refusal(monkeypatch: pytest.MonkeyPa
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", fork)
-    refusals = tried(Loop(), Target("host", 1, "word", ("127.0.0.1",)))
+    refusals = tried(Loop(), Target("host", (1,), "word", ("127.0.0.1",)))
     assert refusals == {"host": "could not be tried: Resource temporarily unavailable"}
 
 
@@ -151,7 +153,7 @@ def test_a_few_threads_try_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", start_two)
     loop = Loop()
     with answering(loop) as port:
-        assert tried(loop, *(Target(f"host-{n}", port, "word", ("127.0.0.1",)) for n in range(5))) == {f"host-{n}": "" for n in range(5)}
+        assert tried(loop, *(Target(f"host-{n}", (port,), "word", ("127.0.0.1",)) for n in range(5))) == {f"host-{n}": "" for n in range(5)}
 
 
 def test_a_resolver_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,5 +168,5 @@ def test_a_resolver_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     loop = Loop()
     with answering(loop) as port:
-        refusals = tried(loop, Target("number", port, "word", ("127.0.0.1",)), Target("name", port, "word", ("name",)))
+        refusals = tried(loop, Target("number", (port,), "word", ("127.0.0.1",)), Target("name", (port,), "word", ("name",)))
     assert refusals == {"number": "", "name": "the look-up of names does not answer for 1 s"}

@@ -69,7 +69,12 @@ def try_to_reach(loop: Loop, targets: tuple[Target, ...], on_done: Callable[[tup
 
 
 def _all_with(refusal: str, targets: tuple[Target, ...]) -> tuple[Refused, ...]:
-    return tuple(Refused(target.host, target.port, address, refusal) for target in targets for address in target.addresses)
+    return tuple(Refused(target.host, port, address, refusal) for target, port, address in _all(targets))
+
+
+def _all(targets: tuple[Target, ...]) -> list[tuple[Target, int, str]]:
+    """Each port of each target at each of its addresses."""
+    return [(target, port, address) for target in targets for port in target.ports for address in target.addresses]
 
 
 def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
@@ -77,7 +82,7 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
     try:
         die_with_parent(agent_pid)
         signal.set_wakeup_fd(-1)  # a signal of the child must not wake the agent
-        results = _try_in_threads([(target, address) for target in targets for address in target.addresses])
+        results = _try_in_threads(_all(targets))
         with open(sink, "w") as pipe:
             json.dump(results, pipe)
     except BaseException:
@@ -86,38 +91,38 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
         os._exit(0)
 
 
-def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str, str]]:
+def _try_in_threads(places: list[tuple[Target, int, str]]) -> list[tuple[str, int, str, str]]:
     """What was not reached, as `Refused` has it. No thread is waited for: one of them may wait for a resolver that does not answer."""
     import queue
     import threading
 
-    waiting, done = list(pairs), queue.SimpleQueue[tuple[Target, str, str]]()
+    waiting, done = list(places), queue.SimpleQueue[tuple[tuple[Target, int, str], str]]()
 
     def work() -> None:
         with contextlib.suppress(IndexError):
             while True:
-                target, address = waiting.pop()
-                done.put((target, address, _try(target, address)))
+                place = waiting.pop()
+                done.put((place, _try(*place)))
 
-    for started in range(min(AT_ONCE, len(pairs))):
+    for started in range(min(AT_ONCE, len(places))):
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:  # the limit of processes: fewer threads take longer
             if not started:
                 raise
             break
-    refusals = dict.fromkeys(pairs, f"the look-up of names does not answer for {LOOKUP_S:g} s")
+    refusals = dict.fromkeys(places, f"the look-up of names does not answer for {LOOKUP_S:g} s")
     with contextlib.suppress(queue.Empty):
-        for _ in pairs:
-            target, address, refusal = done.get(timeout=LOOKUP_S)
-            refusals[target, address] = refusal
-    return [(target.host, target.port, address, refusal) for (target, address), refusal in refusals.items() if refusal]
+        for _ in places:
+            place, refusal = done.get(timeout=LOOKUP_S)
+            refusals[place] = refusal
+    return [(target.host, port, address, refusal) for (target, port, address), refusal in refusals.items() if refusal]
 
 
-def _try(target: Target, address: str) -> str:
-    """Why the target was not reached; empty: it was."""
+def _try(target: Target, port: int, address: str) -> str:
+    """Why this port of the target was not reached; empty: it was."""
     try:
-        family, kind, protocol, _, resolved = socket.getaddrinfo(address, target.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         for _ in range(TRIES):
             with socket.socket(family, kind, protocol) as sock, contextlib.suppress(TimeoutError):
                 # The connection ends with a reset: in TIME_WAIT, the port of the other host could not be held again for a minute.
