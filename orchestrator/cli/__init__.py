@@ -49,14 +49,18 @@ COMMANDS = {
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
 }
 HABITS = {
-    **dict.fromkeys(("status", "list", "ls", "queue"), "ps"),
+    **dict.fromkeys(("status", "list", "ls", "queue", "show"), "ps"),
+    **dict.fromkeys(("runs", "history"), "ps --all"),
+    "check": "doctor",
     **dict.fromkeys(("stop", "cancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),
     **dict.fromkeys(("describe", "config"), "plan"),
-    **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
+    **dict.fromkeys(("rm", "clean", "cleanup", "delete"), "prune"),
 }
 """Words of other launchers, with the command that means the same."""
+_TOPICS = {"oom": "memory", "killed": "sigkill", "hang": "stalls", "stdin": "keyboard"}
+"""Words of users for words of the headings that `orch help` explains."""
 WORD = "orch.word"
 """The key, among the notes of Click's context, of the word of `HABITS` that the user has typed."""
 SETTINGS = {
@@ -125,6 +129,8 @@ def _explanation(name: str, ctx: click.Context) -> str:
     topics = explanations()
     if name == "topics":
         return "\n".join(["orch help TOPIC prints what docs/why.md says about one of these:", "", *topics])
+    if named := [topic for topic in topics if _TOPICS.get(name, name) in (topic, *topic.split("-"))]:
+        return "\n\n".join(topics[topic] for topic in named)
     if name not in topics:
         near = nearest(name, [*COMMANDS, *topics], cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"

@@ -69,6 +69,8 @@ OTHERWISE_OF = {
     **dict.fromkeys((("down", "-a"), ("down", "--all")), "orch down ends one run; orch ps --all lists the runs"),
 }
 """The same for an option of one command, by the names of both."""
+AFTER_DASHES = "orch.after_dashes"
+"""The key, among the notes of Click's context, of the command line as it should be, where the script stands after ``--``."""
 INTERPRETERS = ("python", "python3")
 
 
@@ -119,6 +121,8 @@ class ScriptCommand(click.Command):
             args, own = args[:split], args[split + 1 :]
             ctx.meta["orch.script_args"] = own
         args = [_in_our_words(word) for word in args]
+        if own and own[0].endswith(".py") and not self._parse_known(ctx, args)[0].get("script"):
+            ctx.meta[AFTER_DASHES] = shlex.join([*ctx.command_path.split(), *args, own[0], *(["--", *own[1:]] if own[1:] else [])])
         try:
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
@@ -144,8 +148,12 @@ class ScriptCommand(click.Command):
             known, theirs = self._parse_known(ctx, ours)
         except click.UsageError:
             return ""
-        if (known.get("script") or "-").startswith("-"):
-            return ""
+        if (known.get("script") or "-").startswith("-"):  # an option that orch does not know, before the script
+            words = [known.get("script") or "", *theirs]
+            script = next((word for word in words if word.endswith(".py")), None)
+            if script is None:
+                return ""
+            theirs = [word for word in words if word and word != script]
         for word in reversed(theirs):
             if word not in ours:  # Click has taken it apart: -xyz
                 return ""
@@ -158,6 +166,8 @@ class ScriptCommand(click.Command):
         settings: dict[str, Any] = {"ignore_unknown_options": True, "token_normalize_func": ctx.token_normalize_func}
         with click.Context(self, **settings) as tried:
             known, others, _ = self.make_parser(tried).parse_args(list(args))
+        if not isinstance(known.get("script"), str):  # a mark of Click's own
+            known["script"] = None
         return known, others
 
     def _interpreter(self, ctx: click.Context, args: Sequence[str]) -> int | None:

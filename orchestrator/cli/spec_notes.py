@@ -12,8 +12,8 @@ from ..model.spec.findings import nearest
 from .script_command import OPTIONS
 
 _IN_BRACES = re.compile(r"\$\{\w+\}")
-_FOR_SHELLS = ("prepare", "args", "setup")
-"""Keys whose texts a shell or the program itself reads."""
+_FOR_SHELLS = ("prepare", "setup")
+"""Keys whose texts a shell may read."""
 
 
 def notes(ctx: click.Context, document: Node, environment: Mapping[str, str]) -> list[str]:

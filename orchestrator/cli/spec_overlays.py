@@ -21,7 +21,7 @@ from ..model.spec.document import Node, overlay, parse_assignment, scalar
 from ..model.spec.sections.backend_sections import misplaced
 from ..model.spec.sections.host_list import read_hostfile
 from ..sources import as_seen_from, read_file, read_whole, tasks_directory, with_program
-from .script_command import OPTIONS
+from .script_command import AFTER_DASHES, OPTIONS
 from .spec_notes import notes
 
 _NOTHING_TO_RUN = (
@@ -59,7 +59,10 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
         click.echo(f"orch: note: {note}", err=True)
     if not says(document, *PROGRAM_KINDS):
         if needs_program and not document.place:
-            raise UsageError(_NOTHING_TO_RUN)
+            line = ctx.meta.get(AFTER_DASHES)
+            raise UsageError(
+                f"there is nothing to run: the script stands before --, and its arguments after: {line}" if line else _NOTHING_TO_RUN
+            )
         if not needs_program:
             complete = with_program(document, "script", "any.py", ctx.command_path)
     return parse(complete, workdir=base), document

@@ -321,7 +321,7 @@ class Supervisor:
         """Have the running tasks with these names, or of these types, profile themselves at one moment; see `messages.Profile`."""
         running = tuple(name for name in endings.running_tasks(self.cluster) if {name, TaskId.parse(name).type} & {*names})
         self._order(messages.Profile(running, request, PROFILED_AFTER_S, seconds, at_risk))
-        self.note(f"orch profile: TensorFlow's profiler runs for {seconds:g} s in {group_tasks(running) or 'no task'}")
+        self.note(f"orch profile: {seconds:g} s of TensorFlow's profiler are asked of {group_tasks(running) or 'no task'}")
 
     def send_signal(self, task: str, number: int) -> None:
         """Send a signal to the processes of a task; nothing if the task does not run."""

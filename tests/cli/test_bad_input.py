@@ -122,7 +122,7 @@ def test_a_wrong_command_is_answered_with_the_right_one(orch: Orch, words: list[
 
 def test_up_with_nothing_to_run_says_what_to_do(orch: Orch, tmp_path: Path) -> None:
     complaint(orch.in_process("up"), 2, "nothing to run", "orch up train.py", "orch init")
-    complaint(orch.in_process("up", "-n", "3", "--", "hello.py"), 2, "nothing to run", "orch up train.py")
+    complaint(orch.in_process("up", "-n", "3", "--", "hello.py"), 2, "nothing to run", "orch up -n 3 hello.py")
     complaint(orch.in_process("up", "--no-python"), 2, "--no-python needs a program")
     nothing_was_kept(tmp_path)
 

@@ -45,6 +45,8 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert "out-of-memory" in topics
     complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
     complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
+    assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
+    assert {"Out of memory", "Out of GPU memory"} <= {*orch.in_process("help", "oom", check=0).out.splitlines()}
     complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'; orch help topics lists the topics")
     assert orch.in_process("version", check=0).out == orch.in_process("--version", check=0).out
 
@@ -61,6 +63,9 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         (["-n", "2", "python", "hello.py", "1"], "orch starts the script with Python by itself: orch up -n 2 hello.py -- 1"),
         (["-n", "2", "python", "hello.py", "--epochs", "5"], "goes after --: orch up -n 2 hello.py -- --epochs 5"),
         (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
+        (["--lr", "3", "hello.py", "-n", "2"], "goes after --: orch up hello.py -n 2 -- --lr 3"),
+        (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
+        (["hello.py", "-n", "auto"], "must be a whole number, not 'auto' (write the number)"),
     ],
 )
 def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: Orch, words: list[str], line: str) -> None:
@@ -133,6 +138,7 @@ def test_what_orch_does_not_understand_is_a_note(orch: Orch, tmp_path: Path) -> 
     assert [line for line in done.err.splitlines() if "note" in line] == [
         "orch: note: ORCH_WORKER is no variable of orch; did you mean ORCH_WORKERS?",
         "orch: note: orch.yaml:2: workdir: orch does not replace ${HOME} by a variable",
+        "orch: note: orch.yaml:4: args: orch does not replace ${A} by a variable",
         "orch: note: orch.yaml:5: defaults.env.B: orch does not replace ${A} by a variable",
     ]
 

@@ -476,6 +476,17 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
             assert "running" in lines[3]
 
 
+def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch, tmp_path: Path) -> None:
+    first, second = (detach(orch, "waiting.py", "--name", name) for name in ("one", "two"))
+    assert orch("ps", check=0).out.splitlines()[-1] == f"also running: {first}"
+    assert "also" not in orch("ps", second, check=0).out
+    ended, others = orch("down", check=0).out.splitlines()
+    assert ended.startswith(f"{second}: cancelled")
+    assert others == f"also running: {first}"
+    assert "also" not in orch("down", first, check=0).out
+    assert "also" not in orch("ps", check=0).out
+
+
 # --- what is shown ------------------------------------------------------------------------------
 
 
@@ -502,10 +513,12 @@ def test_runs_stand_side_by_side(orch: Orch, script: Script) -> None:
     for rate, code in (("0.5", 0), ("0.25", 0), ("nan", 7)):
         orch("up", "sweep.py", "--strategy", "none", "--set", "preload=[]", "--", rate, str(code), check=code)
     head, *lines = orch("ps", "--all", check=0).out.splitlines()
-    assert head.split() == ["RUN", "STARTED", "TOOK", "STATE", "TASKS", "ARGUMENTS", "LAST", "REPORT"]
-    assert [line.endswith(said) for line, said in zip(lines, ("step=3 loss=0.5", "step=3 loss=0.25", "step=3 loss=nan"), strict=True)]
+    assert head.split() == ["RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST", "REPORT", "TASKS"]
+    assert [said in line for line, said in zip(lines, ("loss=0.5 step=3", "loss=0.25 step=3", "loss=nan step=3"), strict=True)] == [
+        True
+    ] * 3
     assert ["failed (7)" in line for line in lines] == [False, False, True]
-    assert "worker 1  0.25 0" in lines[1]
+    assert " 0.25 0 loss=0.25 step=3 worker 1" in " ".join(lines[1].split())
     (took,) = re.findall("failed after (.*), exit code 7", orch("ps", check=0).out)
     assert took in lines[2], "the run took the same time everywhere"
     newest = orch("ps", "--all", "-n", "2", check=0).out.splitlines()[1:]

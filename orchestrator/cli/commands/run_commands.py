@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from worker.machine.clock import now
+from worker.values.words import few
 
 from ...backends import Cleanup, RunFacts, load
 from ...engine_jobs import find, find_all
@@ -25,7 +26,7 @@ from ...record.lines import clean
 from ...record.storage.engine_files import read_submission
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import no_tasks_yet
+from ...record.storage.run_store import list_runs, no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
@@ -51,9 +52,10 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
 @click.option("-n", "--newest", "most", type=click.IntRange(1), metavar="N", help="With --all: only the newest N runs.")
+@click.option("--sort", metavar="NAME", help="With --all: order the runs by this value of their last reports, such as val_loss.")
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ps_command(run: str | None, home: Path, everything: bool, most: int | None, timeline: bool, as_json: bool) -> int:
+def ps_command(run: str | None, home: Path, everything: bool, most: int | None, sort: str | None, timeline: bool, as_json: bool) -> int:
     """Show the tasks of RUN (default: the latest run), or list all runs.
 
     \b
@@ -61,16 +63,18 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
       orch ps                the tasks of the latest run
       orch ps --timeline     how long each phase of the start took
       orch ps --all -n 10    the newest ten runs: arguments, times, results, last reports
+      orch ps --all --sort val_loss    all runs, the greatest value last
 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
     """
     if everything:
         runs = [summarise(one, time.time()) for one in find_all(home)[-most if most else None :]]
+        runs = run_list.ordered(runs, sort) if sort else runs
         if as_json:
             _print_json([asdict(one) for one in runs])
         else:
-            click.echo(run_list.table(runs, _width()) if runs else f"there is no run in {home}")
+            click.echo(run_list.table(runs, time.time(), _width()) if runs else f"there is no run in {home}")
         return 0
     found = find(home, run)
     cluster = read_cluster(found)
@@ -87,6 +91,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         click.echo(times.slowest(measured))
     elif cluster.tasks:
         click.echo(table(cluster, time.time(), _width()))
+    if run is None:
+        _name_others(home, found)
     return 0
 
 
@@ -172,7 +178,17 @@ def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
             click.echo(f"killed {cleanup.killed} processes that its dead controller had left")
         if cleanup.hint:
             click.echo(cleanup.hint)
+        ctx = click.get_current_context()
+        if ctx.params["run"] is None:
+            _name_others(ctx.params["home"], run)
     return 0
+
+
+def _name_others(home: Path, run: RunDir) -> None:
+    """A line about other runs that this machine is running, for a command that was given no name."""
+    others = [one.run_id for one in list_runs(home) if one.run_id != run.run_id and one.lock.is_held()]
+    if others:
+        click.echo(f"also running: {few(others)}")
 
 
 def _last_means(run: RunDir) -> str:

@@ -58,7 +58,7 @@ def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool
         raise UsageError(f"{run.run_id} cannot be profiled: {reason}")
     request = time.strftime("%Y_%m_%d_%H_%M_%S")
     names = [*only] or sorted({cluster.tasks[name].type for name in tasks})
-    click.echo(f"orch: TensorFlow's profiler runs for {seconds:g} s in {group_tasks(tasks)}", err=True)
+    click.echo(f"orch: asking {group_tasks(tasks)} for {seconds:g} s of TensorFlow's profiler", err=True)
     wanted = {"tasks": names, "id": request, "seconds": seconds, "at_risk": at_risk}
     found = answers.collect(run, cluster, tasks, request, seconds, lambda: ask_running(run, "profile", **wanted))
     return _show(run, request, found, cluster)

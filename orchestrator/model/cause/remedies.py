@@ -165,6 +165,11 @@ OTHERS = {
         "TensorFlow drives no TPU here: this needs a TPU and the package tensorflow-tpu (docs/tpu.md); to try the script on the CPU: "
         "strategy = worker.strategy() in the script, and --fallback cpu",
     ),
+    r"EOFError: EOF when reading a line|BdbQuit": Remedy(
+        "a-script-that-asks-at-the-keyboard",
+        "a task has no keyboard: input() and breakpoint() end there. Give values after -- on the command line; to debug, start the script "
+        "without orch (python SCRIPT), or see with orch stacks where each task is",
+    ),
     r"Could not find callback with key=pyfunc_": Remedy(
         "a-python-function-in-a-data-worker",
         "a py_function, a numpy_function or from_generator runs only in the process that made it, never in a data worker: "

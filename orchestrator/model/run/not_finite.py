@@ -24,16 +24,35 @@ def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, s
     """
     when = " and ".join(f"{name} {report[name]}" for name in _WHEN if name in report)
     found = {name: value for name, value in report.items() if isinstance(value, str) and value in _WORDS}
-    return {name: before.get(name, f"{value} by {when}" if when else value) for name, value in found.items()}
+    names = (*filter(found.__contains__, before), *(name for name in found if name not in before))  # the oldest first
+    return {name: before.get(name, f"{found[name]} by {when}" if when else found[name]) for name in names}
 
 
 def judge(cluster: Cluster) -> tuple[str, ...]:
-    """A remark about each value that is not finite in the last report of its training tasks; none where such a value ends the run."""
-    by_value: dict[tuple[str, str], list[str]] = {}
+    """A remark about the values that are not finite in the last reports of the training tasks; none where such a value ends the run."""
+    return tuple(f"{text}: {REMEDY}" for text in describe(cluster))
+
+
+def news(before: Cluster, after: Cluster, task: str) -> str:
+    """A line when a report of `task` shows the first value of a run that is not finite; empty otherwise."""
+    if not after.tasks[task].not_finite or any(each.not_finite for each in before.tasks.values()):
+        return ""
+    return "; ".join(f"{text}; --fail-on-nan ends such a run" for text in describe(after))
+
+
+def describe(cluster: Cluster) -> tuple[str, ...]:
+    """``worker-0..1: loss and val_loss are nan by epoch 1``: a text for the tasks of which it is true. The first report counts.
+
+    Empty where such a value ends the run, whose cause then says so.
+    """
+    by_text: dict[str, list[str]] = {}
     for task in () if cluster.policy.fail_on_nan else cluster.tasks.values():
-        for name, what in task.not_finite.items() if task.trains else ():
-            by_value.setdefault((name, what), []).append(task.name)
-    return tuple(f"{group_tasks(names)}: {name} is {what}: {REMEDY}" for (name, what), names in by_value.items())
+        for word in _WORDS if task.not_finite and task.trains else ():
+            found = {name: what for name, what in task.not_finite.items() if what.split()[0] == word}
+            if found:
+                text = f"{' and '.join(found)} {'is' if len(found) == 1 else 'are'} {next(iter(found.values()))}"
+                by_text.setdefault(text, []).append(task.name)
+    return tuple(f"{group_tasks(names)}: {text}" for text, names in by_text.items())
 
 
 def cause(cluster: Cluster, at: float) -> Cause | None:

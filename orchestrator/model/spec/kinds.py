@@ -109,7 +109,7 @@ class Number(Kind):
         kinds = int if self.WHOLE else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
             hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else self.hint
-            raise refusal(node.place, f"must be a {self.WHAT}, not {shown(node)}", hint)
+            raise refusal(node.place, f"must be a {self.WHAT}, not {shown(node)}", hint or ("write the number" if value == "auto" else ""))
         if value <= 0 if self.minimum is None else value < self.minimum:
             least = "more than 0" if self.minimum is None else f"at least {self._written(self.minimum)}"
             raise refusal(node.place, f"must be {least}, not {shown(node)}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
-from ...model.run import events, restarts
+from ...model.run import events, not_finite, restarts
 from ...model.run.cluster import Cause, Cluster, Outcome, Phase, Saving
 from ...model.run.readiness import describe_gone, describe_rest, describe_serving
 from ...model.strategies import named
@@ -91,6 +91,8 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up{serving and f'; {serving}'}"
     if _may_serve(before, after, event) and (serving := describe_serving(after)) and not describe_serving(before):
         return serving
+    if isinstance(event, events.TaskReported):
+        return not_finite.news(before, after, event.task) or None
     if isinstance(event, events.TaskExited):
         failed = f"{event.task} failed ({describe_code(event.code, event.killed)})"
         task = after.tasks.get(event.task)

@@ -65,6 +65,8 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     if verdict.saved is not None:
         again = "the engine starts the run again; by hand" if cluster.policy.requeues else "to continue"
         lines.append(f"  {again}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}")
+    elif verdict.outcome not in (Outcome.SUCCEEDED, Outcome.BROKEN) and (saved := _describe_saves(run, directory)):
+        lines.append(saved)
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:
@@ -74,6 +76,24 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     if verdict.outcome is not Outcome.SUCCEEDED:
         lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
     return clean("\n".join(lines))
+
+
+def _describe_saves(run: RunDir, directory: Path) -> str:
+    """How the training of a run that has not succeeded is continued, or that it cannot be; empty for a run that does not save."""
+    with contextlib.suppress(OrchError, OSError):
+        # A spec has only what was given, so most runs are done here: the verdict waits for these lines.
+        if '"checkpoints"' not in (run.path / "spec.yaml").read_text() and not (run.path / "checkpoints").is_dir():
+            return ""
+        from ..storage import saves_of_run
+
+        base, spec = saves_of_run.directory(run), run.read_spec()
+        save = None if saves_of_run.is_remote(base) else saves_of_run.newest(base)
+        if save is not None:
+            return f"  to continue after step {save.step}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}"
+        if spec.checkpoints.fit and not saves_of_run.is_remote(base):
+            every = "" if spec.checkpoints.every else "; --checkpoint-every STEPS saves sooner than at the end of an epoch"
+            return f"  there is no save to continue from: the run has ended before its first one{every}"
+    return ""
 
 
 def report_again(run: RunDir) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..storage.run_directory import RunDir
 
 LONGEST_ARGUMENTS = 50
+_PROGRESS = ("epoch", "step", "steps_per_s")
 _STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
 """The words of the table for outcomes; JSON has the values."""
 
@@ -85,22 +87,59 @@ def state(run: RunDir) -> str:
     return verdict.outcome.value if verdict else "lost"
 
 
-def table(runs: Sequence[RunSummary], width: int | None = None) -> str:
-    """A line for each run, cut to `width`. A run that has failed without a report shows its first cause in place of the report."""
-    head = ("RUN", "STARTED", "TOOK", "STATE", "TASKS", "ARGUMENTS", "LAST REPORT")
-    return "\n".join(cut(aligned([head, *map(_row, runs)], right=(2,)), width))
+def table(runs: Sequence[RunSummary], now: float, width: int | None = None) -> str:
+    """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch.
+
+    A run that has failed without a report shows its first cause in place of the report.
+    """
+    ids = [run.run for run in runs]
+    rows = [_row(run, _short_id(run.run, ids), now) for run in runs]
+    head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
+    shown = [place for place, name in enumerate(head) if name != "ARGUMENTS" or any(row[place] for row in rows)]
+    lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(2,))
+    narrow = cut(lines, width)
+    if narrow != lines:
+        narrow.append(f"(cut to {width} columns: orch ps --all | cat shows whole lines)")
+    return "\n".join(narrow)
 
 
-def _row(run: RunSummary) -> tuple[str, ...]:
+def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
+    """The runs by a number of their last reports, such as ``val_loss``; those that have no such number come first."""
+    return sorted(runs, key=lambda run: _number(run, key))
+
+
+def _number(run: RunSummary, key: str) -> tuple[bool, float]:
+    values = (report.get(key) for report in (run.reports or {}).values())
+    found = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+    return bool(found), found[0] if found else 0.0
+
+
+def _short_id(name: str, ids: Sequence[str]) -> str:
+    """The id without the random part at its end, if it names the run nevertheless."""
+    short = name.rpartition("-")[0]
+    return short if short and sum(one.startswith(short) for one in ids) == 1 else name
+
+
+def _row(run: RunSummary, name: str, now: float) -> tuple[str, ...]:
     began = describe_moment(run.started_at) if run.started_at else ""
+    began = began[11:16] if began[:10] == describe_moment(now)[:10] else began[5:16]
     took = describe_seconds(run.took_s) if run.took_s is not None else ""
     code = (run.result or {}).get("exit_code")
     state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
+    report = next((report for report in (run.reports or {}).values() if report), {})
+    state += ", nan" if "nan" in report.values() else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     arguments = clean(shlex.join(run.arguments or []))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
-    last = next((describe_report(report) for report in (run.reports or {}).values() if report), "")
+    last = describe_report({key: report[key] for key in sorted(report, key=_place)})
     cause = (run.result or {}).get("cause") or {}
-    last = last or f"{cause.get('task', '')} {cause.get('what', '')}"
-    return run.run, began, took, state, tasks, arguments, clean(run.problem or " ".join(last.split()))
+    failure = cause.get("failure") or {}
+    why = f"{failure.get('type')}: {failure.get('message')}" if failure else f"{cause.get('task', '')} {cause.get('what', '')}"
+    last = last or why
+    return name, began, took, state, arguments, clean(run.problem or " ".join(last.split())), tasks
+
+
+def _place(key: str) -> int:
+    """Where a value of a report stands: what a training is judged by, then all others, then how far the training is."""
+    return 0 if key.startswith("val_") else 2 if key in _PROGRESS else 1

@@ -32,13 +32,15 @@ def _describe_size(cluster: Cluster) -> list[str]:
 
 def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
     note = ""
+    report = describe_report(task.report)
     if task.code:
         how = describe_code(task.code, task.killed)
         note = f"stopped by orch ({how.removeprefix('killed by ')})" if task.state is TaskState.STOPPED else how
         if task.restart_at is not None:
             note += f"; started again in {describe_seconds(max(0.0, task.restart_at - now))}"
+        note += f"; {report}" if report else ""
     elif task.report or task.input:
-        note = describe_report(task.report)
+        note = report
         note += f"  {input_counts.describe(task.input)}" if task.input else ""
     elif task.waiting and not task.has_ended:
         note = task.waiting

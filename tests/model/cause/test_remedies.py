@@ -25,6 +25,8 @@ FAILURES = [
         "No module named 'frobnicate'",
         "frobnicate is not installed in /opt/py/bin/python: install it there, or choose",
     ),
+    ("EOFError", "EOF when reading a line", "a task has no keyboard"),
+    ("bdb.BdbQuit", "", "a task has no keyboard"),
     ("OSError", "[Errno 28] No space left on device", "the disk is full"),
     ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
     ("OSError", "[Errno 98] Address already in use", "a port was taken"),

@@ -8,6 +8,7 @@ from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Outcome, Policy
 from orchestrator.model.run.not_finite import REMEDY
 from orchestrator.model.spec import Restart
+from orchestrator.record.text.event_messages import describe_event
 from tests.model.run.test_lifecycle import History
 
 STRICT = Policy("multi_worker_mirrored", restart=Restart(max=3), fail_on_nan=True)
@@ -36,6 +37,21 @@ def test_a_value_that_is_no_number_is_a_remark_with_its_first_report() -> None:
         f"worker-0..1: loss is nan by epoch 1 and step 4: {REMEDY}",
         f"worker-2: norm is -inf: {REMEDY}",
     ]
+
+
+def test_values_of_one_task_are_one_remark_with_the_first_report_of_any_and_one_line_at_that_report() -> None:
+    history = History().start_all()
+    lines = []
+    for values in ({"epoch": 1, "loss": "nan"}, {"epoch": 2, "val_loss": "nan", "loss": "nan", "norm": "inf"}, {"epoch": 3, "loss": "nan"}):
+        before = history.cluster
+        event = ev.TaskReported("worker-0", 1, values, 105.0)
+        history.happen(event)
+        lines.append(describe_event(before, history.cluster, event))
+        if values["epoch"] == 2:
+            assert [*history.cluster.tasks["worker-0"].not_finite] == ["loss", "val_loss", "norm"]
+    assert lines == ["worker-0: loss is nan by epoch 1; --fail-on-nan ends such a run", None, None]
+    reported(history, "worker-0", epoch=4, loss="nan", val_loss="nan")
+    assert remarks_of(history) == [f"worker-0: loss and val_loss are nan by epoch 1: {REMEDY}"]
 
 
 def test_a_value_that_is_finite_again_is_no_remark() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.report import report
 from tests.record.states import BAD, TAMED, cluster, exited, lost
+from worker.checkpoint_files import saves
 from worker.protocol.messages import Failure
 
 
@@ -45,6 +47,21 @@ def test_a_failure_shows_the_traceback_the_log_the_others_and_the_code(run: RunD
     others = "\n".join(text.splitlines()[6:-1])
     assert "stopped because of it: worker-0" in others
     assert "worker-1" not in others
+
+
+def test_a_failed_training_that_saves_is_told_how_it_goes_on(run: RunDir) -> None:
+    verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.5, Cause("failed", 110.0, "worker-1", "local", 137))
+    for given, more in (("{}", ""), ('{"fit": true}', "; --checkpoint-every STEPS saves sooner"), ('{"fit": true, "every": 5}', "\n")):
+        (run.path / "spec.yaml").write_text(f'{{"script": "train.py", "checkpoints": {given}}}')
+        text = report(verdict, run, Cluster(), Path("shown"))
+        assert ("  there is no save to continue from: the run has ended before its first one" + more in text) == bool(more)
+    directory = str(run.path / "checkpoints/fit-1" / saves.name_of(12))
+    os.makedirs(directory)
+    saves.write_file(saves.LOCAL, directory, "worker-0", {}, {})
+    note = {"at": 105.0, "order": "train-1", "step": 12}
+    saves.finish(saves.LOCAL, directory, note, {"worker-0": {}})
+    assert "\n  to continue after step 12: orch up -f shown/spec.yaml --resume train-1\n" in report(verdict, run, Cluster(), Path("shown"))
+    assert "to continue" not in report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, Cluster(), Path("shown"))
 
 
 def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:

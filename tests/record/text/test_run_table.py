@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.model.run import events
 from orchestrator.record.text import run_list
-from orchestrator.record.text.format import aligned
+from orchestrator.record.text.format import aligned, describe_moment
 from orchestrator.record.text.run_list import RunSummary
 from orchestrator.record.text.run_table import table
 from tests.record.states import BAD, TAMED, cluster, exited
@@ -31,6 +31,8 @@ def test_a_task_that_orch_stopped_is_not_called_killed() -> None:
     lines = table(state, now=161.0).splitlines()
     assert lines[1].endswith("10.0 s  exit code 7")
     assert lines[2].endswith("stopped by orch (SIGTERM)")
+    last = cluster(events.TaskReported("worker-1", 1, {"step": 7}, 102.0), exited("worker-1", 143, stopped=True))
+    assert table(last, now=161.0).splitlines()[2].endswith("stopped by orch (SIGTERM); step=7")
     assert lines[3].endswith("10.0 s")
 
 
@@ -40,13 +42,56 @@ def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:
     assert narrow == [line if len(line) <= 55 else f"{line[:54]}…" for line in full] != full
     late = RunSummary("one", "/runs/one", "timed_out", result={"exit_code": 124, "cause": {"task": "", "what": "the run was not over"}})
     away = RunSummary("two", "/runs/two", "broken", result={"exit_code": 125, "cause": {"task": "", "what": "host b cannot be reached"}})
-    lines = run_list.table([late, away]).splitlines()
+    lines = run_list.table([late, away], 161.0).splitlines()
     assert [line.split("  ")[0] for line in lines] == ["RUN", "one", "two"]
     assert " timed out (124) " in lines[1]
     assert lines[1].endswith("  the run was not over")
     assert " failed (125) " in lines[2]
     assert lines[2].endswith("  host b cannot be reached")
-    assert {len(line) for line in run_list.table([late, away], width=60).splitlines()} == {60}
+    *narrow, note = run_list.table([late, away], 161.0, width=50).splitlines()
+    assert {len(line) for line in narrow} == {50}
+    assert note == "(cut to 50 columns: orch ps --all | cat shows whole lines)"
+
+
+def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
+    now = 1_700_000_000.0
+    summaries = [
+        RunSummary(
+            f"train-20231114-{220000 + number}-0123abc{number}",
+            "/runs/x",
+            state,
+            started_at=now - days * 86400,
+            took_s=33.2,
+            counts={"worker": 2},
+            arguments=["--lr", f"0.{number}"],
+            reports={"worker-0": {"epoch": 4, "step": 50, "steps_per_s": 6.07, "loss": 0.25, "val_loss": loss}} if loss else {},
+            result=result,
+        )
+        for number, state, days, loss, result in (
+            (1, "succeeded", 0, 0.5, None),
+            (2, "succeeded", 2, "nan", None),
+            (
+                3,
+                "failed",
+                0,
+                None,
+                {"exit_code": 1, "cause": {"task": "worker-1", "failure": {"type": "ValueError", "message": "no data"}}},
+            ),
+            (4, "succeeded", 0, 0.25, None),
+        )
+    ]
+    head, *lines = run_list.table(summaries, now, width=80).splitlines()
+    assert head.split() == ["RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST", "REP…"]
+    assert "train-20231114-220001  " in lines[0], "the random end of an id says nothing"
+    assert all(f"--lr 0.{number}" in line for number, line in enumerate(lines[:4], 1))
+    whole = run_list.table(summaries, now).splitlines()
+    assert " val_loss=0.5 loss=0.25 epoch=4 step=50 steps_per_s=6.07 worker 2" in " ".join(whole[1].split())
+    assert describe_moment(now)[11:16] in whole[1]
+    assert f"  {describe_moment(now - 2 * 86400)[5:16]}  " in whole[2]
+    assert "succeeded, nan" in whole[2]
+    assert "  ValueError: no data" in whole[3]
+    assert [run.run[17] + run.run[20] for run in run_list.ordered(summaries, "val_loss")] == ["02", "03", "04", "01"]
+    assert "ARGUMENTS" not in run_list.table([RunSummary("one", "/runs/one")], now)
 
 
 def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:
