@@ -96,6 +96,7 @@ KERAS_2: tuple[Unit, ...] = (
     *_of(
         "even",
         "a subclass of Model",
+        "a dataset with policy OFF",
         "arrays, validation_split and class_weight",
         "dicts, with sample_weight and validation_data",
         "predict: arrays, a dataset, a dataset of unknown length",

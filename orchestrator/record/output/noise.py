@@ -43,6 +43,8 @@ _HARMLESS = (
     *(f"Unable to register {library} factory: Attempting to register factory for plugin" for library in ("cuDNN", "cuFFT", "cuBLAS")),
     # The graph runs nevertheless: tensorflow#57052
     "Type inference failed. This indicates an invalid graph that escaped type checking. Error message: ",
+    # float16 on a processor without AVX-512: tensorflow/core/util/util.cc
+    "oneDNN supports DT_HALF only on platforms with AVX-512. Falling back to the default Eigen-based implementation",
     # Code 303 means that no driver library is installed. Other codes are news.
     "failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
 )

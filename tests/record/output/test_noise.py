@@ -39,6 +39,8 @@ def test_a_real_start_is_noise_from_end_to_end(name: str) -> None:
         "numerical results due to floating-point round-off errors from different computation orders. To turn them off, set the "
         "environment variable `TF_ENABLE_ONEDNN_OPTS=0`.",
         "I0000 00:00:1739936883.011491  576052 cuda_dnn.cc:529] Loaded cuDNN version 90300",
+        "E0000 00:00:1795767031.187486   21915 util.cc:131] oneDNN supports DT_HALF only on platforms with AVX-512. Falling back to the "
+        "default Eigen-based implementation if present.",
     ],
 )
 def test_lines_of_other_builds_and_hosts(line: str) -> None:

@@ -27,12 +27,7 @@ def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int 
     if dataset is None or _policy(dataset) != "OFF":
         return counted
     replicas, workers = int(strategy.num_replicas_in_sync), int(strategy.extended._num_workers)
-    if not any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(dataset)):
-        times = f"an epoch goes {workers} times over data" if counted else f"each row comes {workers} times, of data"
-        print_once(
-            f"input: under the policy OFF each worker reads all of its dataset, so {times} that the program has not divided itself, and "
-            "losses and weights differ from those of one process"
-        )
+    tell_of_off(distributed, f"an epoch goes {workers} times over data" if counted else f"each row comes {workers} times, of data")
     if not counted:
         return counted
     size, last = int(distribute.compute_batch_size(dataset)), 0
@@ -46,6 +41,18 @@ def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int 
         sizes = distribute.batch_sizes_for_worker(size, workers, replicas // workers, strategy.extended._id_in_cluster).numpy()
         parts += 1 - replicas + int((sizes.cumsum() < last).sum())
     return math.ceil(parts * workers / replicas)
+
+
+def tell_of_off(distributed: Any, times: str) -> None:
+    """Say what the policy OFF makes of data that neither the program nor orch has divided. `times`: how often each row comes."""
+    dataset: Any = getattr(distributed, "_original_dataset", None)
+    if dataset is None or _policy(dataset) != "OFF":
+        return
+    if not any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(dataset)):
+        print_once(
+            f"input: under the policy OFF each worker reads all of its dataset, so {times} that the program has not divided itself, and "
+            "losses and weights differ from those of one process"
+        )
 
 
 def rows_of_parts(distributed: Any, strategy: Any) -> int:

@@ -83,6 +83,10 @@ def _tell_of_logs(given: Any) -> None:
 
 def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
     real(handler, strategy, *args, **kwargs)
+    if (workers := getattr(strategy.extended, "_num_workers", 1)) > 1:
+        # An epoch has as many steps as the undivided data has batches, and each step takes a part of one batch in each worker.
+        some = f"an epoch goes {workers} times over the first 1/{workers} of data"
+        data.tell_of_off(handler._dataset, some if handler._inferred_steps else f"each row comes {workers} times, of data")
     if _fits:
         data.warn_of_uneven_parts(handler._dataset, handler._adapter, strategy.num_replicas_in_sync)
 
