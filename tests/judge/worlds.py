@@ -115,6 +115,8 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
             waiting = 0 if change != before else waiting + 1 if _all_sleep([c[name].pid for name in job.tasks]) else max(0, waiting - 5)
             if waiting >= WAITING_S or time.time() - change > patience(UNIT_S):
                 hangs = True
+                for name, stack in c.stacks().items():
+                    print(f"{name} hangs at:\n{stack}", file=sys.stderr, flush=True)
                 break
         endings = {name: "hangs" if hangs else outcome.describe() for name, outcome in job.tasks.items() if outcome.state != "returned"}
         (directory / "endings.json").write_text(json.dumps(endings))
