@@ -97,6 +97,7 @@ KERAS_2: tuple[Unit, ...] = (
         "even",
         "a subclass of Model",
         "a dataset with policy OFF",
+        "a layer of one's own with a moving mean",
         "arrays, validation_split and class_weight",
         "dicts, with sample_weight and validation_data",
         "predict: arrays, a dataset, a dataset of unknown length",

@@ -36,18 +36,18 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     if type(model).train_step is not step:
         _tell_of_own_step(model)
     _tell_of_logs(args[callbacks.PLACE] if len(args) > callbacks.PLACE else kwargs.get("callbacks"))
+    _tell_of_state(model)
     _fits += 1
     try:
-        return real(model, *args, **kwargs)
+        found = real(model, *args, **kwargs)
     finally:
         _fits -= 1
+    _tell_of_state(model)  # of layers that the first step has built
+    return found
 
 
 def _tell_of_own_step(model: Any) -> None:
-    try:
-        source = inspect.getsource(type(model).train_step)
-    except (OSError, TypeError):
-        source = ""
+    source = _source(type(model).train_step, "")
     replicas = model.distribute_strategy.num_replicas_in_sync
     if not any(word in source for word in ("compute_loss", "compiled_loss", "num_replicas", "compute_average_loss", ".train_step(")):
         print_once(
@@ -55,6 +55,34 @@ def _tell_of_own_step(model: Any) -> None:
             f"replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
             "strategy.num_replicas_in_sync"
         )
+
+
+def _tell_of_state(model: Any) -> None:
+    """TensorFlow makes the value of a variable equal in all replicas only if the variable has an aggregation."""
+    import tensorflow as tf
+
+    if _workers(model.distribute_strategy) < 2:
+        return
+    own = [layer for layer in model._flatten_layers() if not type(layer).__module__.startswith(("tf_keras.", "keras."))]
+    for layer in own:
+        apart = [each for each in layer._non_trainable_weights if getattr(each, "aggregation", 0) == tf.VariableAggregation.NONE]
+        if apart and "assign" in _source(type(layer).call, "assign"):
+            print_once(
+                f"the variable {apart[0].name!r} of {type(layer).__name__}, which its layer assigns itself, has another value in each "
+                "worker where the value depends on the rows, and the files of the workers differ; "
+                "add_weight(…, aggregation=tf.VariableAggregation.MEAN) takes the mean over the workers"
+            )
+
+
+def _workers(strategy: Any) -> int:
+    return int(getattr(strategy.extended, "_num_workers", 1))
+
+
+def _source(function: Any, unknown: str) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return unknown
 
 
 def _on_batch(name: str, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,7 +111,7 @@ def _tell_of_logs(given: Any) -> None:
 
 def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
     real(handler, strategy, *args, **kwargs)
-    if (workers := getattr(strategy.extended, "_num_workers", 1)) > 1:
+    if (workers := _workers(strategy)) > 1:
         # An epoch has as many steps as the undivided data has batches, and each step takes a part of one batch in each worker.
         some = f"an epoch goes {workers} times over the first 1/{workers} of data"
         data.tell_of_off(handler._dataset, some if handler._inferred_steps else f"each row comes {workers} times, of data")
