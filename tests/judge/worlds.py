@@ -13,6 +13,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from orchestrator.testing import cluster
 from worker.values.fast_dataclass import dataclass
 
@@ -20,8 +22,10 @@ from .tasks import Unit, patience, run_units
 
 UNIT_S = 180.0
 """How long nothing may happen before a unit counts as hanging. A unit takes about a second on a free core."""
-WAITING_S = 45
-"""For so many seconds all threads of all tasks may sleep, which wait for each other. A task that only gets no core does not sleep."""
+WAITING_S, IDLE = 45, 0.02
+"""For so many seconds all tasks together may use less than this part of a core: then they wait for each other. On a machine with much other
+work a task gets little of a core, and more than this.
+"""
 Answers = dict[str, dict[str, Any]]
 """By task: the result of a unit, or its error, and the lines that orch has printed."""
 
@@ -106,14 +110,16 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
     settings = {**world.settings, "env": {**environment, **world.settings.get("env", {})}}
     with cluster(**settings, timeout=24 * 3600, grace=3) as c:
         job = c.start(run_units, units, str(directory), world.replicas)
-        hangs, waiting, change = False, 0, 0.0
+        hangs, mark = False, (0.0, 0.0, 0.0)
         while not job.join(1):
             if any(outcome.has_ended for outcome in job.tasks.values()):
                 job.join(4)  # the others may raise the same
                 break
-            before, change = change, _last_change(directory)
-            waiting = 0 if change != before else waiting + 1 if _all_sleep([c[name].pid for name in job.tasks]) else max(0, waiting - 5)
-            if waiting >= WAITING_S or time.time() - change > patience(UNIT_S):
+            now, change, used = time.time(), _last_change(directory), _core_seconds([c[name].pid for name in job.tasks])
+            waits = change == mark[1] and now - mark[0] > WAITING_S and used - mark[2] < IDLE * (now - mark[0])
+            if change != mark[1] or now - mark[0] > WAITING_S:
+                mark = (now, change, used)
+            if waits or now - change > patience(UNIT_S):
                 hangs = True
                 for name, stack in c.stacks().items():
                     print(f"{name} hangs at:\n{stack}", file=sys.stderr, flush=True)
@@ -122,14 +128,14 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
         (directory / "endings.json").write_text(json.dumps(endings))
 
 
-def _all_sleep(pids: list[int | None]) -> bool:
-    """Whether each thread of these processes waits for something else than a core; false where there is no /proc."""
-    states = []
+def _core_seconds(pids: list[int | None]) -> float:
+    """The time of a core that these processes have used."""
+    used = 0.0
     for pid in pids:
-        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-            with contextlib.suppress(OSError):  # the thread has ended
-                states.append(stat.read_text().rpartition(")")[2].split()[0])
-    return bool(states) and all(state == "S" for state in states)
+        with contextlib.suppress(psutil.Error):  # it has ended
+            times = psutil.Process(pid).cpu_times()
+            used += times.user + times.system
+    return used
 
 
 def _last_change(directory: Path) -> float:
