@@ -1,8 +1,10 @@
 """A run as a trace in Chrome's JSON format, which Perfetto (ui.perfetto.dev) and chrome://tracing open. Pure.
 
-A process of the trace is a host, a thread is a task; process 0 is the run itself. Spans of a thread nest: an attempt holds the phases of
-its start and then its steps, many in one span. CPU, memory and steps per second are counters; ends by a failure, notes and restarts are
-instants. Times are microseconds since the run began, by the controller's clock, to which the times of all hosts were moved.
+A process of the trace is a host, a thread is a task; process 1 is the run itself. All of these numbers differ, and none is 0: viewers take
+a thread with the number of its process for the main thread, and some take number 0 for the idle time of the machine. Spans of a thread
+nest: an attempt holds the phases of its start and then its steps, many in one span. CPU, memory and steps per second are counters; ends by
+a failure, notes and restarts are instants. Times are microseconds since the run began, by the controller's clock, to which the times of
+all hosts were moved.
 Format: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
@@ -25,7 +27,8 @@ MOST_EVENTS = 100_000
 """About the most events of a trace: the more tasks, the fewer counters and spans of steps has each. Perfetto calls JSON a legacy format."""
 _LINES = 4
 """Of each task: CPU, memory, steps per second, spans of steps."""
-RUN = 0
+RUN = 1
+"""The process, and the thread, of the run itself."""
 
 
 def trace(story: Story) -> dict[str, Any]:
@@ -53,37 +56,37 @@ class _Places:
         self._begun = story.begun
         self._hosts = {task.name: task.host for task in story.cluster.tasks.values()}
         self._pids = {host: number for number, host in enumerate(dict.fromkeys(self._hosts.values()), start=RUN + 1)}
-        self._tids = {task: number for number, task in enumerate(story.tracks, start=1)}
+        self._tids = {task: number for number, task in enumerate(story.tracks, start=RUN + 1 + len(self._pids))}
 
     def of(self, task: str) -> dict[str, int]:
-        return {"pid": self._pids.get(self._hosts.get(task, ""), RUN), "tid": self._tids.get(task, 0)}
+        return {"pid": self._pids.get(self._hosts.get(task, ""), RUN), "tid": self._tids.get(task, RUN)}
 
     def at(self, moment: float) -> int:
         return max(0, round((moment - self._begun) * 1e6))
 
     def names(self) -> Iterator[dict[str, Any]]:
         for pid, host in ((RUN, "run"), *((pid, f"host {host}") for host, pid in self._pids.items())):
-            yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": host}}
-            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-        yield {"ph": "M", "name": "thread_name", "pid": RUN, "tid": 0, "args": {"name": "attempts"}}
+            yield {"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": host}}
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": pid, "args": {"sort_index": pid}}
+        yield {"ph": "M", "name": "thread_name", "pid": RUN, "tid": RUN, "args": {"name": "attempts"}}
         for task in self._tids:
             yield {"ph": "M", "name": "thread_name", **self.of(task), "args": {"name": task}}
 
     def span(self, where: Mapping[str, int], name: str, begun: float, ended: float, **args: Any) -> dict[str, Any]:
         start = self.at(begun)
-        return {"ph": "X", "name": name, **where, "ts": start, "dur": max(0, self.at(ended) - start), "args": args}
+        return {"ph": "X", "cat": "run", "name": name, **where, "ts": start, "dur": max(0, self.at(ended) - start), "args": args}
 
     def instant(self, where: Mapping[str, int], name: str, at: float, scope: str) -> dict[str, Any]:
-        return {"ph": "i", "name": hide_secrets(clean(name)), **where, "ts": self.at(at), "s": scope}
+        return {"ph": "i", "cat": "run", "name": hide_secrets(clean(name)), **where, "ts": self.at(at), "s": scope}
 
     def counter(self, task: str, name: str, unit: str, points: Iterable[tuple[float, float]]) -> Iterator[dict[str, Any]]:
         for at, value in points:
-            yield {"ph": "C", "name": name, **self.of(task), "ts": self.at(at), "args": {unit: round(value, 3)}}
+            yield {"ph": "C", "cat": "use", "name": name, **self.of(task), "ts": self.at(at), "args": {unit: round(value, 3)}}
 
 
 def _run_events(story: Story, placed: _Places) -> Iterator[dict[str, Any]]:
     """What the run did, its notes and restarts, and the failed ends of tasks."""
-    here = {"pid": RUN, "tid": 0}
+    here = {"pid": RUN, "tid": RUN}
     for one in story.band:
         yield placed.span(here, one.kind, one.begun, one.ended, attempt=one.attempt)
     for before, after in itertools.pairwise(story.band):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,15 +29,57 @@ def found(story: Story) -> list[dict[str, Any]]:
     return made
 
 
-def test_every_event_is_one_that_perfetto_reads(found: list[dict[str, Any]]) -> None:
-    assert {one["ph"] for one in found} == {"M", "X", "C", "i"}
+def is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def are_values(value: object) -> bool:
+    return isinstance(value, dict) and all(is_text(name) and type(one) in (int, float, str) for name, one in value.items())
+
+
+def are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and bool(value) and all(is_text(name) and type(one) in (int, float) for name, one in value.items())
+
+
+IN_EACH = {"name": is_text, "pid": is_count, "tid": is_count}
+FIELDS: dict[str, dict[str, Callable[[object], bool]]] = {
+    "X": {**IN_EACH, "cat": is_text, "ts": is_count, "dur": is_count, "args": are_values},
+    "C": {**IN_EACH, "cat": is_text, "ts": is_count, "args": are_numbers},
+    "i": {**IN_EACH, "cat": is_text, "ts": is_count, "s": lambda value: value in ("g", "p", "t")},
+    "M": {**IN_EACH, "args": are_values},
+}
+"""The fields of the kinds of events that a trace of a run has, by "Trace Event Format": complete events, counters, instants, metadata."""
+METADATA = {"process_name": {"name": str}, "process_sort_index": {"sort_index": int}, "thread_name": {"name": str}}
+
+
+def test_every_field_of_every_event_is_one_of_the_format(story: Story, found: list[dict[str, Any]]) -> None:
+    """Perfetto's own reader is a program that is not on any package index, so the document of the format is the judge."""
+    assert {*trace_file.trace(story)} == {"traceEvents", "displayTimeUnit"}
+    assert {one["ph"] for one in found} == {*FIELDS}
     for one in found:
-        assert isinstance(one["name"], str)
-        assert isinstance(one["pid"], int)
-        assert isinstance(one["tid"], int)
-        assert one["ph"] == "M" or (isinstance(one["ts"], int) and one["ts"] >= 0)
-        assert one["ph"] != "X" or (isinstance(one["dur"], int) and one["dur"] >= 0)
-        assert one["ph"] != "i" or one["s"] in "gpt"
+        checks = FIELDS[one["ph"]]
+        assert {*one} == {"ph", *checks}, one
+        assert [name for name, holds in checks.items() if not holds(one[name])] == [], one
+        if one["ph"] == "M":
+            assert {name: type(value) for name, value in one["args"].items()} == METADATA[one["name"]]
+
+
+def test_processes_and_threads_are_told_apart(found: list[dict[str, Any]]) -> None:
+    """Each has one name; no thread has the number of a process but the thread of the run, which is the main thread of its process."""
+    named: dict[str, list[tuple[int, ...]]] = {"process_name": [], "thread_name": []}
+    for one in found:
+        if one["name"] in named:
+            named[one["name"]].append((one["pid"],) if one["name"] == "process_name" else (one["pid"], one["tid"]))
+    pids, tids = [pid for (pid,) in named["process_name"]], [tid for _, tid in named["thread_name"]]
+    assert len({*pids}) == len(pids) == 2
+    assert len({*tids}) == len(tids) == 4
+    assert {*pids} & {*tids} == {trace_file.RUN}
+    assert 0 not in {*pids, *tids}
+    assert {(one["pid"], one["tid"]) for one in found if one["ph"] != "M"} <= {*named["thread_name"]}
 
 
 def test_spans_of_a_task_nest(found: list[dict[str, Any]]) -> None:
