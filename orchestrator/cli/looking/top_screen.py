@@ -18,7 +18,7 @@ from textual.events import Key, Resize
 from textual.widgets import Static
 
 from ...errors import OrchError
-from ...insight.top.frame import frame
+from ...insight.top.frame import frame, troubled
 from ...insight.top.keys import press
 from ...insight.top.top_state import TopState, View
 from ...insight.top.watcher import Watcher
@@ -123,8 +123,9 @@ class Top(App[int]):
             return
         self._lines = lines
         text = Text(no_wrap=True, overflow="crop", end="")
+        first = troubled(self._state, lines)
         for number, line in enumerate(lines):
-            style = "reverse" if line.startswith("> ") else "bold" if number == 0 else ""
+            style = " ".join(filter(None, ("reverse" * line.startswith("> "), "bold" * (number == 0), "bold red" * (number in first))))
             text.append(line + ("\n" if number + 1 < len(lines) else ""), style=style)
         self.query_one(Static).update(text)
 

@@ -18,15 +18,18 @@ HELP = (
     "l   the newest lines of its output",
     "k   where all tasks are (Python stacks)",
     "/   show only tasks with this text in their name, host or state",
-    "s   sort by another column",
+    "s   sort by the next of: work, peers, input, cpu, memory, state",
     "r   stop all tasks and start them again (asks first)",
     "Esc back    q quit",
     "",
-    "WORK PEERS INPUT: what a step takes: work, the wait for the other workers, the wait for input.",
-    "A slow task works longest and waits least. STATE: runs; waits (for the others); slow; missing (the others wait for it);",
-    "SIGSTOP (stopped by this signal); the words of orch ps. CPU: percent of one core. MEMORY: resident.",
+    "WORK, PEERS, INPUT: what a step takes: work, the wait for the other workers, the wait for input.",
+    "A slow task works longest and waits least.",
+    "STATE: runs; waits (for the others); slow; missing (the others wait for it); SIGSTOP (stopped by this signal); or a word of orch ps.",
+    "CPU: percent of one core. MEMORY: resident.",
 )
-KEYS = "q quit  ? help  l log  k stacks  / filter  s sort  r restart"
+KEYS, FEW_KEYS = "q quit  ? help  l log  k stacks  / filter  s sort  r restart", "q quit  ? help"
+TROUBLE = frozenset({"slow", "missing", "SIGSTOP", "failed", "lost"})
+"""The states of tasks at which a user should look first."""
 MOST_ALERT = 3
 """The most lines of the alert; one line on a terminal of few rows."""
 
@@ -69,21 +72,24 @@ LEAST_NOTE = 8
 def frame(state: TopState, columns: int, rows: int | None = None) -> list[str]:
     """The lines of the screen. `rows`: exactly so many; None: as many as there are, without the line of keys, for a pipe or a file."""
     alert = [state.alert] if rows is None or not state.alert else wrap(state.alert, columns)[: max(1, min(MOST_ALERT, rows - 8))]
-    heads = [*_heads(state), *filter(None, alert)]
+    heads, position = [*_heads(state), *filter(None, alert)], ""
     if state.view.page != "tasks":
-        body = list(HELP) if state.view.page == "help" else list(state.view.lines)
+        is_help = state.view.page == "help"
+        body = [part for line in state.view.lines for part in (wrap(line, columns) or [""])] if is_help else list(state.view.lines)
         table = _window(body, state.view.first, None if rows is None else max(0, rows - len(heads) - 1))
     else:
         chosen = shown(state)
         room = None if rows is None else max(0, rows - len(heads) - 2)
         first = 0 if room is None else first_of(state, chosen, room)
         table = _table(chosen if room is None else chosen[first : first + room], state, columns, marks=rows is not None)
+        if room is not None and len(chosen) > room:
+            position = f"{first + 1}-{first + room} of {len(chosen)}"
     lines = [fit(clean(line), columns) for line in (*heads, *table)]
     if rows is None:
         return [line.rstrip() for line in lines]
     lines = lines[: max(0, rows - 1)]
     lines += [""] * (rows - 1 - len(lines))
-    return [*lines, fit(clean(_foot(state)), columns)][:rows]
+    return [*lines, fit(clean(_foot(state, position, columns)), columns)][:rows]
 
 
 def shown(state: TopState) -> list[Row]:
@@ -124,7 +130,7 @@ def _heads(state: TopState) -> list[str]:
     return [first, "; ".join([*parts, *([f"{more} more hosts"] if more > 0 and state.lives else [])])]
 
 
-def _foot(state: TopState) -> str:
+def _foot(state: TopState, position: str, columns: int) -> str:
     view = state.view
     if view.asks == "filter":
         return f"show tasks with: {view.filter}_   Enter keeps, Esc shows all"
@@ -134,9 +140,20 @@ def _foot(state: TopState) -> str:
         return view.message
     if view.page != "tasks":
         return "Esc back  q quit  up, down scroll"
-    chosen = [f"sort: {view.sort}"] if view.sort != "task" else []
+    chosen = [position] if position else []
+    chosen += [f"sort: {view.sort}"] if view.sort != "task" else []
     chosen += [f"filter: {view.filter}"] if view.filter else []
-    return "   ".join([KEYS, *chosen])
+    whole = "   ".join([KEYS, *chosen])
+    return whole if not chosen or display_width(whole) <= columns else "   ".join([FEW_KEYS, *chosen])
+
+
+def troubled(state: TopState, lines: Sequence[str]) -> set[int]:
+    """The places of the lines at which a user should look first: the alert, and the rows of tasks in trouble. `lines`: a `frame`."""
+    if state.view.page != "tasks":
+        return set()
+    head = next((place for place, line in enumerate(lines) if line.lstrip().startswith("TASK ")), len(lines))
+    rows = (place for place in range(head + 1, len(lines)) if TROUBLE & {*lines[place][2:].split()[1:3]})  # HOST and STATE, or STATE
+    return {*range(2, head), *rows}
 
 
 def _window(lines: Sequence[str], first: int, room: int | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from .frame import selected_place, shown
+from .frame import HELP, selected_place, shown
 from .top_state import SORTS, TopState, View
 
 Action = Literal["", "quit", "logs", "stacks", "restart"]
@@ -45,7 +45,7 @@ def _choose(state: TopState, view: View, key: str) -> tuple[View, Action]:
         case "/":
             return replace(view, asks="filter"), ""
         case "?":
-            return replace(view, page="help", first=0), ""
+            return replace(view, page="help", lines=HELP, first=0), ""
         case "escape":
             return replace(view, filter="", first=0), ""
     return view, ""
@@ -64,7 +64,8 @@ def _type(view: View, key: str) -> View:
 
 def _move(state: TopState, view: View, by: int) -> View:
     if view.page != "tasks":
-        return replace(view, first=max(0, min(view.first + by, max(0, len(view.lines) - 1))))
+        lines = len(view.lines) * (2 if view.page == "help" else 1)  # the lines of the help are wrapped on a narrow terminal
+        return replace(view, first=max(0, min(view.first + by, max(0, lines - 1))))
     chosen = shown(state)
     if not chosen:
         return view

@@ -35,7 +35,7 @@ class View:
     asks: Asks = ""
     """What the user is being asked in the last line."""
     lines: tuple[str, ...] = ()
-    """The text of the pages ``logs`` and ``stacks``."""
+    """The text of the pages ``logs``, ``stacks`` and ``help``."""
     message: str = ""
 
 

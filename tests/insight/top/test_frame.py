@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.insight.top.frame import display_width, frame
+from orchestrator.insight.top.frame import HELP, display_width, frame, troubled
 from orchestrator.insight.top.keys import press
 from orchestrator.insight.top.top_state import Row, TopState, View, as_json, rows_of
 from orchestrator.model.run import events, lifecycle
@@ -80,6 +80,32 @@ def test_of_64_tasks_the_selected_one_is_on_the_screen() -> None:
     assert sum("worker-" in line for line in lines) == 20
     view, _ = press(seen, "home")
     assert "> worker-0 " in frame(replace(seen, view=view), 80, 24)[3]
+    assert lines[-1].endswith("   22-41 of 64")
+
+
+def test_the_last_line_says_where_the_rows_are_and_keeps_what_the_user_has_chosen() -> None:
+    seen, _ = pressed(state(64), "s", "/", *"worker", "enter")
+    assert frame(seen, 80, 24)[-1] == "q quit  ? help   1-20 of 64   sort: work   filter: worker"
+    assert frame(state(4), 80, 24)[-1] == "q quit  ? help  l log  k stacks  / filter  s sort  r restart"
+
+
+def test_where_to_look_first_is_marked() -> None:
+    seen = state(rows=(*state(3).rows, row(3, "slow"), row(4, "failed")), alert="worker-3 is slower: 182 ms " + "of work " * 12)
+    lines = frame(seen, 80, 24)
+    assert [lines[place].split()[0] for place in sorted(troubled(seen, lines))] == ["worker-3", "work", "worker-3", "worker-4"]
+    assert troubled(state(4), frame(state(4), 80, 24)) == set()
+    two = state(rows=(replace(row(0), host="b"), replace(row(1, "missing"), host="c")))
+    assert len(troubled(two, frame(two, 80, 24))) == 1
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_whole_help_can_be_read(columns: int) -> None:
+    seen, _ = pressed(state(), "?")
+    words: set[str] = set()
+    for _ in range(30):
+        words |= {*" ".join(frame(seen, columns, 24 if columns == 80 else 10)[2:]).split()}
+        seen, _ = pressed(seen, "down")
+    assert {*" ".join(HELP).split()} <= words
 
 
 def test_a_pipe_gets_all_tasks_and_nothing_that_is_for_keys() -> None:
