@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Phase
 from orchestrator.model.spec import ClusterSpec, TaskSpec
+from tests.bed import Bed
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until, wait_until_ready, write_script
 from tests.model.run.test_lifecycle import History
@@ -90,3 +92,29 @@ def test_without_the_package_one_message_says_so_and_the_run_goes_on(orch: Orch,
     assert done.err.count("pip install tensorboard") == 1
     assert "Traceback" not in done.err
     wait_until(lambda: "tensorboard-0" in orch("ps", check=0).out, "the task in orch ps")
+
+
+@pytest.mark.root
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed")
+def test_on_hosts_with_ssh_it_answers_on_the_first_one_alone(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, 'print("on", os.uname().nodename, flush=True)\nwait_for("go")\n')
+    options = ("-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--tensorboard", "logs")
+    running = orch.start("up", "script.py", *options)
+    said = re.compile(
+        r"orch: TensorBoard for logs: (http://127\.0\.0\.1:(\d+)/) on hostA; from another machine: ssh -L \2:127\.0\.0\.1:\2 hostA\n"
+    )
+    url = running.wait_for(said)[1]
+    run.event("task_up", task="tensorboard-0")
+    ask = (
+        sys.executable,
+        "-c",
+        f"import urllib.request; print(urllib.request.urlopen({url + 'data/environment'!r}, timeout=60).read().decode())",
+    )
+    assert json.loads(bed["hostA"].run(*ask))["data_location"].endswith("logs")
+    with pytest.raises(RuntimeError, match="refused"):
+        bed["hostB"].run(*ask)
+    (tmp_path / "go").touch()
+    assert "succeeded" in running.wait(check=0).err
+    with pytest.raises(RuntimeError, match="refused"):
+        bed["hostA"].run(*ask)

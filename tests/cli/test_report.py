@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
+from orchestrator.record.storage.samples import read_latest
 from tests.conftest import Orch
+from tests.live import LiveRun, kill, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.made_up_run import MadeUpRun
 
 
@@ -15,6 +18,23 @@ def test_it_writes_the_page_here_and_prints_its_name(orch: Orch, tmp_path: Path)
     assert orch.in_process("report", "--bundle", "-o", "mine.zip", check=0).out == "mine.zip\n"
     assert (tmp_path / "mine.zip").read_bytes().startswith(b"PK")
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("made-up-2.html", "mine.zip")} == {0o600}
+
+
+def test_a_run_whose_controller_was_killed_is_told_to_the_end_of_its_record(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
+    write_script(tmp_path, 'print("the last words", flush=True)\nready()\nsleep()')
+    running = orch.start("up", "script.py", "-n", "2")
+    left = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    wait_until(lambda: read_latest(run.path), "samples")
+    kill(run.controller())
+    running.wait(check=-signal.SIGKILL)
+    wait_until_gone(left.values())
+    page = Path(orch("report", check=0).out.strip())
+    text = (tmp_path / page).read_text()
+    assert "The controller died before it could say how the run ended." in text
+    assert "<strong>was cut off</strong> after" in text
+    assert text.count("worker-1") > 3
+    assert f"{run.path.name}: lost (its controller died), " in orch("top", check=0).out
+    assert "lost (its controller died)" in orch("top", "--json", check=0).out
 
 
 def test_a_place_that_cannot_be_written_is_said(orch: Orch, tmp_path: Path) -> None:
