@@ -422,7 +422,7 @@ class HostUse:
     group_limit: Size = 0
     """The memory of the control group, and its limit; 0: no limit."""
     throttled: Rate = 0.0
-    """The percentage of the time in which a limit on CPU time kept the group waiting."""
+    """The percentage of the periods of a limit on CPU time (usually 100 ms each) in which the group reached the limit, and had to wait."""
     stalled_cpu: Rate = 0.0
     stalled_memory: Rate = 0.0
     stalled_io: Rate = 0.0

@@ -28,8 +28,9 @@ TIMES, TIMES_IF_FULL = 2, 6
 """And is seen to be slow in so many samples; more on a host without a free core, where any task may get no core for some seconds."""
 LASTS_S = 1.5
 """Tasks that have been in a meeting for so long wait for the others."""
-THROTTLED, FAULTS, OTHERS_CORES = 5.0, 50.0, 0.5
-"""From here on a cause is named: percent of the time at a CPU limit, page faults per second with a disk, cores that other programs use."""
+THROTTLED, FAULTS, OTHERS_CORES = 10.0, 50.0, 0.5
+"""From here on a cause is named: percent of the periods in which a CPU limit is reached, page faults per second with a disk, and cores that
+other programs use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def causes(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled
 def _causes_of_host(host: Sampled) -> list[str]:
     use, found = host.use, []
     if use.throttled >= THROTTLED:
-        found.append(f"on host {host.host} a CPU limit is reached in {use.throttled:.0f} % of the time (cpu.stat)")
+        found.append(f"on host {host.host} a CPU limit is reached in {use.throttled:.0f} % of its periods (cpu.stat)")
     busy = _of_others(host.use, host.tasks)
     if busy >= OTHERS_CORES:
         found.append(f"other programs use {busy:.1f} of the {use.cores} cores of host {host.host}")

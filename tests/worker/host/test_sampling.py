@@ -179,6 +179,36 @@ def test_sampling_takes_less_than_a_hundredth_of_a_core(count: int, monkeypatch:
     assert used_s < 0.01 * 2.0, f"{1000 * used_s:.2f} ms of CPU time for a sample every 2 s"
 
 
+def test_the_own_share_of_the_memory_is_read_of_one_task_a_minute_and_no_more_if_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped, now, read = [0.0], proc_files.now, proc_files.read_own_memory
+    monkeypatch.setattr(proc_files, "now", lambda: now() + skipped[0])
+    with subprocess.Popen(["sleep", "1000"]) as first, subprocess.Popen(["sleep", "1000"]) as second:
+        channel = Channel()
+        sampler_of(channel, first.pid, second.pid)
+
+        def measured() -> list[str]:
+            return [use.task for use in channel.sample().tasks if use.own_memory]
+
+        turns = []
+        for _ in range(4):
+            assert measured() == []
+            skipped[0] += 60.0
+            turns += measured()
+        assert turns == ["worker-1", "worker-0"] * 2
+
+        def read_slowly(pid: int, proc: str) -> int:
+            time.sleep(0.06)
+            return read(pid, proc)
+
+        monkeypatch.setattr(proc_files, "read_own_memory", read_slowly)
+        skipped[0] += 60.0
+        assert measured() == ["worker-1"]
+        skipped[0] += 600.0
+        assert measured() == []
+        for process in (first, second):
+            process.kill()
+
+
 def test_an_agent_samples_its_tasks(agent: AgentProcess) -> None:
     agent.hello()
     agent.start("while :; do :; done", "exec sleep 1000")
@@ -203,19 +233,19 @@ def test_an_agent_samples_its_tasks(agent: AgentProcess) -> None:
                 "proc": "0::/job\n",
                 "job/memory.current": "7\n",
                 "job/memory.max": "9\n",
-                "job/cpu.stat": "usage_usec 1\nthrottled_usec 2500000\n",
+                "job/cpu.stat": "usage_usec 1\nnr_periods 40\nnr_throttled 25\nthrottled_usec 2500000\n",
             },
-            GroupCounts(7, 9, 2.5),
+            GroupCounts(7, 9, 40, 25),
         ),
-        ({"proc": "0::/outside\n", "memory.current": "7\n", "memory.max": "max\n"}, GroupCounts(7, 0, 0.0)),
+        ({"proc": "0::/outside\n", "memory.current": "7\n", "memory.max": "max\n"}, GroupCounts(7, 0)),
         (
             {
                 "proc": "4:memory:/a\n1:cpu,cpuacct:/a\n",
                 "memory/a/memory.usage_in_bytes": "7\n",
                 "memory/a/memory.limit_in_bytes": "9223372036854771712\n",
-                "cpu,cpuacct/a/cpu.stat": "nr_periods 1\nthrottled_time 2500000000\n",
+                "cpu,cpuacct/a/cpu.stat": "nr_periods 40\nnr_throttled 25\nthrottled_time 2500000000\n",
             },
-            GroupCounts(7, 0, 2.5),
+            GroupCounts(7, 0, 40, 25),
         ),
         ({"proc": "nonsense\n"}, GroupCounts()),
     ],

@@ -1,5 +1,9 @@
-"""What the control group of an agent and its tasks uses: memory, and the time that a limit on CPU time kept the group waiting.
+"""What the control group of an agent and its tasks uses: memory, and how often a limit on CPU time kept the group waiting.
 
+A limit on CPU time is so many milliseconds in each period, usually of 100 ms. The kernel counts the periods in which the group wanted to
+run, and those in which the limit was reached. Its other count, the time that the group was kept waiting (``throttled_usec``), says less:
+the kernel adds up the times of all cores, and since Linux 6.18, which lets a thread go on until the thread leaves the kernel, a group that
+was kept from two thirds of its time had 4 % there (tried).
 Version 2 has one directory for a group, version 1 one for each controller: ``memory/…`` and ``cpu/…`` or ``cpu,cpuacct/…``. A container
 often has its own group at the top of what it sees, while /proc names the path that the machine outside uses.
 """
@@ -21,8 +25,10 @@ class GroupCounts:
 
     memory: int = 0
     limit: int = 0
-    throttled_s: float = 0.0
-    """Since the group was made."""
+    periods: int = 0
+    """Periods of the limit on CPU time in which the group wanted to run, since the group was made."""
+    throttled: int = 0
+    """Those in which the limit was reached."""
 
 
 class ControlGroup:
@@ -41,12 +47,9 @@ class ControlGroup:
     def read(self) -> GroupCounts:
         """What the group uses now."""
         limit = _number(self._limit)
-        throttled_s = 0.0
-        for line in _text(self._cpu).splitlines():
-            name, _, value = line.partition(" ")
-            if name in ("throttled_usec", "throttled_time") and value.isdigit():
-                throttled_s = int(value) / (1e6 if name == "throttled_usec" else 1e9)
-        return GroupCounts(_number(self._memory), limit if limit < _NO_LIMIT else 0, throttled_s)
+        counts = dict(line.partition(" ")[::2] for line in _text(self._cpu).splitlines())
+        periods, throttled = (int(value) if (value := counts.get(name, "")).isdigit() else 0 for name in ("nr_periods", "nr_throttled"))
+        return GroupCounts(_number(self._memory), limit if limit < _NO_LIMIT else 0, periods, throttled)
 
 
 def _paths(path: str) -> dict[str, str]:

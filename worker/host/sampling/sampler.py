@@ -170,7 +170,7 @@ class Sampler:
             sent=rate(host.sent, before.sent),
             group_memory=group.memory,
             group_limit=group.limit,
-            throttled=round(100 * rate(group.throttled_s, stall.throttled_s), 1),
+            throttled=round(100 * max(0, group.throttled - stall.throttled) / max(1, group.periods - stall.periods), 1),
             stalled_cpu=stalled[0],
             stalled_memory=stalled[1],
             stalled_io=stalled[2],

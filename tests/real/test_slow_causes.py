@@ -1,0 +1,125 @@
+"""Two hosts train together, and one becomes slow for a reason of its own: a line names the task and the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bed import Bed
+from tests.conftest import Orch, Running
+from tests.live import LiveRun, wait_until
+from tests.real.test_pace import notes, uses_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(900)]
+
+TRAIN = """
+import tensorflow as tf
+import worker
+
+strategy = worker.strategy()
+with strategy.scope():
+    weights = tf.Variable(tf.random.stateless_normal([256, 256], [1, 2]))
+batch = tf.random.stateless_normal([256, 256], [3, 4])
+
+def replica_step():
+    value = batch
+    for _ in range(12):
+        value = tf.tanh(value @ weights)
+    weights.assign_add(1e-9 * tf.distribute.get_replica_context().all_reduce("SUM", value))
+
+@tf.function
+def train_step():
+    strategy.run(replica_step)
+
+step = 0
+while True:
+    train_step()
+    step += 1
+    worker.report(step=step)
+"""
+GROUPS = Path("/sys/fs/cgroup")
+BURN = "while True: pass"
+
+
+@pytest.fixture
+def group(bed: Bed) -> Iterator[Callable[[str], Path]]:
+    """``group("cpu")``: a control group (version 1) of this kind, in which is what is started on hostB from now on."""
+    made: list[Path] = []
+
+    def make(kind: str) -> Path:
+        path = GROUPS / kind / f"orch-test-{os.getpid()}"
+        try:
+            path.mkdir()
+        except OSError as error:
+            pytest.skip(f"NOT TESTED: there is no control group of version 1 for {kind} here ({error.strerror})")
+        made.append(path)
+        daemon = bed["hostB"]._sshd
+        assert daemon is not None
+        (path / "cgroup.procs").write_text(str(daemon.pid))
+        # `ip netns exec` has mounted a new /sys, without the control groups that a host has there.
+        seen = f"mount -t tmpfs none {GROUPS} && mkdir {GROUPS}/{kind} && mount -t cgroup -o {kind} none {GROUPS}/{kind}"
+        subprocess.run(["nsenter", "-t", str(daemon.pid), "-m", "sh", "-c", seen], check=True)
+        return path
+
+    yield make
+    for path in made:
+        for word in (path / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                (path.parent / "cgroup.procs").write_text(word)
+        wait_until(lambda path=path: not (path / "cgroup.procs").read_text(), "empty group")
+        path.rmdir()
+
+
+def train(orch: Orch, bed: Bed, run: LiveRun, script: Path, *options: str) -> Running:
+    """A training on two hosts that has made some windows of steps, without a line about a slow task."""
+    hosts = ("--set", f"backend.hosts={json.dumps(['hostA', 'hostB'])}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    going = orch.start("up", str(script), *hosts, "--set", "collectives.heartbeat_s=120", *options)
+    wait_until(lambda: [use.window >= 4 for use in uses_of(run).values()] == [True] * 2, "windows of steps")
+    assert notes(run) == []
+    return going
+
+
+def line_about_the_slow_one(run: LiveRun) -> str:
+    (line,) = wait_until(lambda: notes(run), "line about the slow task")
+    assert line.startswith("worker-1 is slower: ")
+    return line
+
+
+@pytest.mark.root
+def test_a_cpu_limit_is_named(orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], group: Callable[[str], Path]) -> None:
+    limited = group("cpu")
+    going = train(orch, bed, run, script(TRAIN))
+    (limited / "cpu.cfs_period_us").write_text("100000")
+    (limited / "cpu.cfs_quota_us").write_text("15000")
+    found = re.search(r"; on host hostB a CPU limit is reached in (\d+) % of its periods \(cpu.stat\)", line_about_the_slow_one(run))
+    assert found is not None
+    assert 10 <= int(found[1]) <= 100
+    (limited / "cpu.cfs_quota_us").write_text("-1")
+    orch("down", check=0)
+    going.wait(check=143)
+
+
+@pytest.mark.root
+def test_other_programs_of_a_full_host_are_named(
+    orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], group: Callable[[str], Path]
+) -> None:
+    """Both hosts share this machine's cores: the others' burden is hostB's alone because hostB gets a small part of each core then."""
+    crowded = group("cpu")
+    going = train(orch, bed, run, script(TRAIN))
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            stack.callback(stack.enter_context(subprocess.Popen([sys.executable, "-c", BURN])).kill)
+        (crowded / "cpu.shares").write_text("200")
+        line = line_about_the_slow_one(run)
+    assert re.search(rf"; other programs use \d+\.\d of the {os.cpu_count()} cores of host hostB", line), line
+    (crowded / "cpu.shares").write_text("1024")
+    orch("down", check=0)
+    going.wait(check=143)
