@@ -74,6 +74,54 @@ def test_a_host_that_vanishes_from_a_training_is_named(orch: Orch, bed: Bed, scr
     assert "Socket closed" not in done.err
 
 
+SERVED = """
+import tensorflow as tf
+import worker
+
+strategy = worker.strategy()
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    total = tf.Variable(0.0)
+
+@tf.function
+def step():
+    total.assign_add(1.0)
+
+while True:
+    for _ in range(20):
+        coordinator.schedule(step)
+    coordinator.join()
+    print("step", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_profiles_of_all_hosts_arrive_and_views_show_them(orch: Orch, bed: Bed, script: Callable[..., Path], run: LiveRun) -> None:
+    """Of a cluster whose tasks TensorFlow can profile all; no host sees the directory of the run."""
+    hosts = ("--set", f"backend.hosts={json.dumps(['hostA', 'hostB', 'hostC'])}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    running = orch.start("up", str(script(SERVED)), "-n", "1", "--ps", "1", *hosts)
+    running.wait_for("chief-0  | step", timeout=180)
+    profiled = orch("profile", "--for", "1s", check=0)
+    planned = json.loads((run.path / "plan.json").read_text())
+    hosts_of = {f"{one['id']['type']}-{one['id']['index']}": one["host"] for one in planned["tasks"]}
+    assert {*hosts_of.values()} == {"hostA", "hostB", "hostC"}
+    found = {path.name.partition(".")[0]: path for path in (run.path / "profile/plugins/profile").glob("*/*.xplane.pb")}
+    assert {*found} == {*hosts_of} == {line.partition(":")[0] for line in profiled.out.splitlines()}
+    assert len({path.parent for path in found.values()}) == 1, "all of one date"
+    assert b"AssignAddVariableOp" in found["ps-0"].read_bytes()
+    assert all(hosts_of[name].encode() in path.read_bytes() for name, path in found.items()), "TensorFlow writes where it was"
+    steps = run.log("chief-0").count(b"step")
+    wait_until(lambda: run.log("chief-0").count(b"step") > steps + 3, "steps after the profile")
+    shown = orch("top", "--once", check=0).out
+    orch("down", check=0)
+    running.wait(timeout=120, check=143)
+    orch("report", "-o", "page.html", check=0)
+    page = (run.path.parents[2] / "page.html").read_text()
+    for name, host in hosts_of.items():
+        assert re.search(rf"^{name} +{host} +runs ", shown, re.MULTILINE), shown
+        assert f"<h3>{host}</h3>" in page
+
+
 @pytest.mark.slow
 def test_a_training_goes_on_over_connections_that_are_cut(orch: Orch, bed: Bed, script: Callable[..., Path], run: LiveRun) -> None:
     """An ssh is killed, then the line of a host is down for a while: both workers compute on, and each line of both is there once."""
