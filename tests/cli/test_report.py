@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
+import pytest
+
+from orchestrator.cli.looking.profile_command import _show
+from orchestrator.insight.profiling.answers import ProfileAnswer
 from orchestrator.record.storage.samples import read_latest
 from tests.conftest import Orch
 from tests.live import LiveRun, kill, wait_until, wait_until_gone, wait_until_ready, write_script
@@ -37,8 +42,31 @@ def test_a_run_whose_controller_was_killed_is_told_to_the_end_of_its_record(orch
     assert "lost (its controller died)" in orch("top", "--json", check=0).out
 
 
+def test_paths_as_json(orch: Orch, tmp_path: Path) -> None:
+    MadeUpRun(tmp_path / ".orch", seconds=60.0).run.make_latest()
+    told = json.loads(orch.in_process("report", "--json", check=0).out)
+    assert told == {"path": str(tmp_path / "made-up-2.html"), "left_out": 0}
+    done = orch.in_process("report", "--bundle", "--json", check=0)
+    told = json.loads(done.out)
+    assert told["path"] == str(tmp_path / "made-up-2.zip")
+    assert f"orch: {told['left_out']} value" in done.err
+    assert "left out that may be passwords or keys; look at the archive before you give it away" in done.err
+    assert json.loads(orch.in_process("report", "--bundle", "--json", check=0).out) == told, "its own archive is replaced"
+    told = json.loads(orch.in_process("timeline", "--json", check=0).out)
+    assert told["worker-0"]["formed"] > 0
+    assert json.loads(orch.in_process("timeline", "--trace", "t.json", "--json", check=0).out) == {"path": str(tmp_path / "t.json")}
+
+
 def test_a_place_that_cannot_be_written_is_said(orch: Orch, tmp_path: Path) -> None:
     MadeUpRun(tmp_path / ".orch", seconds=60.0).run.make_latest()
     told = orch.in_process("report", "-o", "no/such/place.html")
     assert told.code == 125
     assert "no/such/place.html cannot be written: No such file or directory" in told.err
+
+
+def test_the_paths_of_profiles_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    found = {"worker-0": ProfileAnswer(b"profile", 1.0, 2.0), "worker-1": ProfileAnswer(refused="no")}
+    assert _show(run, "now", found, True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {name: Path(path).read_bytes() for name, path in told.items()} == {"worker-0": b"profile"}

@@ -50,7 +50,12 @@ def test_tasks_that_cannot_answer_are_said_to_be_so_and_left_alone(orch: Orch, t
         "worker-3: has no handler for SIGQUIT, which asks for its stacks, the odd one out",
     ]
     stacks = json.loads(orch("stacks", "--json", check=0).out)
-    assert "lock.acquire()" in stacks["worker-0"] or f"line {line}" in stacks["worker-0"]
+    main, *others = stacks["worker-0"]["threads"]
+    assert (main["thread"], stacks["worker-0"]["place"]) == ("main", f"in lock.acquire (script.py:{line})")
+    assert any(frame["file"].endswith("script.py") and frame["line"] == line for frame in main["frames"])
+    assert [one["thread"] for one in others] == sorted((one["thread"] for one in others), key=["other", "orch"].index)
+    assert stacks["worker-3"]["threads"] == []
+    assert "has no handler" in stacks["worker-3"]["note"]
     assert set(stacks) == {f"worker-{i}" for i in range(4)}
     assert orch("stacks", "--task", "worker-3", check=0).out.startswith("worker-3: has no handler")
     pid = LiveRun(tmp_path).event("task_started", task="worker-1")["pid"]

@@ -85,6 +85,9 @@ def test_a_tensor_is_split_or_it_is_said_why_not(orch: Orch) -> None:
 
 def test_names(orch: Orch) -> None:
     out = orch("tpu", check=0).out.splitlines()
+    told = json.loads(orch("tpu", "--json", check=0).out)
+    assert [one["name"] for one in told] == [line.split()[0] for line in out[1:]]
+    assert next(one for one in told if one["name"] == "v3-8") == {"name": "v3-8", "mesh": [2, 2, 1, 2], "devices": 8, "hosts": 1}
     assert out[0].split() == ["name", "mesh:", "x,", "y,", "z,", "core", "devices", "hosts"]
     assert ["v3-32", "4x4x1x2", "32", "4"] in [line.split() for line in out]
 

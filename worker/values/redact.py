@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
 PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_", "NVIDIA_", "TPU_")
@@ -25,12 +27,76 @@ def disclose(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _NAME = r"[\w-]*(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private|auth)[_-]?key)|TOKEN|KEY)[\w-]*"
-# `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`, `Bearer abc`.
+_IS_NAME = re.compile(rf"-*(?:{_NAME}|(?i:(?:proxy-)?authorization))")
+# `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`.
 _NAMED = re.compile(
-    rf"""({_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))("[^"\n]*"?|'[^'\n]*'?|[^\s"',;&]+)|\bBearer\s+[^\s"',;]{{8,}}"""
+    rf"""({_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))(?:(")(?:[^"\\\n]|\\.)*"?|(')[^'\n]*'?|[^\s"',;&]+)"""
 )
+_HEADER = re.compile(
+    r"""(\b(?i:authorization)["']?\s*[=:]\s*["']?(?:(?i:bearer|basic|token)\s+)?|\bBearer\s+(?=[^\s"',;…]{6}))[^\s"',;…]+"""
+)
+_KNOWN = re.compile(
+    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,}|gh[pousr]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|sk-[\w-]{16,}|xox[a-z]-[\w-]{8,}|"
+    r"AIza[\w-]{30,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+)
+"""Keys that their first characters give away: of AWS, GitHub, GitLab, Hugging Face, OpenAI, Slack and Google, and JSON Web Tokens."""
+
+
+def redact(text: str) -> tuple[str, int]:
+    """The text with ``…`` in place of secrets, as far as a name before them or their first letters tell what they are; and their number."""
+    count = 0
+    for pattern, instead in (
+        (_HEADER, r"\1…"),
+        (_NAMED, lambda found: f"{found[1]}{(quote := found[2] or found[3] or '')}…{quote}"),
+        (_KNOWN, "…"),
+        (_LOGIN, "//…@"),
+    ):
+        text, found = pattern.subn(instead, text)
+        count += found
+    return text, count
+
+
+def redact_json(text: str) -> tuple[str, int]:
+    """`redact` for a JSON document, or for one in each line: the result is JSON, too. Another text is redacted as a text."""
+    try:
+        return _redact_document(text)
+    except (ValueError, RecursionError):
+        pass
+    lines = []
+    for line in text.splitlines(keepends=True):
+        try:
+            made, found = _redact_document(line) if line[:1] in "{[" else redact(line)
+            lines.append((f"{made}\n" if line[:1] in "{[" else made, found))
+        except (ValueError, RecursionError):  # the middle of a large file is left out
+            lines.append(redact(line))
+    return "".join(line for line, _ in lines), sum(found for _, found in lines)
+
+
+def _redact_document(text: str) -> tuple[str, int]:
+    counts: list[int] = []
+    made = _redact_value(json.loads(text), counts)
+    if not counts:
+        return text.removesuffix("\n"), 0
+    return json.dumps(made, ensure_ascii=False, indent=2 if "\n" in text.strip() else None), sum(counts)
+
+
+def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
+    """`name`: the key of the value, or the word before it in a list of arguments."""
+    if isinstance(value, dict):
+        return {key: _redact_value(item, counts, key) for key, item in value.items()}
+    if isinstance(value, list):
+        before = [word if isinstance(word, str) and word.startswith("-") else "" for word in ("", *value)]
+        return [_redact_value(item, counts, word) for item, word in zip(value, before, strict=False)]
+    if _IS_NAME.fullmatch(name) and value is not None and not isinstance(value, bool):
+        counts.append(1)
+        return "…"
+    if not isinstance(value, str):
+        return value
+    made, found = redact(value)
+    counts += [found] if found else []
+    return made
 
 
 def hide_secrets(text: str) -> str:
-    """The text with ``…`` in place of passwords and keys, as far as a name before them tells what they are, and of logins in addresses."""
-    return _LOGIN.sub("//…@", _NAMED.sub(lambda found: f"{found[1] or 'Bearer '}…", text))
+    """The text of `redact`."""
+    return redact(text)[0]

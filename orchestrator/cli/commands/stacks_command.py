@@ -33,7 +33,7 @@ TASK = "Show only this task, or tasks of this type. May be repeated."
 @click.option("--task", "--only", "only", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--full", is_flag=True, help="Print the stacks of all threads too.")
 @click.option("--native", is_flag=True, help="Print the stacks with C and C++ frames. Needs py-spy; only for tasks on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="Print the stack of each task as a JSON object; null: no answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the threads of each task with their frames as a JSON object; null: no answer.")
 def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, as_json: bool) -> int:
     """Show at which line of Python code each task of RUN (default: the latest run) is. Tasks at the same line share a row.
 
@@ -50,7 +50,7 @@ def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, a
     new = {name: text for name, text in new.items() if shown is None or name in shown}
     answers = {name: stack_report.parse(text) for name, text in new.items()}
     if as_json:
-        click.echo(json.dumps({name: text if answers[name] else None for name, text in new.items()}))
+        click.echo(json.dumps({name: stack_report.to_json(text) for name, text in new.items()}))
         return 0
     for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(clean(line))

@@ -58,7 +58,7 @@ def tpu_command(
     if not spec.tpu.topology:
         if partitions or spec.tpu.computation_shape:
             raise UsageError("name a topology: --topology v3-8, or --topology 2x2x1x2; orch tpu alone lists those that have a name")
-        click.echo("\n".join(words.names()))
+        click.echo(json.dumps(words.names_json()) if as_json else "\n".join(words.names()))
         return 0
     layout = _layout(spec.tpu, "" if no_tensorflow else spec.python or sys.executable)
     if as_json:

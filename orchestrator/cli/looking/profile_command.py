@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from worker.values.words import count_of
 
 from ...errors import OrchError, Problem, SpecError, UsageError
 from ...insight.profiling import answers
-from ...model.run.cluster import Cluster
 from ...model.spec.durations import seconds_of
 from ...model.task_names import group_tasks
 from ...record.lines import clean
@@ -33,7 +33,8 @@ RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A c
 @click.option("--for", "length", default="2s", show_default=True, metavar="T", help="How long the profiler runs: 2s, 500ms, 30s.")
 @click.option("--task", "--only", "only", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--risk-crash", "at_risk", is_flag=True, help=RISK)
-def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print the path of each profile, by task, as a JSON object.")
+def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool, as_json: bool) -> int:
     """Profile all tasks of RUN (default: the latest run) with TensorFlow's profiler, at one moment. The script needs no line for this.
 
     \b
@@ -61,15 +62,17 @@ def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool
     click.echo(f"orch: asking {group_tasks(tasks)} for {seconds:g} s of TensorFlow's profiler", err=True)
     wanted = {"tasks": names, "id": request, "seconds": seconds, "at_risk": at_risk}
     found = answers.collect(run, cluster, tasks, request, seconds, lambda: ask_running(run, "profile", **wanted))
-    return _show(run, request, found, cluster)
+    return _show(run, request, found, as_json)
 
 
-def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], cluster: Cluster) -> int:
+def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], as_json: bool) -> int:
     try:
         paths = answers.write(run, request, found)
     except OSError as error:
         raise OrchError(f"a profile cannot be written below {answers.directory(run)}: {error.strerror or error}") from None
-    for name, path in paths.items():
+    if as_json:
+        click.echo(json.dumps({name: str(path) for name, path in paths.items()}))
+    for name, path in () if as_json else paths.items():
         click.echo(f"{name}: {path} ({len(found[name].data) / 1e6:.1f} MB, {found[name].seconds:.1f} s)")
     for reason in dict.fromkeys(one.refused for one in found.values() if one.refused):
         refused = [name for name, one in found.items() if one.refused == reason]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import click
+
+from worker.values.words import count_of
 
 from ...errors import OrchError, UsageError
 from ...record.storage.run_directory import RunDir
@@ -22,7 +25,8 @@ BUNDLE = "Write an archive with the page, the events, the plan and the logs, for
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", shell_complete=files, help=OUTPUT)
 @click.option("--bundle", is_flag=True, help=BUNDLE)
 @click.option("--serve", is_flag=True, help=SERVE)
-def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print the path of the file as a JSON object.")
+def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, as_json: bool) -> int:
     """Write RUN (default: the latest run) as one HTML page: its end, attempts, tasks, use, input and start.
 
     \b
@@ -38,22 +42,26 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool) 
     from ...insight.seeing import report_page  # not for a help text
 
     if serve:
-        if bundle or output is not None:
-            raise UsageError("--serve writes no file: leave --output and --bundle out")
+        if bundle or as_json or output is not None:
+            raise UsageError("--serve writes no file: leave --output, --bundle and --json out")
         return _serve(run)
     text = report_page.page(run)
     path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
     from ...insight.seeing.run_bundle import private, write_bundle
 
+    hidden = 0
     try:
         if bundle:
-            write_bundle(run, path, text)
+            hidden = write_bundle(run, path, text)
         else:
             with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=private) as file:
                 file.write(text)
     except OSError as error:
         raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
-    click.echo(str(path))
+    if hidden:
+        what = f"{count_of(hidden, 'value')} left out that may be passwords or keys"
+        click.echo(f"orch: {what}; look at the archive before you give it away", err=True)
+    click.echo(json.dumps({"path": str(path.absolute()), "left_out": hidden}) if as_json else str(path))
     return 0
 
 

@@ -18,7 +18,8 @@ TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.
 @click.command("timeline")
 @run_argument
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", shell_complete=files, help=TRACE)
-def timeline_command(run: RunDir, trace: Path | None) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print the seconds of each phase as a JSON object, or the path of the trace.")
+def timeline_command(run: RunDir, trace: Path | None, as_json: bool) -> int:
     """Show how long each phase of the start of RUN (default: the latest run) took, or write the whole run as a trace.
 
     \b
@@ -33,7 +34,7 @@ def timeline_command(run: RunDir, trace: Path | None) -> int:
         from ...record.text import timeline
 
         measured = timeline.measure(run.read_events(milestones=True), read_cluster(run))
-        click.echo(f"{timeline.table(measured)}\n{timeline.slowest(measured)}")
+        click.echo(json.dumps(measured) if as_json else f"{timeline.table(measured)}\n{timeline.slowest(measured)}")
         return 0
     from ...insight.seeing import story_gather, trace_file  # not for a help text
 
@@ -42,5 +43,5 @@ def timeline_command(run: RunDir, trace: Path | None) -> int:
         trace.write_text(json.dumps(made, separators=(",", ":")), encoding="ascii")
     except OSError as error:
         raise OrchError(f"{trace} cannot be written: {error.strerror or error}") from None
-    click.echo(str(trace))
+    click.echo(json.dumps({"path": str(trace.absolute())}) if as_json else str(trace))
     return 0

@@ -7,17 +7,30 @@ import zipfile
 from pathlib import Path
 
 from worker.protocol import task_files
-from worker.values.redact import hide_secrets
+from worker.values.redact import redact, redact_json
 
 from ...record.storage.run_directory import RunDir
 
 MOST_OF_A_FILE = 4 << 20
 """Of a larger file, the archive has the beginning and the end, half of this each."""
+SPEC = "spec.yaml"
+"""JSON, although its name is that of YAML, of which JSON is a part."""
 _LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile"})
 
 
-def write_bundle(run: RunDir, path: Path, page: str) -> None:
-    """Write the archive. Texts have no secrets that a name gives away. Raises OSError."""
+def write_bundle(run: RunDir, path: Path, page: str) -> int:
+    """Write the archive, in place of an older one. Returns how many values were left out as secrets (see `redact`). Raises OSError."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        count = _write(run, aside, page)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return count
+
+
+def _write(run: RunDir, path: Path, page: str) -> int:
+    count = 0
     with open(path, "xb", opener=private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{run.run_id}/report.html", page.encode("utf-8", "backslashreplace"))
         for folder, folders, names in os.walk(run.path):
@@ -27,8 +40,11 @@ def write_bundle(run: RunDir, path: Path, page: str) -> None:
                 place = Path(folder, name)
                 if name == task_files.PROFILE or (place.parent == run.path and name in _LEFT_OUT):
                     continue
-                text = hide_secrets(_read(place).decode("utf-8", "backslashreplace"))
+                is_json = place.suffix in (".json", ".jsonl") or (place.parent == run.path and name == SPEC)
+                text, found = (redact_json if is_json else redact)(_read(place).decode("utf-8", "backslashreplace"))
+                count += found
                 archive.writestr(f"{run.run_id}/{place.relative_to(run.path)}", text.encode("utf-8", "backslashreplace"))
+    return count
 
 
 def private(path: str, flags: int) -> int:

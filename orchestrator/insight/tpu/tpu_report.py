@@ -55,10 +55,14 @@ class Layout:
 def names() -> Iterator[str]:
     """The topologies that have a name, as a table."""
     yield "name          mesh: x, y, z, core   devices  hosts"
-    for generation, known in tpu_topology.GENERATIONS.items():
-        for size in known.sizes:
-            mesh = tpu_topology.parse(f"{generation}-{size}")
-            yield f"{mesh.name:<13} {'x'.join(map(str, mesh.shape)):<21} {mesh.devices:>7}  {mesh.hosts:>5}"
+    for known in names_json():
+        yield f"{known['name']:<13} {'x'.join(map(str, known['mesh'])):<21} {known['devices']:>7}  {known['hosts']:>5}"
+
+
+def names_json() -> list[dict[str, Any]]:
+    """The topologies that have a name, as data."""
+    meshes = (tpu_topology.parse(f"{name}-{size}") for name, known in tpu_topology.GENERATIONS.items() for size in known.sizes)
+    return [{"name": mesh.name, "mesh": mesh.shape, "devices": mesh.devices, "hosts": mesh.hosts} for mesh in meshes]
 
 
 def to_text(layout: Layout, partitions: Sequence[Partition], *, color: bool) -> Iterator[str]:

@@ -13,8 +13,9 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 from worker.protocol import task_files
 from worker.values.fast_dataclass import dataclass
@@ -88,16 +89,54 @@ def read_line(file: str, line: str) -> str:
 
 def parse(text: str) -> StackAnswer:
     """The last answer in `text`."""
-    frames: list[StackFrame] = []
+    return _parse(text)[0]
+
+
+def _parse(text: str) -> tuple[StackAnswer, list[tuple[StackFrame, ...]]]:
+    """The last answer in `text`, and the frames of each thread, the main thread last."""
+    threads: list[list[StackFrame]] = [[]]
     note = ""
     for line in text[max(0, text.rfind(ASKED)) :].splitlines():
         if _HEAD.match(line):
-            frames = []
+            threads.append([])
         elif frame := _FRAME.match(line):
-            frames.append(StackFrame(*frame.groups()))
+            threads[-1].append(StackFrame(*frame.groups()))
         elif line.startswith(_NOTE) and not line.startswith(ASKED):
             note = line.removeprefix(_NOTE)
-    return StackAnswer(tuple(frames), note)
+    return StackAnswer(tuple(threads[-1]), note), [tuple(frames) for frames in threads if frames]
+
+
+def to_json(text: str) -> dict[str, Any] | None:
+    """The last answer as data; None: there is none. The main thread comes first, orch's own threads last."""
+    answer, threads = _parse(text)
+    if not answer:
+        return None
+    worker_dir = _worker_dir(threads[-1]) if threads else ""
+    found = [
+        {
+            "thread": "main" if number == len(threads) - 1 else "orch" if _is_ours(frames, worker_dir) else "other",
+            "frames": [
+                {"file": frame.file, "line": int(frame.line) if frame.line.isdigit() else None, "function": frame.function}
+                for frame in frames
+            ],
+        }
+        for number, frames in enumerate(threads)
+    ]
+    order = ("main", "other", "orch")
+    found.sort(key=lambda one: order.index(str(one["thread"])))
+    return {"place": place(answer), "note": answer.note, "threads": found}
+
+
+def _is_ours(frames: Sequence[StackFrame], worker_dir: str) -> bool:
+    """Whether only orch and libraries are in a thread."""
+    ours = bool(worker_dir) and any(frame.file.startswith(f"{worker_dir}/") for frame in frames)
+    return ours and all(frame.is_library(worker_dir) for frame in frames)
+
+
+def _worker_dir(frames: Sequence[StackFrame]) -> str:
+    """Where orch's worker/ is on the host of a task, from its main thread; empty: unknown."""
+    start = _START.fullmatch(frames[-1].file)
+    return start[1] if start else ""
 
 
 def place(answer: StackAnswer, source: Callable[[str, str], str] = read_line) -> str:
@@ -109,8 +148,7 @@ def place(answer: StackAnswer, source: Callable[[str, str], str] = read_line) ->
 
 
 def _place(frames: tuple[StackFrame, ...], source: Callable[[str, str], str]) -> str:
-    start = _START.fullmatch(frames[-1].file)
-    worker_dir = start[1] if start else ""
+    worker_dir = _worker_dir(frames)
     own = next((number for number, frame in enumerate(frames) if not frame.is_library(worker_dir)), None)
     if own is None:
         return f"in {frames[0].function} ({frames[0].place})"

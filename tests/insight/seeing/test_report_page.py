@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -180,8 +181,16 @@ def test_the_archive_has_the_page_and_the_logs_without_secrets(made: MadeUpRun, 
         assert {"report.html", "events.jsonl", "plan.json", "attempt-1/worker-0/stderr.log", "samples/0.jsonl"} <= names
         assert not {"lock", "control", "reserve"} & names
         assert all(SECRET.encode() not in archive.read(name) for name in archive.namelist())
-    with pytest.raises(FileExistsError):
-        run_bundle.write_bundle(made.run, path, text)
+        # Each file that was JSON is JSON.
+        for name in archive.namelist():
+            if name.endswith(".json"):
+                json.loads(archive.read(name))
+            if name.endswith(".jsonl"):
+                [json.loads(line) for line in archive.read(name).splitlines()]
+    before = path.stat().st_ino
+    assert run_bundle.write_bundle(made.run, path, text) >= 1, "an older archive is replaced"
+    assert path.stat().st_ino != before
+    assert [one.name for one in tmp_path.glob("*.zip*")] == ["run.zip"]
 
 
 def test_without_jinja_it_says_what_to_install(made: MadeUpRun, monkeypatch: pytest.MonkeyPatch) -> None:
