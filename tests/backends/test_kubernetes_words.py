@@ -25,6 +25,12 @@ from orchestrator.model.spec.parse import parse
 CREATING = 'Error from server ({}): error when creating "STDIN": '
 
 
+OPENAPI = (
+    'error: error validating "STDIN": error validating data: failed to download openapi: Get "http://{}/openapi/v2?timeout=32s": dial tcp: '
+    "{}; if you choose to ignore these errors, turn validation off with --validate=false"
+)
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "message"),
     [
@@ -70,9 +76,21 @@ CREATING = 'Error from server ({}): error when creating "STDIN": '
         ),
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
-            UsageError,
+            OrchError,
             "The connection to the server localhost:8080 was refused - did you specify the right host or port?; kubectl knows no cluster: "
-            "set KUBECONFIG, or name a file with backend.kubeconfig",
+            "log in, set KUBECONFIG, or name a --context or backend.kubeconfig; kubectl get pods must work",
+        ),
+        (  # what kubectl says of a manifest if it has no configuration
+            OPENAPI.format("localhost:8080", "connection refused"),
+            OrchError,
+            'failed to download openapi: Get "http://localhost:8080/openapi/v2?timeout=32s": dial tcp: connection refused; kubectl knows '
+            "no cluster: log in, set KUBECONFIG, or name a --context or backend.kubeconfig; kubectl get pods must work",
+        ),
+        (
+            OPENAPI.format("198.19.0.2:6443", "i/o timeout"),
+            PassingError,
+            'failed to download openapi: Get "http://198.19.0.2:6443/openapi/v2?timeout=32s": dial tcp: i/o timeout; is the cluster up, '
+            "and can this machine reach it? kubectl version tells",
         ),
         (
             "The connection to the server 198.19.0.2:6443 was refused - did you specify the right host or port?",

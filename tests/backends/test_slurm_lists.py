@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from orchestrator.backends.slurm import allocation
 from orchestrator.backends.slurm.allocation import JobDetails, parse_details
 from orchestrator.backends.slurm.complaints import complaint_of, explain_step
 from orchestrator.backends.slurm.node_list import MOST, expand, expand_counts
+from orchestrator.backends.slurm.programs import run_program
 from orchestrator.backends.slurm.step_command import step_command
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.spec.sections.backend_sections import NodeSpec, SlurmSettings, count_gpus
@@ -215,3 +217,19 @@ def test_a_notice_of_slurm_is_no_complaint() -> None:
     assert complaint_of(notice) == ""
     assert explain_step(StartFailure("env", 96, f"{notice}orch: /usr/bin/python3 is Python 3.6\n")) is None
     assert complaint_of(f"{notice}srun: error: hostB: task 0: Exited with exit code 3\n") == "hostB: task 0: Exited with exit code 3"
+
+
+def test_a_slurmctld_that_is_not_found_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where no slurm.conf names a cluster, Slurm's programs look for it in the DNS."""
+    program = tmp_path / "sbatch"
+    program.write_text(
+        "#!/bin/sh\n"
+        "echo 'sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host' >&2\n"
+        "echo 'sbatch: error: fetch_config: DNS SRV lookup failed' >&2\n"
+        "echo 'sbatch: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    said = r"slurmctld cannot be asked: resolve_ctls.*Unknown host; is this a login node of the cluster\?"
+    with pytest.raises(OrchError, match=said) as caught:
+        run_program((str(program), "--test-only"), "Slurm refuses the job")
+    assert caught.value.exit_code == 125

@@ -69,5 +69,7 @@ def test_bash_completes_with_the_script(orch: Orch, tmp_path: Path) -> None:
 def test_the_schema_is_printed_and_named_by_a_new_file(orch: Orch, tmp_path: Path) -> None:
     orch.in_process("init", check=0)
     first = (tmp_path / "orch.yaml").read_text().splitlines()[0]
-    named = Path(first.removeprefix("# yaml-language-server: $schema=file://"))
-    assert json.loads(orch.in_process("schema", check=0).out) == json.loads(named.read_text())
+    assert first == "# yaml-language-server: $schema=.orch.schema.json", "no path of this machine"
+    printed = json.loads(orch.in_process("schema", check=0).out)
+    assert printed == json.loads((tmp_path / ".orch.schema.json").read_text())
+    assert printed["$id"] == "urn:orch-tf:schema:orch.yaml"

@@ -180,3 +180,9 @@ def test_init_says_why_it_cannot_write(orch: Orch, tmp_path: Path, place: str) -
     (tmp_path / "orch.yaml").write_text("mine\n")
     done = orch.in_process("init", place, check=2)
     assert done.err.startswith(f"Error: {place} cannot be written: ")
+
+
+def test_of_hosts_that_were_not_asked_no_number_is_said(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert "compute threads" not in orch("plan", "train.py", "-H", "hostA:2,hostB:2", check=0).err
+    assert "compute threads" in orch("plan", "train.py", "-n", "2", check=0).err

@@ -42,11 +42,12 @@ RULES = (
     Rule('namespaces? "[^"]*" not found', "name one that exists, with --namespace: kubectl get namespaces", is_mistake=True),
     Rule("context .*(does not exist|not found)|context was not found", "kubectl config get-contexts lists them", is_mistake=True),
     Rule(
-        "localhost:8080 was refused|no configuration has been provided|invalid configuration",
-        "kubectl knows no cluster: set KUBECONFIG, or name a file with backend.kubeconfig",
-        is_mistake=True,
+        "localhost:8080|no configuration has been provided|invalid configuration",
+        "kubectl knows no cluster: log in, set KUBECONFIG, or name a --context or backend.kubeconfig; kubectl get pods must work",
     ),
     Rule("must be logged in|Unauthorized|credentials|oidc|executable .* not found.*auth|getting credentials", _LOGIN),
+    # kubectl asks for a schema before it sends anything, and then says "error validating", whatever kept it from the server.
+    Rule("failed to download openapi(?!.*(?:certificate|x509|credentials|Unauthorized))", _ADDRESS, passing=True),
     Rule("certificate|x509", "the certificate of the API server does not fit the kubeconfig: fetch the kubeconfig anew"),
     Rule("strict decoding error|unknown field|error validating|is invalid:|BadRequest|invalid value", "correct backend: in the spec", True),
     Rule("no such host", "the name of the API server has no address here: check the network, or the kubeconfig"),
@@ -73,7 +74,10 @@ def complaint_of(said: str) -> str:
     """The complaint in few words: without the words that kubectl puts in front."""
     text = last_line(said)
     text = re.sub(r"^(error: |Error from server(?: \(\w+\))?: |Unable to connect to the server: )", "", text)
-    return re.sub(r'^error when creating "STDIN": ', "", text)
+    text = re.sub(
+        r'^error when creating "STDIN": |^error validating "STDIN": error validating data: (?=failed to download openapi)', "", text
+    )
+    return re.sub("; if you choose to ignore these errors, turn validation off with --validate=false$", "", text)
 
 
 def diagnose(said: str) -> tuple[Diagnosis, bool]:

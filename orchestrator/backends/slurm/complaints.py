@@ -11,7 +11,14 @@ _SAID = re.compile(
 )
 _NOTICES = re.compile(r"cluster configuration lacks support|launch/slurm|Step created|step creation|temporarily disabled|Force Terminated")
 _OTHER_KEY = "slurmctld does not believe this machine, whose munge key or clock may differ from slurmctld's: munge -n | unmunge tells"
+UNREACHED = (
+    *("resolve_ctls_from_dns_srv", "fetch_config: ", "Could not establish a configuration source"),
+    "Unable to contact slurm controller",
+)
+"""Signs that no slurmctld has answered: nothing is said of the request itself."""
+_NO_CLUSTER = "is this a login node of the cluster? SLURM_CONF names its slurm.conf; scontrol ping tells"
 REMEDIES = (
+    *((sign, _NO_CLUSTER) for sign in UNREACHED[:-1]),
     ("Unable to contact slurm controller", "is slurmctld up? scontrol ping tells"),
     ("Connection refused", "is slurmctld up? scontrol ping tells"),
     ("Unable to connect to", "is slurmctld up? scontrol ping tells"),

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 
 from ...errors import OrchError, UnansweredError, UsageError
-from .complaints import complaint_of, diagnose
+from .complaints import UNREACHED, complaint_of, diagnose
 
 ANSWER_S = 60.0
 """How long one of Slurm's programs may take. A slurmctld that is busy answers late."""
@@ -34,6 +34,8 @@ def run_program(argv: Sequence[str], doing: str) -> str:
     out, complaint, said = _call(argv, doing)
     if complaint:
         told = diagnose(complaint, said).text
+        if any(sign in said for sign in UNREACHED):
+            raise OrchError(f"slurmctld cannot be asked: {told}")
         raise (UsageError if any(sign in said for sign in _MISTAKES) else OrchError)(f"{doing}: {told}")
     return out
 

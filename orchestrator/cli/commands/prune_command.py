@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from worker.values.words import few
+from worker.values.words import bytes_of, few
 
 from ...engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
@@ -60,9 +60,9 @@ def prune_command(
         click.echo(json.dumps({"removed": removed, "bytes": freed, "failed": failed, "dry_run": dry_run}))
     else:
         for name in removed:
-            click.echo(f"{'would remove' if dry_run else 'removed'} {name} ({sizes[name] / 1e6:.1f} MB)")
+            click.echo(f"{'would remove' if dry_run else 'removed'} {name} ({bytes_of(sizes[name])})")
         left = len(runs) - (0 if dry_run else len(removed))
-        click.echo(f"{len(removed)} of {len(runs)} runs, {freed / 1e6:.1f} MB; {left} left in {home}")
+        click.echo(f"{len(removed)} of {len(runs)} runs, {bytes_of(freed)}; {left} left in {home}")
         if only_shown and removed:
             click.echo(f"orch {ctx.meta[WORD]} has removed nothing: orch prune removes them, and orch {ctx.meta[WORD]} RUN removes a run")
     if failed:

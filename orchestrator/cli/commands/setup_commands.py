@@ -12,8 +12,8 @@ from ...errors import UsageError
 from ...model.spec import describe
 from .. import completion
 
-SCHEMA = Path(describe.__file__).with_name("orch.schema.json")
-"""The shipped schema. Editors complete and check the file by its first line."""
+SCHEMA = ".orch.schema.json"
+"""The schema beside a file of `orch init`, whose first line names the schema for editors: no path of one machine, and no address."""
 
 
 @click.command("init")
@@ -25,15 +25,18 @@ def init_command(file: str) -> int:
     Examples:
       orch init
       orch init digits.yaml
+
+    The file .orch.schema.json is written beside it: with it, editors complete and check the settings. Both files belong into git.
     """
     try:
         with open(file, "x", encoding="utf-8") as output:
-            output.write(f"# yaml-language-server: $schema={SCHEMA.as_uri()}\n{describe.template()}")
+            output.write(f"# yaml-language-server: $schema={SCHEMA}\n{describe.template()}")
+        Path(file).with_name(SCHEMA).write_text(_schema(), encoding="utf-8")
     except FileExistsError:
         raise UsageError(f"{file} exists already; name another file, or remove it first") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {file}; orch plan -f {file} shows what it means")
+    click.echo(f"wrote {file}, and {SCHEMA} for editors; orch plan -f {file} shows what it means")
     return 0
 
 
@@ -45,10 +48,14 @@ def schema_command() -> int:
     Example:
       orch schema
 
-    The first line of a file that orch init writes names this schema.
+    orch init writes the schema, too, beside the settings file, whose first line names it.
     """
-    click.echo(json.dumps(describe.json_schema(), indent=2))
+    click.echo(_schema(), nl=False)
     return 0
+
+
+def _schema() -> str:
+    return json.dumps(describe.json_schema(), indent=2) + "\n"
 
 
 @click.command("completion")

@@ -357,7 +357,8 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     """One line about the threads of `default_environment`, if a host has several tasks and the spec does not set all threads."""
     devices = [found for tasks in spec.tasks for found in (tasks.devices, *tasks.overrides.values())]
     are_set = all(found.settings.threads.intra is not None for found in devices) and not spec.data_workers
-    shared = {(facts[host].cores or 0, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
+    computing = ((facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items())
+    shared = {(cores, tasks) for cores, tasks in computing if tasks > 1 and cores is not None}  # a host that was not asked has no number
     if are_set or not shared:
         return
     shares = " or ".join(f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared))

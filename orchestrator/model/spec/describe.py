@@ -92,6 +92,7 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of orch.yaml. `parse` refuses everything that the schema refuses, and checks rules between keys."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:orch-tf:schema:orch.yaml",
         "title": "orch.yaml",
         "description": "A TensorFlow cluster, as `orch up` starts it.",
         "$defs": {part.name: part.definition() for part in (DEVICES, INPUT)},

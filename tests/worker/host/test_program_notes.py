@@ -134,3 +134,28 @@ def test_a_name_that_keras_3_does_not_save_to_is_noted(tmp_path: Path, text: str
     found = program_notes.find_saves(source)
     assert said in found
     assert bool(found) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import os\nimport tensorflow as tf\nprint(tf)\n", 2),
+        ("'''A program.'''\nfrom tensorflow import keras\n", 2),
+        ("def late():\n    pass\n\n\nimport tensorflow.keras\n", 5),
+        # what may do without, or may bring TensorFlow by itself
+        ("try:\n    import tensorflow\nexcept ImportError:\n    pass\n", 0),
+        ("import subprocess\nsubprocess.run(['pip', 'install', 'tensorflow'])\nimport tensorflow\n", 0),
+        ("import sys\nsys.path.append('/opt')\nimport tensorflow\n", 0),
+        ("import sys, fake\nsys.modules['tensorflow'] = fake\nimport tensorflow\n", 0),
+        ("def work():\n    import tensorflow\n", 0),
+        ("import tensorflow_datasets\n", 0),
+    ],
+)
+def test_a_program_that_begins_with_a_missing_tensorflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, line: int) -> None:
+    def find(here: str) -> list[str]:
+        monkeypatch.setattr(program_notes, "find_module", lambda *_: here)
+        return program_notes.find_no_tensorflow(sources(tmp_path, s=text), str(tmp_path), [{}])
+
+    assert find("/lib/tensorflow/__init__.py") == []
+    how = f"{sys.executable} -m pip install tensorflow-cpu; or choose another Python with --python"
+    assert find("") == ([f"{sys.executable} has no TensorFlow, which s.py:{line} imports: {how}"] if line else [])

@@ -159,6 +159,16 @@ class Source:
             yield from _certain_imports([node], called, is_late=is_late)
             is_late = is_late or (isinstance(node, (ast.Expr, ast.With, ast.For, ast.While)) and not _is_text(node))
 
+    def certain_import(self, name: str) -> int:
+        """The line of an import of a top-level module in no condition and before the program does anything; 0: the syntax shows none."""
+        for node in self._tree.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                if any(whole.partition(".")[0] == name for _, whole in _imports(node)):
+                    return node.lineno
+            elif not (_is_text(node) or isinstance(node, (ast.FunctionDef, ast.ClassDef))):
+                return 0
+        return 0
+
     def functions(self) -> Iterator[tuple[str, list[ast.stmt]]]:
         """The name and the body of each function and method; the name of a program's own statements is empty."""
         yield "", self._tree.body

@@ -48,6 +48,8 @@ def check(hello: Hello) -> Checks:
     tensorflow = host_facts.find_tensorflow(envs, cwd) if hello.word or hello.lost_after_s is not None else None
     if tensorflow == "" and template is not None:
         problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
+    if not problems:
+        problems += program_notes.find_no_tensorflow(sources, cwd, envs)
     if template is not None and not problems:
         problems, more, sets_keras = keras_use.find_uses(sources, cwd, envs, hello.no_fit_under)
         notes += more

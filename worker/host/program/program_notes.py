@@ -78,6 +78,19 @@ def find_missing(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str
     return found
 
 
+def find_no_tensorflow(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
+    """A sentence, if a program begins with an import of TensorFlow, and no task would find TensorFlow."""
+    for source in sources[:1]:
+        line = source.certain_import("tensorflow")
+        if not line or _CHANGES_PATH.search(source.text) or b"sys.modules" in source.text:
+            continue
+        directory = os.path.dirname(os.path.join(cwd, source.path))
+        if all(find_module("tensorflow", env, place) == "" for env in envs for place in dict.fromkeys((directory, cwd))):
+            how = f"{sys.executable} -m pip install tensorflow-cpu; or choose another Python with --python"
+            return [f"{sys.executable} has no TensorFlow, which {source.path}:{line} imports: {how}"]
+    return []
+
+
 # --- how Keras 3 saves -------------------------------------------------------------------------
 
 _ENDINGS = {"save": (".keras", ".h5", ".hdf5"), "save_weights": (".weights.h5", ".weights.json")}
