@@ -20,7 +20,7 @@ from .model.spec.document import Node
 from .model.spec.findings import nearest
 from .model.spec.parse import parse, to_document
 from .model.spec.tree import refusal
-from .sources import as_seen_from, read_file, tasks_directory, with_program
+from .sources import as_seen_from, chooses_backend, read_file, tasks_directory, with_program, with_value
 from .starting import create, request_for, start_controller, submit
 
 FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options()}
@@ -120,9 +120,9 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any], env: Mapping
     `env`: the variables that may tell of an allocation of an engine, whose hosts are then used; None: no allocation is looked for.
     """
     document, base, script = _read(program)
-    for path, value in _overlays(keywords):
+    for path, value in sorted(_overlays(keywords), key=lambda one: not chooses_backend(one[0])):
         if value.value != {} or not documents.has(document, path):  # an empty mapping has no key to change
-            document = documents.overlay(document, path, value)
+            document = with_value(document, path, value)
     programs = {kind: keywords[kind] for kind in PROGRAM_KINDS if keywords.get(kind) is not None}
     for kind, target in programs.items():
         place = f"launch({kind}=…)"

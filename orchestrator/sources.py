@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import Problem, SpecError, UsageError
 from .model.spec import PROGRAM_KINDS
 from .model.spec import document as documents
 from .model.spec.document import Node
+from .model.spec.sections.backend_sections import misplaced
 
 SPEC = "orch.yaml"
 HOME = ".orch"
@@ -17,6 +21,8 @@ HOME = ".orch"
 
 def read_file(name: str | None) -> tuple[Node, str]:
     """The document of a file, and the directory in which its paths start. None: the nearest `orch.yaml`, if there is one."""
+    if name == "-":  # as kubectl and docker compose have it
+        return documents.read(_first_bytes(sys.stdin.buffer, "stdin"), "stdin"), os.getcwd()
     path = Path(name) if name is not None else nearest(SPEC)
     if path is None:
         return documents.empty(), os.getcwd()
@@ -47,11 +53,15 @@ def read_whole(path: Path) -> bytes:
     """The bytes of a file that is no longer than a spec may be. Raises `UsageError`, `SpecError`."""
     try:
         with open(path, "rb") as file:
-            data = file.read(documents.MAX_BYTES + 1)  # one byte more than allowed: the rest of a huge file is not read
+            return _first_bytes(file, str(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _first_bytes(file: BinaryIO, name: str) -> bytes:
+    data = file.read(documents.MAX_BYTES + 1)  # one byte more than allowed: the rest of a huge file is not read
     if len(data) > documents.MAX_BYTES:
-        raise SpecError(Problem(str(path), f"too long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
+        raise SpecError(Problem(name, f"too long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
     return data
 
 
@@ -60,6 +70,20 @@ def with_program(document: Node, kind: str, target: str, place: str) -> Node:
     for other in PROGRAM_KINDS:
         document = documents.overlay(document, other, Node(target if other == kind else None, place, target))
     return document
+
+
+def chooses_backend(path: str | Sequence[str]) -> bool:
+    """Whether a path is that of the backend's type. Of the values of one source, this one is applied first."""
+    return (path if isinstance(path, str) else ".".join(path)) in ("backend", "backend.type")
+
+
+def with_value(document: Node, path: str | Sequence[str], value: Node) -> Node:
+    """The document with a value from a stronger source. A backend that is chosen there drops the keys of the document that it lacks."""
+    if chooses_backend(path) and isinstance(value.value, str):
+        for key, _ in misplaced(value.value):
+            if documents.has(document, ["backend", key]):
+                document = documents.overlay(document, ["backend", key], Node(None, value.place))
+    return documents.overlay(document, path, value)
 
 
 def tasks_directory(document: Node, base: str) -> str:

@@ -33,7 +33,7 @@ NOT_RUN = {
     r"make |pip install|pip uninstall|python -m pip ": "it installs, or is a target of make that the CI runs or that takes minutes",
     r"python (-m (pytest|benchmarks)|examples/)|cd examples/testing|pytest": "a test or an example, which other tests run",
     r"tensorboard |orch report --serve": "it serves until it is ended: tests/insight/seeing/test_report_server.py",
-    r"rm -r |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
+    r"rm -rf? |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
     r"salloc ": "it needs a Slurm: tests/backends/test_slurm_inside.py",
     r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from worker.values.fast_dataclass import dataclass
 
@@ -34,6 +34,8 @@ class Workdir:
     the host should have the directory, and does not compare."""
     limit_mb: float = 100.0
     """The most megabytes that are copied."""
+    secrets: bool = False
+    """Also files whose names are those of secrets are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ class TrainingManifest:
     """A training as a text for an engine that runs it without a controller of orch."""
 
     text: str
+    objects: tuple[Mapping[str, Any], ...]
+    """The same as data, for a program that reads JSON."""
     notes: tuple[str, ...]
     """What the text lacks, for the user; one line each."""
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,28 @@ from pathlib import Path
 from worker.machine.workdir import digest_of, read_state
 from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted, Program, WorkdirState
 from worker.values.fast_dataclass import dataclass
+from worker.values.words import bytes_of, count_of, few
 
 from ..errors import OrchError, UsageError
 from .connection.agent_link import AgentLink
 
 MOST_FILES = 20_000
 PART_BYTES = 1024 * 1024
+SCHEMA = ".orch.schema.json"
 _NEVER = {".git", ".orch", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
+
+_SECRET = re.compile(
+    r"(?:^|/)(?:\.env(?:\.(?!(?:example|sample|template|dist)$)[^/]*)?|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|\.netrc|_netrc|\.pgpass|\.pypirc|"
+    r"\.npmrc|\.git-credentials|\.dockercfg|(?:[^/]*\.)?kubeconfig|credentials(?:\.json)?|(?:service[_-]account|client[_-]secret)[^/]*\.json|"
+    r"[^/]+\.(?:pem|key|p12|pfx|keytab|ppk)|\.docker/config\.json|\.(?:aws|ssh|gnupg|kube)/.*)$"
+)
+"""Paths of files that usually hold a secret. docs/security.md has the same list."""
+_OWN_MANIFEST = re.compile(
+    rb'# [^\n]+, made by orch plan --kubernetes|\{"apiVersion": "v1", "kind": "List".*?"app.kubernetes.io/managed-by": "orch"', re.DOTALL
+)
+"""The beginning of what `orch plan --kubernetes` prints: each manifest would contain the ones before it."""
+_MANIFEST_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,19 @@ class WorkingDirectory:
 
     root: Path
     files: tuple[CodeFile, ...]
+    secret: tuple[str, ...] = ()
+    """The paths of the files that are left out because their names are those of secrets."""
+
+    def describe(self, way: str, instead: str) -> Iterator[str]:
+        """Lines for the user. `way`: ``go into the ConfigMap``. `instead`: where a secret belongs."""
+        if self.files:
+            largest = max(self.files, key=lambda file: file.size)
+            size = bytes_of(sum(file.size for file in self.files))
+            shown = f"the largest: {largest.path}, {bytes_of(largest.size)}"
+            yield f"{count_of(len(self.files), 'file')}, {size} together, of the working directory {way} ({shown})"
+        if self.secret:
+            how = f"put a secret into {instead}; backend.code_secrets: true copies these files, too"
+            yield f"left out, as secrets have such names: {few(self.secret)}; {how}"
 
     @property
     def order(self) -> Code:
@@ -55,17 +84,22 @@ class WorkingDirectory:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
 
 
-def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:
+def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secrets: bool = False) -> WorkingDirectory:
     """Every file that git does not ignore; if git does not know the directory, every file outside the directories of `_NEVER`.
 
-    `runs`: the directory of the runs, which is not copied. `needed`: a file that must be among the others, if it exists.
-    Raises `UsageError`.
+    `runs`: the directory of the runs, which is not copied. `needed`: a file that must be among the others, if it exists. `secrets`: also
+    files whose names are those of secrets. Files that orch has written are left out. Raises `UsageError`.
     """
     root = Path(workdir)
     sizes: dict[str, int] = {}
+    secret: list[str] = []
     for path in itertools.islice(_listed(root, runs), MOST_FILES + 1):
         with contextlib.suppress(OSError):
-            if (root / path).is_file():
+            if not (root / path).is_file() or _is_own(root / path):
+                continue
+            if not secrets and path != os.path.normpath(needed) and _SECRET.search(path):
+                secret.append(path)
+            else:
                 sizes[path] = (root / path).stat().st_size
     _refuse_too_much(workdir, sizes, limit_mb)
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
@@ -73,9 +107,22 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
         raise UsageError(f"{needed} would not be copied to the hosts: {reasons}")
     try:
         files = (CodeFile(path, digest_of(str(root / path)), size, os.access(root / path, os.X_OK)) for path, size in sizes.items())
-        return WorkingDirectory(root, tuple(files))
+        return WorkingDirectory(root, tuple(files), tuple(secret))
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
+
+
+def _is_own(path: Path) -> bool:
+    """Whether orch has written a file beside the code: the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
+    if path.name == SCHEMA:
+        return True
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        return False
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(1), os.stat(path)):  # the one that is being printed
+            return True
+    with open(path, "rb") as file:
+        return _OWN_MANIFEST.match(file.read(_MANIFEST_BYTES)) is not None
 
 
 def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:

@@ -83,7 +83,7 @@ def _host(spec: ClusterSpec, settings: SshSettings, named: HostSpec) -> Host:
         return replace(host, transport=interpreters.transport_here(python, spec))
     argv, way_back = (_command(settings, named, python, options) for options in (OPTIONS, (*OPTIONS, *OWN_CONNECTION)))
     transport = Transport(argv, brings_worker=True, returns=True, way_back=way_back)
-    workdir = Workdir(settings.code, settings.code_limit_mb)
+    workdir = Workdir(settings.code, settings.code_limit_mb, settings.code_secrets)
     return replace(host, lost_after_s=settings.lost_after_s, workdir=workdir, transport=transport)
 
 

@@ -18,9 +18,8 @@ from ..backends.allocations import use_allocation
 from ..errors import Problem, SpecError, UsageError
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from ..model.spec.document import Node, overlay, parse_assignment, scalar
-from ..model.spec.sections.backend_sections import misplaced
 from ..model.spec.sections.host_list import read_hostfile
-from ..sources import as_seen_from, read_file, read_whole, tasks_directory, with_program
+from ..sources import as_seen_from, chooses_backend, read_file, read_whole, tasks_directory, with_program, with_value
 from .script_command import AFTER_DASHES, OPTIONS
 from .spec_notes import notes
 
@@ -46,8 +45,9 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
     if only and not given["file"] and isinstance(document.value, dict):
         document = replace(document, value={key: node for key, node in document.value.items() if key in only})
     document = _with_options(document, ctx, ParameterSource.ENVIRONMENT)
-    for text in given["assignments"]:
-        document = overlay(document, *parse_assignment(text, "--set"))
+    assigned = (parse_assignment(text, "--set") for text in given["assignments"])
+    for path, value in sorted(assigned, key=lambda one: not chooses_backend(one[0])):
+        document = with_value(document, path, value)
     document = _with_options(document, ctx, ParameterSource.COMMANDLINE)
     for text in given["variables"]:
         document = _with_variable(document, text)
@@ -84,11 +84,8 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
         if option.path in PROGRAM_KINDS:
             document = with_program(document, option.path, text, place)
             continue
-        if option.path == "backend.type":  # it replaces the backend of a weaker source
-            for key, _ in misplaced(text):
-                document = overlay(document, f"backend.{key}", Node(None, place))
         node = scalar(text, place)
-        document = overlay(document, option.path, Node(text, place, text) if node.value is None else node)
+        document = with_value(document, option.path, Node(text, place, text) if node.value is None else node)
     return _with_hostfile(document, ctx, source)
 
 

@@ -147,7 +147,8 @@ class Preparation:
         if "ship" in ways:
             is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
             needed = spec.program.target if is_file else ""
-            self._code = collect(spec.workdir, ways["ship"].limit_mb, runs=self._rundir.path.parent, needed=needed)
+            way = ways["ship"]
+            self._code = collect(spec.workdir, way.limit_mb, runs=self._rundir.path.parent, needed=needed, secrets=way.secrets)
         if "shared" in ways:
             self._workdir = describe_workdir(spec.workdir, spec.program)
 
@@ -230,6 +231,7 @@ class Preparation:
         """Unusual facts about the hosts, which may be intended."""
         odd = [": ".join(filter(None, (place, note))) for note, place in self._places(lambda facts: facts.notes).items()]
         odd += filter(None, [addresses.describe_partners(len(self.hosts))])
+        odd += self._code.describe("are copied to the hosts", "a variable (--env NAME)") if self._code is not None else ()
         return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
 
     def _places(self, texts: Callable[[messages.HostReady], Sequence[str]]) -> dict[str, str]:

@@ -6,6 +6,8 @@ import base64
 import io
 import json
 import lzma
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -422,6 +424,47 @@ def test_the_code_travels_in_the_config_map(planned: Planned, tmp_path: Path) ->
     assert not any(name.startswith(("host/warm", "host/template")) for name in texts)
     size = sum(len(text) for text in config["data"].values()) + sum(len(base64.b64decode(text)) for text in config["binaryData"].values())
     assert size < 256 * 1024  # an unchanged `kubectl apply` has to get by
+
+
+def test_secrets_and_earlier_manifests_stay_out_of_the_config_map(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+    script("print('training')\n", "train.py")
+    secrets = (".env", ".env.prod", "id_rsa", "lib/server.pem", "tls.key", ".netrc", ".aws/config", ".git-credentials", "a.kubeconfig")
+    others = (".env.example", "id_rsa.pub", "monkey.py", "environment.yaml", "lib/key.py")
+    for name in (*secrets, *others):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    words = ("train.py", "--kubernetes", "--workload", "job", "--image", IMAGE)
+
+    def packed(*more: str) -> tuple[set[str], str, str]:
+        done = orch("plan", *words, *more, check=0)
+        config = next(one for one in yaml.safe_load_all(done.out) if one["kind"] == "ConfigMap")
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(config["binaryData"]["code.tar.xz"]))) as code:
+            return set(code.getnames()), done.out, done.err
+
+    (tmp_path / ".orch.schema.json").write_text("{}")
+    names, first, said = packed()
+    assert names == {*others, "train.py"}
+    assert "note: 6 files, 23 B together, of the working directory go into the ConfigMap" in said
+    assert "(the largest: train.py, 18 B)" in said
+    assert "note: left out, as secrets have such names: .env, .env.prod, .git-credentials, 6 more; put a secret into a Secret" in said
+    names, _, said = packed("--set", "backend.code_secrets=true")
+    assert names == {*others, *secrets, "train.py"}
+    assert "left out" not in said
+    for number, text in enumerate((first, orch("plan", *words, "--json", check=0).out)):
+        (tmp_path / f"m{number}.{('yaml', 'json')[number]}").write_text(text)
+        assert packed()[1] == first, "a manifest does not hold the one before"
+    command = [sys.executable, "-m", "orchestrator", "plan", *words]
+    with open(tmp_path / "m2.yaml", "w") as file:
+        subprocess.run(command, cwd=tmp_path, stdout=file, stderr=subprocess.DEVNULL, timeout=100, check=True)
+    assert (tmp_path / "m2.yaml").read_text() == first, "nor the file that the shell has made for it"
+
+
+def test_a_manifest_as_json(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print('training')\n", "train.py")
+    words = ("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE)
+    made = json.loads(orch(*words, "--json", check=0).out)
+    assert (made["apiVersion"], made["kind"]) == ("v1", "List")
+    assert made["items"] == list(yaml.safe_load_all(orch(*words, check=0).out))
 
 
 def test_code_in_the_image(planned: Planned) -> None:

@@ -64,6 +64,17 @@ def test_a_directory_that_is_copied(orch: Orch, bed: Bed, project: Path) -> None
     assert {path.stat().st_mode & 0o777 for path in (cache / "code").iterdir()} == {0o700}
 
 
+def test_what_is_copied_is_said_and_secrets_stay_here(orch: Orch, bed: Bed, project: Path) -> None:
+    (project / ".env").write_text("TOKEN=abc\n")
+    (project / "script.py").write_text("import os\nprint('seen', os.path.exists('.env'), 'here')\n")
+    done = up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
+    assert printed(project)[1] == "False"
+    assert "orch: 4 files, 120 B together, of the working directory are copied to the hosts (the largest: " in done.out + done.err
+    assert "orch: left out, as secrets have such names: .env; put a secret into a variable (--env NAME)" in done.out + done.err
+    up(orch, bed, "hostA", "--set", "backend.code=ship", "--set", "backend.code_secrets=true", check=0)
+    assert printed(project)[1] == "True"
+
+
 def test_what_has_been_spoiled_on_a_host_is_mended_and_what_is_old_goes(orch: Orch, bed: Bed, project: Path) -> None:
     up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
     directory = bed["hostA"].files / "home" / Path(printed(project)[1]).relative_to(bed.own / "home")

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.api import read_spec
 from orchestrator.backends import local
+from orchestrator.errors import SpecError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from tests.conftest import Orch
 from worker.protocol.messages import Program
@@ -220,11 +222,37 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
     assert hosts("-H", "hostB", ORCH_HOSTFILE="missing") == {"hostB"}
     for words, env, said in (
         (["-H", "hostB", "--hostfile", "others"], {}, "both -H and --hostfile name hosts; give one of them"),
-        (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts belongs to backend ssh, not to local"),
+        (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts belongs to backend ssh, and this run is local"),
         (["--network", "private"], {}, "network: private: the tasks of backend ssh need the network between the hosts"),
         ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; give one of them"),
     ):
         assert said in orch("plan", "show.py", *words, env=env, check=2).err
+
+
+def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> None:
+    local = "belong to backend slurm, and this run is local"
+
+    def refused(*words: str, **env: str) -> str:
+        return orch("up", "show.py", *words, env=env, check=2).err
+
+    assert refused("--nodes", "3", "--time", "1:00:00") == f"Error: --nodes, --time: {local} (add --backend slurm)\n"
+    assert refused("--image", "x") == "Error: --image: belongs to backend kubernetes, and this run is local (add --backend kubernetes)\n"
+    assert "--namespace, --context: belong to backend kubernetes, and this" in refused("--namespace", "x", "--context", "lab")
+    assert "--nodes: belongs to backend slurm, and this run is on ssh" in refused("--nodes", "2", "-H", "hostA")
+    assert "--set: backend.partition belongs to backend slurm, and" in refused("--set", "backend.partition=gpu")
+    assert "ORCH_NODES: belongs to backend slurm, and this run is local" in refused(ORCH_NODES="2")
+    assert "--nodes: belongs to backend slurm" in refused("--backend", "local", "--nodes", "3"), "one source says both"
+    assert "backend.partition belongs" in refused("--set", "backend.partition=gpu", "--set", "backend.type=local")
+    (tmp_path / "orch.yaml").write_text("backend:\n  nodes: 3\n  time: '2:00:00'\n  setup: [hostname]\n")
+    said = refused()
+    assert f"orch.yaml:2: backend.nodes and backend.time {local} (write backend: {{type: slurm, nodes: ...}}" in said
+    assert "orch.yaml:4: backend.setup belongs to backend ssh or slurm, and this run is local" in said
+    assert not (tmp_path / ".orch").exists(), "nothing was started"
+    for words in (["--backend", "local"], ["--set", "backend.type=local"], ["--set", "backend=local"], ["-n", "1", "--backend", "slurm"]):
+        orch("plan", "show.py", *words, check=0)  # a backend that is chosen anew drops what the file says of others
+    with pytest.raises(SpecError, match=r"backend\.nodes belongs to backend slurm"):
+        read_spec("show.py", {"backend": {"nodes": 2, "type": "local"}}, {})
+    assert read_spec(str(tmp_path / "orch.yaml"), {"backend": "local", "script": "show.py"}, {}).backend.type == "local"
 
 
 def test_a_plan_says_that_the_network_is_private(orch: Orch) -> None:
@@ -546,3 +574,21 @@ def test_what_would_end_a_run_after_its_training_is_told_before_the_start(orch: 
     done = orch("up", "train.py", "--strategy", "none", check=1)
     assert done.out == "worker-0 | trained\n"
     assert 0 < done.err.index(f"orch: train.py:4: {LATE[last]}") < done.err.index("orch: worker-0 failed (exit code 1)")
+
+
+def test_without_tensorflow_a_program_that_imports_it_is_refused(orch: Orch, script: Script, tmp_path: Path) -> None:
+    """With an interpreter of its own, which has only the standard library."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    script("import tensorflow as tf\nprint(tf)\n", "uses.py")
+    done = orch("up", "uses.py", "-n", "2", "--python", str(tmp_path / "bare/bin/python"), check=2)
+    assert "bare/bin/python has no TensorFlow, which uses.py:1 imports: " in done.err
+    assert "bare/bin/python -m pip install tensorflow-cpu; or choose another Python" in done.err
+
+
+def test_settings_from_stdin_and_with_tabs(orch: Orch, tmp_path: Path) -> None:
+    given = b"script: show.py\ntasks: {worker: 3}\n"
+    command = [sys.executable, "-m", "orchestrator", "plan", "-f", "-", "--json"]
+    done = subprocess.run(command, input=given, cwd=tmp_path, capture_output=True, timeout=100, check=True)
+    assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["worker-0", "worker-1", "worker-2"]
+    (tmp_path / "tab.yaml").write_text("script: show.py\ntasks:\n\tworker: 2\n")
+    assert orch("plan", "-f", "tab.yaml", check=2).err == "Error: tab.yaml:3: a tab stands before the text (YAML indents with spaces)\n"

@@ -174,7 +174,7 @@ def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
         slots=settings.tasks_per_pod,
         lost_after_s=settings.lost_after_s,
         is_here=False,
-        workdir=Workdir("unchecked" if settings.code_in_image else "ship", settings.code_limit_mb),
+        workdir=Workdir("unchecked" if settings.code_in_image else "ship", settings.code_limit_mb, settings.code_secrets),
         python=python,
         transport=Transport(command, brings_worker=True, explains_end=True, limit_s=START_S),
     )

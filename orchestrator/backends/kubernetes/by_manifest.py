@@ -29,9 +29,9 @@ def make(spec: ClusterSpec, workload: str | None) -> TrainingManifest:
     said: list[str] = []
     form = cast(Form, workload or _form(settings, said))
     planned = imagine(spec, form)
-    made = objects(planned, settings, gather(spec, settings, Path(spec.workdir, ".orch")), form)
+    made = objects(planned, settings, gather(spec, settings, Path(spec.workdir, ".orch"), said), form)
     head = _HEAD.format(name=planned.run_id, tasks=count_of(spec.size, "task"))
-    return TrainingManifest(head + to_text(made), (*said, *planned.notes, *notes(spec, form)))
+    return TrainingManifest(head + to_text(made), made, (*said, *planned.notes, *notes(spec, form)))
 
 
 def _form(settings: KubernetesSettings, said: list[str]) -> str:

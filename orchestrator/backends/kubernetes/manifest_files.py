@@ -26,8 +26,11 @@ _MOST_UNPACKED_MB = 100.0
 """What is packed at all: no code of this size fits after it."""
 
 
-def gather(spec: ClusterSpec, settings: KubernetesSettings, runs: Path) -> ManifestFiles:
-    """Raises `UsageError` if the working directory cannot be read, or is far too large. `runs`: the directory of the runs."""
+def gather(spec: ClusterSpec, settings: KubernetesSettings, runs: Path, said: list[str]) -> ManifestFiles:
+    """The files; `said` gets lines about them. `runs`: the directory of the runs.
+
+    Raises `UsageError` if the working directory cannot be read, or is far too large.
+    """
     packed = {pod_entry.WORKER: _worker()}
     if not settings.code_in_image:
         program = spec.program
@@ -35,7 +38,9 @@ def gather(spec: ClusterSpec, settings: KubernetesSettings, runs: Path) -> Manif
         if is_file and (os.path.isabs(program.target) or os.path.normpath(program.target).startswith("..")):
             raise UsageError(f"{program.target} is not in the working directory {spec.workdir}, which is what the pods get: set workdir")
         limit_mb = min(settings.code_limit_mb, _MOST_UNPACKED_MB)
-        code = collect(spec.workdir, limit_mb, runs=runs, needed=program.target if is_file else "")
+        code = collect(spec.workdir, limit_mb, runs=runs, needed=program.target if is_file else "", secrets=settings.code_secrets)
+        way = "go into the ConfigMap, which everybody reads who may read ConfigMaps of the namespace"
+        said += code.describe(way, "a Secret of Kubernetes, and name that in backend.secrets")
         packed[pod_entry.CODE] = _tar(code.root, [(file.path, file.executable) for file in code.files])
     return ManifestFiles({ENTRY: Path(pod_entry.__file__).read_text(encoding="utf-8")}, packed)
 

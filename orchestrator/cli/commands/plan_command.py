@@ -62,7 +62,7 @@ def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workl
       orch plan                                  the cluster of orch.yaml
       orch plan train.py --workers 2 --chief
       orch plan train.py -H hostA:2,hostB:2 --json
-      orch plan train.py -n 4 --kubernetes --image IMAGE
+      orch plan train.py -n 4 --kubernetes --image IMAGE     YAML; with --json a List
 
     The output contains the values of the variables that orch.yaml and --env set, also secrets.
     """
@@ -73,18 +73,18 @@ def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workl
         ctx.set_parameter_source("spec_backend", ParameterSource.COMMANDLINE)
     spec = read_spec(ctx)[0]
     if engine:
-        print_manifest(spec, workload)
+        print_manifest(spec, workload, as_json=as_json)
     else:
         print_plan(spec, as_json=as_json)
     return 0
 
 
-def print_manifest(spec: ClusterSpec, workload: str | None) -> None:
+def print_manifest(spec: ClusterSpec, workload: str | None, *, as_json: bool) -> None:
     """Prints the objects of a training that runs without a controller, and on stderr what they lack."""
     made = make_manifest(spec, workload)
     for note in made.notes:
         click.echo(f"orch: note: {note}", err=True)
-    click.echo(made.text, nl=False)
+    click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": made.objects}) if as_json else made.text, nl=as_json)
 
 
 def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:

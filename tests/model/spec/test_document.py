@@ -154,7 +154,7 @@ def test_depth_has_a_limit() -> None:
         ("a: 1\n---\nb: 2", "orch.yaml:2", "a second document starts here"),
         ("a: 1\nb: [1, 2\nc: 3", "orch.yaml:3", "cannot be read as YAML"),
         ("a: b: c", "orch.yaml:1", "mapping values are not allowed in this context (column 5)"),
-        ("a:\n\t- b", "orch.yaml:2", "that cannot start any token (column 1, while scanning for the next token)"),
+        ("a:\n\t- b", "orch.yaml:2", "a tab stands before the text (YAML indents with spaces)"),
         ('a: "open', "orch.yaml:1", "end of stream (column 9, while scanning a quoted scalar)"),
         ("a: @b", "orch.yaml:1", "cannot start any token"),
         ("%YAML 2.0\n---\na: 1", "orch.yaml:1", "incompatible YAML document"),

@@ -91,7 +91,7 @@ def test_what_names_no_host_is_refused(hosts: Any, problem: str) -> None:
 
 def test_hosts_and_backends_belong_together() -> None:
     assert problems_of("ssh") == ["o: backend ssh has no hosts (name them: -H hostA:2,hostB:2, or backend: {hosts: ...})"]
-    assert problems_of({"type": "local", "hosts": "a"})[0].startswith("o: backend.hosts belongs to backend ssh, not to local")
+    assert problems_of({"type": "local", "hosts": "a"})[0].startswith("o: backend.hosts belongs to backend ssh, and this run is local")
     wrong = {"type": "ssh", "hosts": {"hostA": 0}}
     assert problems_of(wrong) == ["o: backend.hosts.hostA: must be at least 1, not 0"], "not that there are no hosts"
 

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import ClusterSpec, LocalSettings, Restart, TaskDevices, TaskSpec, Timeouts
+from orchestrator.model.spec import BACKENDS, ClusterSpec, LocalSettings, Restart, SlurmSettings, TaskDevices, TaskSpec, Timeouts
+from orchestrator.model.spec.derive import struct_of
 from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
 from orchestrator.model.spec.findings import listed
@@ -501,7 +502,17 @@ def test_each_key_of_the_template_is_valid_once_uncommented(key: str) -> None:
     context += "strategy: parameter_server\n" if key == "tasks" else ""
     document = read(context + uncommented, "orch.yaml")
     assert value_of(document)[key].value not in (None, {})
-    assert spec_of(context + uncommented)
+    if key != "backend":
+        assert spec_of(context + uncommented)
+        return
+    for name, section in BACKENDS.items():  # each key with a backend that has it
+        found = value_of(document)["backend"].value
+        assert isinstance(found, dict)
+        keys = {**{one: node for one, node in found.items() if one in struct_of(section).keys}, "type": Node(name, "o", name)}
+        if section is SlurmSettings:
+            keys = {one: node for one, node in keys.items() if one not in ("job", "allocation")}
+        whole = Node({"script": Node("train.py", "o", "train.py"), "backend": Node(keys, "o")}, "o")
+        assert parse(whole, workdir="/home/me").backend.type == name
 
 
 def test_the_template_shows_every_key_with_its_description_and_default() -> None:

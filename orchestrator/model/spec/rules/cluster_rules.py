@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from worker.settings.keras_settings import LEGACY, is_legacy
@@ -26,13 +27,29 @@ def _one_program(draft: Draft) -> Iterator[Complaint]:
 
 def _backend_is_whole(draft: Draft) -> Iterator[Complaint]:
     given, kind = draft.given.get("backend", {}), draft.backend.type
-    for key, other in backend_sections.misplaced(kind):
+    foreign: dict[tuple[str, ...], list[str]] = {}
+    for key, others in backend_sections.misplaced(kind):
         if key in given:
-            message = f"backend.{key} belongs to backend {other}, not to {kind}"
-            yield f"backend.{key}", message, f"write backend: {{type: {other}, {key}: ...}}"
-            return
-    if complaint := draft.backend.complaint():
+            foreign.setdefault(others, []).append(key)
+    for others, keys in foreign.items():
+        yield _foreign_keys(draft, others, keys)
+    if not foreign and (complaint := draft.backend.complaint()):
         yield "backend", *complaint
+
+
+def _foreign_keys(draft: Draft, others: tuple[str, ...], keys: list[str]) -> Complaint:
+    """The complaint about keys that only the backends in `others` have."""
+    paths = [f"backend.{key}" for key in keys]
+    places = [draft.place(path) for path in paths]
+    named = all(re.match(r"-(?!-set$)|ORCH_", place) for place in places)
+    verb = "belongs" if len(keys) == 1 else "belong"
+    default = next(iter(backend_sections.BACKENDS))
+    where = draft.backend.type if draft.backend.type == default else f"on {draft.backend.type}"
+    said = f"{verb} to backend {listed(others, 'or')}, and this run is {where}"
+    if named:
+        other = f"; --backend {draft.backend.type} leaves the variable out" if places[0].startswith("ORCH_") else ""
+        return " ".join(paths), said, f"add --backend {listed(others, 'or')}{other}"
+    return paths[0], f"{listed(paths)} {said}", f"write backend: {{type: {others[0]}, {keys[0]}: ...}}, or add --backend {others[0]}"
 
 
 def _network_can_be_private(draft: Draft) -> Iterator[Complaint]:

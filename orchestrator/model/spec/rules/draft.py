@@ -33,8 +33,9 @@ class Draft:
         count = self.given.get("tasks", {}).get("worker", {}).get("count")
         return count[0] if isinstance(count, tuple) else 0
 
-    def place(self, path: str) -> str:
-        return place_of(self.document, path)
+    def place(self, paths: str) -> str:
+        """The place of the value at a path; or those of several values, whose paths are given with blanks between them."""
+        return ", ".join(dict.fromkeys(place_of(self.document, path) for path in paths.split() or [""]))
 
 
 def _most(count: int | tuple[int, int]) -> int:

@@ -22,6 +22,7 @@ from .pod_section import DNS_LABEL, PodSettings
 
 Section: TypeAlias = "type[BackendSpec]"
 MAX_PODS = 1000
+CODE_SECRETS = "Copy also files whose names are those of secrets, such as .env, id_rsa and *.pem; the page on security lists them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class SshSettings(BackendSpec):
         "orch copies the directory, without files that git ignores; unchecked: as shared, and orch compares nothing.",
     )
     code_limit_mb: float = setting(100.0, "The largest directory that orch copies, in megabytes.", most=1_000_000)
+    code_secrets: bool = setting(False, CODE_SECRETS, example="true")
     setup: tuple[str, ...] = setting(
         (), "Lines that each host's shell (bash) runs before Python starts.", kind=SETUP, example='["module load cuda"]'
     )
@@ -281,6 +283,7 @@ class KubernetesSettings(BackendSpec):
         False, "The image has the working directory, at the path of workdir, and orch copies nothing.", example="true"
     )
     code_limit_mb: float = setting(100.0, "The largest directory that orch copies, in megabytes.", most=1_000_000)
+    code_secrets: bool = setting(False, CODE_SECRETS, example="true")
     lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
 
     @property
@@ -317,14 +320,13 @@ def read(given: Mapping[str, Any]) -> BackendSpec:
     return make(BACKENDS[name], given, type=name)
 
 
-def misplaced(name: str) -> Iterator[tuple[str, str]]:
-    """The keys that backend `name` does not have and that choose another backend; each with the name of the other.
-
-    The remaining keys of other backends have no effect: a spec for ssh also runs with ``--backend local``.
-    """
-    for other, section in BACKENDS.items():
-        if section.IMPLIED_BY and name in BACKENDS and section.IMPLIED_BY not in struct_of(BACKENDS[name]).keys:
-            yield section.IMPLIED_BY, other
+def misplaced(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The keys that backend `name` does not have; each with the backends that have the key."""
+    if name not in BACKENDS:
+        return
+    for key in keys_of_all().keys:
+        if key not in struct_of(BACKENDS[name]).keys:
+            yield key, tuple(other for other, section in BACKENDS.items() if key in struct_of(section).keys)
 
 
 def keys_of_all() -> Struct:
