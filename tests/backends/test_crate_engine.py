@@ -140,12 +140,14 @@ def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> N
     )
     for command in ("logs", "restart", "stacks", "placement"):
         assert f"{name} has no tasks yet: queued at the crates: {QUEUE}" in orch(yard.path, command, check=2).stderr, command
+    assert f"waits: queued at the crates: {QUEUE}" in orch(yard.path, "top").stdout
     assert orch(yard.path, "wait", "--timeout", "1", check=124).stderr.endswith("is still running after 1 s\n")
     with subprocess.Popen(["timeout", "200", sys.executable, "-c", PROGRAM, "logs", "-f"], cwd=yard.path, stdout=subprocess.PIPE) as logs:
         yard.take_back("queue")
         yard.ready("worker-0", "worker-1")
         wait_until(lambda: "running since" in orch(yard.path, "ps").stdout, "running tasks")
         assert f"{name}  " in orch(yard.path, "ps", "--all").stdout
+        assert {line.split()[1] for line in orch(yard.path, "top").stdout.splitlines() if line.startswith("worker-")} == {"red", "blue"}
         assert "worker-0..1: in time.sleep (script.py:" in orch(yard.path, "stacks").stdout
         orch(yard.path, "restart")
         LiveRun(yard.path).event("planned", attempt=1)
@@ -157,6 +159,7 @@ def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> N
     assert "worker-1 | worker-1 of attempt 2" in said
     assert orch(yard.path, "wait").stderr.startswith(f"orch: {name} succeeded after")
     orch(yard.path, "report")
+    assert orch(yard.path, "top").stdout.startswith(f"{name}: succeeded, attempt 2, ")
     assert "worker-0 of attempt 2" in orch(yard.path, "logs").stdout
     assert yard.ps()["state"] == "succeeded"
 

@@ -49,6 +49,12 @@ def notes(run: LiveRun) -> list[str]:
     return [event["text"] for event in run.events() if event["event"] == "run_noted" and "is slower" in event["text"]]
 
 
+def look(orch: Orch) -> tuple[str, dict[str, str]]:
+    """The alert of `orch top`, and the state of each task."""
+    lines = orch("top", "--once", check=0).out.splitlines()
+    return lines[2], {line.split()[0]: line.split()[1] for line in lines if line.startswith("worker-") and "%" in line}
+
+
 def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     going = orch.start("up", "train.py", "-n", "3", "--hang-timeout", "30", "--set", "collectives.heartbeat_s=600")
@@ -65,6 +71,7 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     assert uses["worker-2"].work > 0.05
     assert uses["worker-2"].work > uses["worker-0"].work + 0.03
     assert uses["worker-0"].peers > uses["worker-2"].peers + 0.03
+    assert look(orch)[1]["worker-2"] == "slow"
     # The workers meet while they get their batches: that is no wait for input.
     assert max(use.input for use in uses.values()) < 0.03
 
@@ -83,6 +90,9 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     wait_until(lambda: min(uses_of(run)[name].waits for name in ("worker-0", "worker-1")) > 2, "waiting tasks")
     missing = "worker-2 (stopped by SIGSTOP) did not come: worker-0..1 wait for it after step "
     assert missing in orch("stacks").out
+    alert, states = look(orch)
+    assert alert.startswith(missing)
+    assert states == {"worker-0": "waits", "worker-1": "waits", "worker-2": "SIGSTOP"}
     going.wait(check=124)
     assert missing in run.cause()["what"]
     assert len(notes(run)) == 1

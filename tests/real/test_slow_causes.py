@@ -21,6 +21,8 @@ from tests.real.test_pace import notes, uses_of
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 TRAIN = """
+import os
+import numpy as np
 import tensorflow as tf
 import worker
 
@@ -28,6 +30,7 @@ strategy = worker.strategy()
 with strategy.scope():
     weights = tf.Variable(tf.random.stateless_normal([256, 256], [1, 2]))
 batch = tf.random.stateless_normal([256, 256], [3, 4])
+own, draw = np.ones(0, np.uint8), np.random.default_rng(0)
 
 def replica_step():
     value = batch
@@ -43,6 +46,10 @@ step = 0
 while True:
     train_step()
     step += 1
+    if not own.size and os.environ["ORCH_TASK"] == "worker-1" and os.path.exists("grow"):
+        own = np.ones(600 << 20, np.uint8)
+    if own.size:  # some pages in each step
+        own[draw.integers(0, own.size // 4096, 300) * 4096] += 1
     worker.report(step=step)
 """
 GROUPS = Path("/sys/fs/cgroup")
@@ -71,6 +78,8 @@ def group(bed: Bed) -> Iterator[Callable[[str], Path]]:
 
     yield make
     for path in made:
+        with contextlib.suppress(OSError):
+            (path / "memory.limit_in_bytes").write_text("-1")
         for word in (path / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 (path.parent / "cgroup.procs").write_text(word)
@@ -121,5 +130,36 @@ def test_other_programs_of_a_full_host_are_named(
         line = line_about_the_slow_one(run)
     assert re.search(rf"; other programs use \d+\.\d of the {os.cpu_count()} cores of host hostB", line), line
     (crowded / "cpu.shares").write_text("1024")
+    orch("down", check=0)
+    going.wait(check=143)
+
+
+@pytest.fixture
+def swap(tmp_path: Path) -> Iterator[None]:
+    """Swap space in a file."""
+    path = tmp_path / "swap"
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 2 << 30)
+    path.chmod(0o600)
+    try:
+        subprocess.run(["mkswap", path], check=True, capture_output=True)
+        subprocess.run(["swapon", path], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"NOT TESTED: this machine takes no swap space in {tmp_path}: {error}")
+    yield
+    subprocess.run(["swapoff", path], check=True, capture_output=True)
+
+
+@pytest.mark.root
+def test_swapping_is_named(
+    orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], swap: None, group: Callable[[str], Path], tmp_path: Path
+) -> None:
+    small = group("memory")
+    going = train(orch, bed, run, script(TRAIN))
+    (small / "memory.limit_in_bytes").write_text(str(int((small / "memory.usage_in_bytes").read_text()) + (16 << 20)))
+    (tmp_path / "grow").touch()  # worker-1 needs more memory than there is
+    line = line_about_the_slow_one(run)
+    assert re.search(r"; its pages come from a disk \(\d+ faults per second\): host hostB swaps, or has too little memory", line), line
+    (small / "memory.limit_in_bytes").write_text("-1")
     orch("down", check=0)
     going.wait(check=143)
