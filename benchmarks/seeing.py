@@ -1,8 +1,8 @@
 """What it costs to see a run: samples, the timestamps in a step, a report, and a profile.
 
-* `samples`: the CPU time of an agent with 8 and with 64 tasks, with its samples and without.
-* `stamps`: the CPU time of a training step on two workers, with orch's timestamps around the collectives and without, in turns in the same
-  processes; and the nodes of both graphs.
+* `samples`: the CPU time of an agent with 8 and with 64 tasks, with its samples and beside it, at the same time, of one without.
+* `stamps`: the CPU time of a training step on two workers, with orch's timestamps around the collectives and its counting of steps, and
+  without, in hundreds of short turns in the same processes; and the nodes of both graphs.
 * `report`: seconds and bytes of the page, for 8 tasks and ten minutes, and for 64 tasks and a day, of records that are made up.
 * `profile`: seconds of `orch profile --for 2s` for two workers, and the speed of the training before, during and after.
 """
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from benchmarks.measure import PROGRAMS, ROOT, environment, load, orch_command, spread, table
 
@@ -75,8 +74,14 @@ def _events(run: Path, name: str) -> list[dict[str, Any]]:
 # --- samples -------------------------------------------------------------------------------------
 
 
-def agent_share(directory: Path, tasks: int, seconds: float, *, sampled: bool) -> float:
-    """The percentage of a core that the agent of so many tasks takes."""
+def agent_process(run: Path, tasks: int) -> int:
+    """The process of the agent of a run, once all its tasks have started."""
+    _await(lambda: len(_events(run, "task_started")) == tasks, "started tasks")
+    return int(_events(run, "host_ready")[0]["pid"])
+
+
+def sleepers(directory: Path, tasks: int, *, sampled: bool) -> AbstractContextManager[Path]:
+    """A run of so many tasks that do nothing."""
     directory.mkdir()
     python, instead = directory / "python", directory / "without_samples.py"
     instead.write_text(WITHOUT_SAMPLES)
@@ -84,29 +89,34 @@ def agent_share(directory: Path, tasks: int, seconds: float, *, sampled: bool) -
     begin = f"-I {instead}" if not sampled else "-I"
     python.write_text(f'#!/bin/sh\n[ "$1" = -I ] || exec {sys.executable} "$@"\nshift\nexec {sys.executable} {begin} "$@"\n')
     python.chmod(0o755)
-    with going(directory, "--python", str(python), "--no-python", "sleep", "-n", str(tasks), "--", "1000") as run:
-        _await(lambda: len(_events(run, "task_started")) == tasks, "started tasks")
-        time.sleep(5.0)  # until the first sample
-        agent = psutil.Process(_events(run, "host_ready")[0]["pid"])
-        before = agent.cpu_times()
-        time.sleep(seconds)
-        after = agent.cpu_times()
-        if sampled != (run / "samples").exists():
-            raise SystemExit(f"the agent of {tasks} tasks was to be {'with' if sampled else 'without'} samples, and was not")
-    return 100 * (after.user + after.system - before.user - before.system) / seconds
+    return going(directory, "--python", str(python), "--no-python", "sleep", "-n", str(tasks), "--", "1000")
 
 
-def samples(seconds: float, rounds: int) -> None:
+def cpu_seconds(pid: int) -> float:
+    """What all threads of a process have had of the cores, in nanoseconds and not in ticks of 10 ms (/proc/PID/task/TID/schedstat)."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def samples(windows: int, seconds: float = 10.0) -> None:
     rows = []
     for tasks in (8, 64):
         shares: dict[bool, list[float]] = {True: [], False: []}
-        with tempfile.TemporaryDirectory() as name:
-            for number in range(rounds):
-                for sampled in (True, False):
-                    shares[sampled].append(agent_share(Path(name) / f"{number}-{sampled}", tasks, seconds, sampled=sampled))
-        difference = statistics.median(shares[True]) - statistics.median(shares[False])
-        rows.append([str(tasks), *(f"{spread(shares[kind], '{:.2f}')} %" for kind in (True, False)), f"{difference:.2f} %"])
-    table(["tasks", "agent, of one core", "without samples", "samples"], rows)
+        with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+            runs = {kind: stack.enter_context(sleepers(Path(name) / str(kind), tasks, sampled=kind)) for kind in (True, False)}
+            agents = {kind: agent_process(run, tasks) for kind, run in runs.items()}
+            time.sleep(5.0)  # until the first sample
+            for _ in range(windows):
+                before, began = {kind: cpu_seconds(pid) for kind, pid in agents.items()}, time.monotonic()
+                time.sleep(seconds)
+                lasted = time.monotonic() - began
+                for kind, pid in agents.items():
+                    shares[kind].append(100 * (cpu_seconds(pid) - before[kind]) / lasted)
+            for kind, run in runs.items():
+                if kind != (run / "samples").exists():
+                    raise SystemExit(f"the agent of {tasks} tasks was to be {'with' if kind else 'without'} samples, and was not")
+        differences = [one - other for one, other in zip(shares[True], shares[False], strict=True)]
+        rows.append([str(tasks), *(f"{spread(values, '{:.2f}')} %" for values in (shares[True], shares[False], differences))])
+    table([f"tasks, {windows} times {seconds:g} s", "agent, of one core", "without samples, at the same time", "samples"], rows)
 
 
 # --- timestamps ----------------------------------------------------------------------------------
@@ -129,12 +139,25 @@ def stamps(rounds: int) -> None:
         measured = [json.loads(log.read_text().splitlines()[-1]) for log in logs]
     rows = []
     for task, found in enumerate(measured):
-        with_, without = (statistics.median(found[kind]) for kind in ("stamped", "plain"))
-        turns = [100 * (one / other - 1) for one, other in zip(found["stamped"], found["plain"], strict=True)]
-        times = [f"{1000 * value:.2f} ms" for value in (with_, without)]
+        plain = statistics.median(found["plain"])
+        pairs = [one - other for one, other in zip(found["stamped"], found["plain"], strict=True)]
+        median, low, high = (1e6 * value for value in median_with_bounds(pairs))
         nodes = f"{found['stamped_nodes']} / {found['plain_nodes']}"
-        rows.append([f"worker-{task}", *times, f"{100 * (with_ / without - 1):+.1f} %", spread(turns, "{:+.1f}"), nodes])
-    table(["task", "CPU of a step, with timestamps", "without", "of the medians", "turn by turn, %", "nodes with / without"], rows)
+        share = f"{100 * median / 1e6 / plain:+.2f} % ({100 * low / 1e6 / plain:+.2f} to {100 * high / 1e6 / plain:+.2f})"
+        quarters = statistics.quantiles(pairs, n=4)
+        apart = f"{1e6 * quarters[0]:+.0f} to {1e6 * quarters[2]:+.0f} us"
+        row = [f"worker-{task}", f"{1000 * plain:.2f} ms", f"{median:+.0f} us ({low:+.0f} to {high:+.0f})", share]
+        rows.append([*row, apart, str(len(pairs)), nodes])
+    head = ["task", "CPU of a step, without", "what orch adds, median of the pairs (19 times of 20)", "of the step"]
+    table([*head, "half of all pairs", "pairs", "nodes with / without"], rows)
+
+
+def median_with_bounds(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median, and between what the median of endlessly many such values lies 19 times of 20 (by the ranks of a binomial count)."""
+    found = sorted(values)
+    away = 0.98 * len(found) ** 0.5
+    low, high = max(0, int(len(found) / 2 - away)), min(len(found) - 1, math.ceil(len(found) / 2 + away))
+    return statistics.median(found), found[low], found[high]
 
 
 # --- report --------------------------------------------------------------------------------------
@@ -210,15 +233,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
     given = parser.parse_args()
-    rounds = 1 if given.quick else 3
     print(load())
     for part in given.part or PARTS:
         print(f"\n{part}", flush=True)
         match part:
             case "samples":
-                samples(10.0 if given.quick else 20.0, rounds)
+                samples(3 if given.quick else 12)
             case "stamps":
-                stamps(20 if given.quick else 100)
+                stamps(200 if given.quick else 1000)
             case "report":
                 report(quick=given.quick)
             case "profile":

@@ -1,6 +1,7 @@
-"""A training step on two workers, with the timestamps of orch around its collectives and without: CPU time in turns, and nodes.
+"""A training step on two workers, with all that orch adds to it and without: CPU time in short turns, and nodes of the graph.
 
-The last line that the chief prints is a JSON object. The argument: how many turns of each kind.
+A turn is a few steps of one kind; a pair is a turn of each kind, one right after the other, and every second pair begins with the other
+kind. The last line that each worker prints is a JSON object. The argument: how many pairs.
 """
 
 import json
@@ -10,7 +11,9 @@ import time
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
 
-STEPS, WIDTH, BATCH = 20, 512, 64
+from worker.task.pace import step_times
+
+STEPS, WIDTH, BATCH = 5, 512, 64
 ROUNDS = int(sys.argv[1])
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -49,10 +52,16 @@ for name, function in replaced.items():
 plain, plain_nodes = make_step()
 
 used = {"stamped": [], "plain": []}
-for _ in range(ROUNDS):
-    for kind, step in (("stamped", stamped), ("plain", plain)):
+number = 0
+for turn in range(ROUNDS + 2):
+    kinds = [("stamped", stamped), ("plain", plain)]
+    for kind, step in kinds if turn % 2 else kinds[::-1]:
         began = time.process_time()
         for _ in range(STEPS):
             step()
-        used[kind].append((time.process_time() - began) / STEPS)
+            number += 1
+            if kind == "stamped":
+                step_times.mark(number)  # as `fit` and `worker.report(step=...)` do
+        if turn >= 2:  # before, TensorFlow warms up
+            used[kind].append((time.process_time() - began) / STEPS)
 print(json.dumps({**used, "stamped_nodes": stamped_nodes, "plain_nodes": plain_nodes}), flush=True)
