@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import backends
+from orchestrator.model.spec import BACKENDS
+from tests.backends import crate
 from tests.live import PATIENCE_S, PRELUDE, LiveRun, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +97,21 @@ def test_what_is_wrong_there_is_said_in_the_places_own_words(yard: Path) -> None
 
 
 # --- an engine that lends the hosts -------------------------------------------------------------
+
+
+def test_two_rows_are_all_that_the_product_knows_of_a_kind_of_place() -> None:
+    """An engine that lends hosts and runs controllers is then a module, a section and these two rows: the crates are named nowhere."""
+    tables = (BACKENDS, backends.MODULES)
+    before = [set(table) for table in tables]
+    crate.register()
+    try:
+        assert [set(table) - names for table, names in zip(tables, before, strict=True)] == [{crate.NAME}, {crate.NAME}]
+    finally:
+        for table in tables:
+            table.pop(crate.NAME)
+    sources = [path for room in ("orchestrator", "worker") for path in (ROOT / room).rglob("*.py")]
+    assert not [path for path in sources if "crate" in path.read_text(encoding="utf-8").lower()]
+
 
 QUEUE = "queued: no crate is free"
 

@@ -128,7 +128,8 @@ def test_the_exit_code_of_a_helper_is_not_taken_with_those_of_tasks(tmp_path: Pa
         assert [ending.code for ending in ends] == [9]
         assert helpers.pids == set()
     finally:
-        os.close(forwarder._inotify.fileno())
+        if (inotify := forwarder._inotify.fileno()) >= 0:  # the kernel gives each user a limited number of them
+            os.close(inotify)
         loop._selector.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 

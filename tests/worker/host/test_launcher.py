@@ -71,7 +71,8 @@ def launcher(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterato
     found.reap()
     found.close()
     root.close()
-    os.close(forwarder._inotify.fileno())
+    if (inotify := forwarder._inotify.fileno()) >= 0:  # the kernel gives each user a limited number of them
+        os.close(inotify)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
