@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def test_what_is_wrong_there_is_said_in_the_places_own_words(yard: Path) -> None
 
 def test_two_rows_are_all_that_the_product_knows_of_a_kind_of_place() -> None:
     """An engine that lends hosts and runs controllers is then a module, a section and these two rows: the crates are named nowhere."""
-    tables = (BACKENDS, backends.MODULES)
+    tables: tuple[dict[str, Any], ...] = (BACKENDS, backends.MODULES)
     before = [set(table) for table in tables]
     crate.register()
     try:

@@ -110,6 +110,30 @@ def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, mo
     assert blue.startswith(f"host blue {heard}")
 
 
+def test_output_that_comes_at_one_time_is_acknowledged_once(tmp_path: Path) -> None:
+    supervisor = supervisor_of(tmp_path, SeveralHere(("red", "blue"), {}), 2)
+    ordered: list[tuple[str, Any]] = []
+
+    async def receive() -> None:
+        supervisor._loop = asyncio.get_running_loop()
+        for name in ("red", "blue"):
+            link: Any = SimpleNamespace(order=lambda order, name=name: ordered.append((name, order)))
+            supervisor._links[name] = link
+        for offset in (0, 4, 8):
+            supervisor._on_frame("red", messages.Output("worker-0", 1, "stdout", offset), b"1234")
+        supervisor._on_frame("blue", messages.Output("worker-1", 1, "stdout", 0), b"12")
+        await asyncio.sleep(0)
+        supervisor._on_frame("red", messages.Output("worker-0", 1, "stdout", 12), b"5")
+        await asyncio.sleep(0)
+
+    try:
+        asyncio.run(receive())
+    finally:
+        supervisor._rundir.close()
+    assert ordered == [("red", messages.Ack(12)), ("blue", messages.Ack(2)), ("red", messages.Ack(1))]
+    assert supervisor._rundir.log_path("worker-0", 1, "stdout").read_text() == "1234123412345"
+
+
 def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have nothing left to do but to wait until all is stored, which never comes."""
 
