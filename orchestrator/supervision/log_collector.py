@@ -12,6 +12,7 @@ from worker.machine import log_limit
 from worker.machine.clock import now
 from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
+from worker.values.words import count_of
 
 from ..model.run.events import TaskFirstOutput
 from ..model.spec import ClusterSpec, works
@@ -34,6 +35,9 @@ class LogCollector:
         self._holes: dict[Path, tuple[int, int]] = {}
         """What is left out of the files that this process has written; see `log_limit.cut`."""
         self._spoken: set[tuple[str, int]] = set()
+        self._came: dict[tuple[str, int, str], int] = {}
+        self._written: dict[tuple[str, int, str], tuple[int, str]] = {}
+        """How many bytes of each stream have come from its host; and how many the task has written, as this host has told."""
         self.written_at = 0.0
         """When a task that trains last wrote anything. The other tasks do not count: they go on while the training hangs."""
 
@@ -41,7 +45,7 @@ class LogCollector:
         """The file of a stream has grown, or is to grow by bytes that its host has sent. Raises `OSError`."""
         task, attempt, stream, size = frame.task, frame.attempt, frame.stream, frame.offset
         if data:
-            size = self._rundir.append_output(task, attempt, stream, frame.offset, data)
+            size = self._came[task, attempt, stream] = self._rundir.append_output(task, attempt, stream, frame.offset, data)
         if stream not in STREAMS:
             return
         if data and self._spec.log_limit is not None:
@@ -63,6 +67,20 @@ class LogCollector:
             # Where the file system makes no holes, all is kept.
             with contextlib.suppress(OSError), open(open_own(path, os.O_RDWR), "r+b", buffering=0) as file:
                 self._holes[path] = log_limit.cut(file.fileno(), limit, hole, size)
+
+    def expect(self, swept: messages.TaskSwept, host: str) -> None:
+        """A task writes nothing more, and its host has told how much it has written."""
+        for stream, size in swept.written.items():
+            self._written[swept.task, swept.attempt, stream] = size, host
+
+    def describe_lost(self, end_of: Callable[[str], str]) -> list[str]:
+        """A line for each stream whose last bytes have not come. `end_of`: how the channel of a host has ended."""
+        lines = []
+        for (task, attempt, stream), (size, host) in self._written.items():
+            if (lost := size - self._came.get((task, attempt, stream), 0)) > 0:
+                where = f"attempt-{attempt}/{task}: the last {count_of(lost, 'byte')} of its {stream}"
+                lines.append(f"{where} did not come from host {host}: {end_of(host)}")
+        return lines
 
     def missing(self) -> list[str]:
         """The directories, below the run's own, of output that has come and is not there any more."""

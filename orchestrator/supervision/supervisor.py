@@ -19,7 +19,7 @@ from worker.protocol.task_id import TaskId
 from worker.values.words import few
 
 from ..backends import Backend, Request
-from ..backends.connection.agent_link import LostError, Unasked
+from ..backends.connection.agent_link import AgentLink, LostError, Unasked
 from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
 from ..model.planning import elastic
@@ -85,6 +85,8 @@ class Supervisor:
         """By host, the bytes of output that were stored and are not acknowledged yet."""
         self._unstored: set[str] = set()
         """The hosts whose output could not be stored: their agents would wait for ever to be told that all is stored."""
+        self._left: dict[str, AgentLink] = {}
+        """The connections that have ended."""
         self._is_host_lost = False
         self._asked_at_end = False
         self._back_s, self._taken_in_at = elastic.BACK_S, 0
@@ -115,7 +117,8 @@ class Supervisor:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
             self._backend.cancel(self._request.run)
         await self._release()
-        return replace(verdict, remarks=(*verdict.remarks, *self._describe_missing()))
+        lost = self._outputs.describe_lost(lambda host: self._left[host].describe_end()) if not self._disk_full else []
+        return replace(verdict, remarks=(*verdict.remarks, *self._describe_missing(), *lost))
 
     def _describe_missing(self) -> list[str]:
         """That somebody has removed output of the run, which no task notices: a line, if it is so."""
@@ -236,6 +239,7 @@ class Supervisor:
         # An agent without facts holds nothing yet.
         known = self._preparation.facts.keys() - self._unstored
         await asyncio.gather(*(link.close(keeps_state=keeps_state) if name in known else link.kill() for name, link in self._links.items()))
+        self._left |= self._links
 
     def _limit_silence(self) -> None:
         """The end is due: an agent that gives no sign of life is lost after a short time."""
@@ -260,6 +264,8 @@ class Supervisor:
         if isinstance(frame, messages.Sampled):
             self._keep_sample(frame)
             return
+        if isinstance(frame, messages.TaskSwept):
+            self._outputs.expect(frame, host)
         if not isinstance(frame, messages.Output):
             self._on_event(frame)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -48,6 +49,16 @@ class SeveralHere(local.Local):
         transports = {name: Transport(self._argv[name]) if name in self._argv else HERE for name in self._names}
         found = (Host(name, "127.0.0.1", True, is_here=False, transport=transport) for name, transport in transports.items())
         return Request(run, tuple(found), reaching=Reaching(answer_s=ANSWER_S))
+
+
+class Elsewhere(SeveralHere):
+    """Hosts that do not see the run's directory."""
+
+    def request(self, run: RunFacts) -> Request:
+        request = super().request(run)
+        # As srun: the agent outlives its program, and ends with the channel.
+        far = Transport(("sh", "-c", f"cat | setsid {shlex.join(HERE.argv)} | cat"))
+        return replace(request, hosts=tuple(replace(host, sees_run_dir=False, transport=far) for host in request.hosts))
 
 
 TRUE = messages.Program("command", "true")
@@ -137,13 +148,6 @@ def test_output_that_comes_at_one_time_is_acknowledged_once(tmp_path: Path) -> N
 def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have nothing left to do but to wait until all is stored, which never comes."""
 
-    class Elsewhere(SeveralHere):
-        def request(self, run: RunFacts) -> Request:
-            request = super().request(run)
-            # As srun: the agent outlives its program, and ends with the channel.
-            far = Transport(("sh", "-c", f"cat | setsid {shlex.join(HERE.argv)} | cat"))
-            return replace(request, hosts=tuple(replace(host, sees_run_dir=False, transport=far) for host in request.hosts))
-
     def store(self: LogCollector, output: messages.Output, data: bytes = b"") -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -152,6 +156,37 @@ def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path,
     told = refusal(tmp_path, Elsewhere(("red", "blue"), {}), 2, messages.Program("command", "sh", ("-c", "echo hello; exec sleep 1000")))
     assert "cannot be recorded" in told
     assert "No space left on device" in told
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_output_that_a_channel_loses_at_the_end_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool) -> None:
+    """The tasks have ended well, and the channel ends before their output is through, as srun does when Slurm gives up its node."""
+    close: Callable[..., Any] = AgentLink.close
+
+    async def close_late(link: AgentLink, **words: bool) -> None:
+        if cut and link.host.name == "blue":
+            link._is_leaving = True
+            link._kill_process()
+        await close(link, **words)
+
+    monkeypatch.setattr(AgentLink, "close", close_late)
+    size = 30_000_000
+    supervisor = supervisor_of(
+        tmp_path, Elsewhere(("red", "blue"), {}), 2, messages.Program("command", "head", ("-c", str(size), "/dev/zero"))
+    )
+    verdict = run(supervisor)
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.SUCCEEDED, 0)
+    logs = [tmp_path / "home/runs/one/attempt-1" / task / "stdout.log" for task in ("worker-0", "worker-1")]
+    come = [path.stat().st_size if path.exists() else 0 for path in logs]
+    if not cut:
+        assert come == [size, size]
+        assert verdict.remarks == ()
+        return
+    (lost,) = [size - count for count in come if count < size]
+    (remark,) = verdict.remarks
+    assert re.fullmatch(
+        rf"attempt-1/worker-[01]: the last {lost:,} bytes of its stdout did not come from host blue: its agent was killed .*", remark
+    )
 
 
 @pytest.mark.parametrize("last", [messages.Hello, messages.Try])

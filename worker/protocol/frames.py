@@ -10,6 +10,7 @@ Times are seconds since the epoch, by the agent's clock (`clock.py`); the contro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from ..values.codec import Between, Count, ExitCode, Moment, Port, Positive, Rate, Seconds, Size
@@ -325,6 +326,8 @@ class TaskSwept:
     at: Moment
     left: str = ""
     """The processes, in words, which not even SIGKILL has ended. The task's own may be among them; then there was no `TaskExited`."""
+    written: Mapping[str, Size] = field(default_factory=dict)
+    """How many bytes the task has written into each stream, where the controller gets them as `Output`: it misses what does not come."""
 
 
 # --- the output of tasks -------------------------------------------------------------------------

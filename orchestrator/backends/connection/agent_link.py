@@ -123,6 +123,8 @@ class AgentLink:
         """The silence that loses the agent."""
         self._heard_at = 0.0
         """When anything came last."""
+        self._ended = 0, ""
+        """The exit code of the channel's program, and what was wrong with the frames."""
         self._has_answered = False
         """A frame of an agent has come: the program of the transport has become one."""
         self._is_leaving = False
@@ -347,19 +349,19 @@ class AgentLink:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _read(self) -> None:
-        code, broken = await self._read_channel()
-        while not broken and await self._come_back(code):
-            code, broken = await self._read_channel()
+        await self._read_channel()
+        while not self._ended[1] and await self._come_back():
+            await self._read_channel()
         self._stop_watching()
-        if self._transport.explains_end and self._has_answered and not (broken or self._is_leaving):
+        if self._transport.explains_end and self._has_answered and not (self._ended[1] or self._is_leaving):
             ended_at = now()
-            reason = await asyncio.to_thread(self._explain, self.host, self._failure(code, had_answered=True))
+            reason = await asyncio.to_thread(self._explain, self.host, self._failure(self._ended[0], had_answered=True))
             self._lose(reason.text, ended_at=ended_at)
         else:
-            self._lose("its agent has ended" if self._is_leaving else self._cut or self._describe_end(code, broken))
+            self._lose("its agent has ended" if self._is_leaving else self._cut or self.describe_end())
 
-    async def _read_channel(self) -> tuple[int, str]:
-        """Receive what comes until the channel ends. Returns the exit code of its program, and what was wrong with the frames."""
+    async def _read_channel(self) -> None:
+        """Receive what comes until the channel ends."""
         assert self._process is not None
         assert self._process.stdout is not None
         broken = ""
@@ -378,15 +380,15 @@ class AgentLink:
                 self._progress_at = self._heard_at
         if broken:
             self._end_process()
-        return await self._process.wait(), broken
+        self._ended = await self._process.wait(), broken
 
-    async def _come_back(self, code: int) -> bool:
+    async def _come_back(self) -> bool:
         """The channel has ended. Whether there is a new one, by which the agent goes on; False: there is nothing to come back to."""
-        if not self._door or self._is_dropped or (self._is_leaving and code == 0):
+        if not self._door or self._is_dropped or (self._is_leaving and self._ended[0] == 0):
             return False
         from .reconnection import BRIEF_S, NobodyWaitsError, Return, pauses
 
-        self._cut = self._cut or self._describe_end(code, "")
+        self._cut = self._cut or self.describe_end()
         cut_at, is_told = time.monotonic(), False
         argv, other = self._transport.way_back or self._transport.argv, self._transport.argv
         for pause_s in pauses():
@@ -456,7 +458,9 @@ class AgentLink:
         elif not isinstance(frame, messages.Pong):
             self._on_frame(self.host.name, frame, data)
 
-    def _describe_end(self, code: int, broken: str) -> str:
+    def describe_end(self) -> str:
+        """How the channel has ended."""
+        code, broken = self._ended
         failure = self._failure(code)
         if self._has_answered or self._transport.brings_worker:
             return broken or failure.text

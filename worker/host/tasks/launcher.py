@@ -385,7 +385,7 @@ class Launcher:
 
         def send(note: str = "", trouble: str = "") -> None:
             self._note(note or (trouble and preparation_stamps.explain_loss(trouble)))
-            self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now(), left))
+            self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now(), left, self._forwarder.sizes(task.output)))
 
         if order.once_for is not None and task.code == 0 and not task.stopped:
             self._searches.begin(order, lambda: preparation_stamps.keep(order), send, send)

@@ -74,6 +74,10 @@ class LogForwarder:
         self._inotify.remove(self._watches.pop(output))
         self.announce(output)
 
+    def sizes(self, output: TaskOutput) -> dict[str, int]:
+        """How many bytes the controller is to get of each stream of a task; nothing if it sees the files."""
+        return {} if self._shared else {stream: size for stream in output.sent if (size := output.size(stream))}
+
     def announce(self, output: TaskOutput) -> None:
         """Hand on what the files hold by now, ahead of any frame that is sent later (if the channel has room)."""
         output.next_report_at = 0.0
