@@ -48,7 +48,7 @@ from .record.storage.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
-from .signals import handle_signals, hold_signals
+from .signals import handle_signals, hold_signals, once
 from .starting import request_for
 from .supervision.supervisor import Supervisor
 
@@ -135,7 +135,8 @@ async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bo
     asyncio.get_running_loop().call_later(START_S, _find_report)
     if owner is not None:
         asyncio.get_running_loop().call_soon(end_with_parent, owner, supervisor.stop)
-    with handle_signals(supervisor.stop) if handles_signals else contextlib.nullcontext():
+    stop = once(supervisor.stop) if has_file else supervisor.stop
+    with handle_signals(stop) if handles_signals else contextlib.nullcontext():
         return await supervisor.run()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from .errors import INTERRUPTED, TERMINATED
 
@@ -14,6 +16,22 @@ ENDINGS = {
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
 """The signals that end a run: the reason in words, and the exit code."""
+
+
+TOGETHER_S = 2.0
+"""An engine sends SIGTERM to each process of a job, and the job's shell hands it on: what a controller gets within this time is one."""
+
+
+def once(stop: Callable[..., None]) -> Callable[..., None]:
+    """`stop`, but for calls that come within `TOGETHER_S` of the first one."""
+    asked_at: list[float] = []
+
+    def stop_once(*args: Any, **options: Any) -> None:
+        asked_at.append(time.monotonic())
+        if len(asked_at) == 1 or asked_at[-1] - asked_at[0] > TOGETHER_S:
+            stop(*args, **options)
+
+    return stop_once
 
 
 @contextlib.contextmanager

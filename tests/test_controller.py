@@ -16,7 +16,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator import controller
+from orchestrator import controller, signals
 from orchestrator.backends import Backend, Request
 from orchestrator.backends.local import Local
 from orchestrator.model.spec import ClusterSpec, TaskSpec
@@ -332,3 +332,14 @@ def test_a_job_that_is_started_again_after_the_end_of_its_run_leaves_the_run(tmp
     assert (done.returncode, json.loads((run.path / "result.json").read_text())) == (code, ended)
     assert f"{run.run_id} ended with exit code {code}, and is left as it is" in done.stderr
     assert not (tmp_path / "again").exists()
+
+
+def test_an_engine_that_signals_a_job_and_each_of_its_processes_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    stop = signals.once(asked.append)
+    stop("received SIGTERM")
+    stop("received SIGTERM")
+    assert asked == ["received SIGTERM"]
+    monkeypatch.setattr(signals, "TOGETHER_S", -1.0)
+    stop("received SIGTERM")
+    assert len(asked) == 2

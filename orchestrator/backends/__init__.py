@@ -88,6 +88,8 @@ class Host:
     """Seconds of silence after which the host is lost; None: a broken channel is always seen at once."""
     until: float | None = None
     """When the run has to end so that its tasks have ended before the allocation does, in seconds since the epoch; None: at no time."""
+    spare_s: float = 0.0
+    """How long a training may then take to save itself; the grace of the user, if that is longer."""
     interface: str = ""
     """The network interface whose address the other hosts use; empty: any."""
     is_here: bool = True

@@ -107,7 +107,8 @@ class Preparation:
                 raise
             raise OrchError(f"the hosts that were lent do not suffice: {error}") from None
         until = min((host.until for host in self.hosts.values() if host.until is not None), default=None)
-        self._on_event(Allocated(attempt, tuple(self.hosts), now(), until))
+        spare_s = min((host.spare_s for host in self.hosts.values()), default=0.0)
+        self._on_event(Allocated(attempt, tuple(self.hosts), now(), until, spare_s))
         try:
             self._describe_directory()
         except OSError as error:

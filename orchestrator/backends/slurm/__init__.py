@@ -42,6 +42,8 @@ from .step_command import step_command
 
 REACHING = Reaching(at_once=32, tries=4, first_wait_s=1.0)
 """Slurm itself limits nothing here; a step is refused while the steps before it are being cleaned up."""
+ENDING_S = 10.0
+"""How long before the time limit a training that saves itself is stopped: so that the run ends before Slurm ends its job."""
 START_S = 120.0
 """How long a step may take to begin: on a busy cluster slurmctld answers late."""
 
@@ -76,9 +78,10 @@ class Slurm:
             with suppress(OSError):  # Slurm has made this file, as open as the user's umask lets it be
                 os.chmod(os.path.join(request.run.directory, OUTPUT), 0o600)
         hosts = request.hosts if settings.allocation else _hosts(spec, job, allocation.read(os.environ, details).nodes)
-        end = details.end
-        until = None if end is None else end - min(settings.save_before_s, (end - now()) / 2)
-        yield tuple(replace(host, until=until) for host in hosts)
+        if (end := details.end) is not None:
+            ahead_s = min(settings.save_before_s, (end - now()) / 2)
+            hosts = tuple(replace(host, until=end - ahead_s, spare_s=max(0.0, ahead_s - ENDING_S)) for host in hosts)
+        yield tuple(hosts)
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
         return None if _settings(spec).allocation else SlurmEngine()

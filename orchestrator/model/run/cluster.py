@@ -288,6 +288,8 @@ class Cluster:
     """A host was lost: the next attempt gets its hosts anew, and has a plan of its own."""
     until: float | None = None
     """When the run has to end, because its allocation ends soon after; None: the hosts can be used for any time."""
+    spare_s: float = 0.0
+    """How long a training may then take to save itself, if that is longer than the grace of the user."""
     resume_at: float | None = None
     """When the next attempt begins."""
     active_at: float = 0.0

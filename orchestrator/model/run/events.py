@@ -49,6 +49,8 @@ class Allocated:
     at: float
     until: float | None = None
     """See `Cluster.until`."""
+    spare_s: float = 0.0
+    """See `Cluster.spare_s`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def step(cluster: Cluster, event: Event) -> Step:
             cluster = replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at)
             return cluster, (events.MakePlan(cluster.attempt),)
         case events.Allocated():
-            return replace(cluster, phase=Phase.CONNECTING, waiting="", until=event.until), ()
+            return replace(cluster, phase=Phase.CONNECTING, waiting="", until=event.until, spare_s=event.spare_s), ()
         case events.HostsAwaited():
             return replace(cluster, waiting=event.reason), ()
         case events.HostReady():
@@ -322,7 +322,7 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
             code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
             cause = Cause("the time of its allocation is nearly over", at)
             if order.is_possible(cluster) or cluster.saving is not None:
-                return reasons.before_the_end(cluster, Outcome.TIMED_OUT, code, at, cause)
+                return reasons.before_the_end(cluster, Outcome.TIMED_OUT, code, at, cause, limit_s=cluster.spare_s)
             return run_out(cluster, at, cause, again=False, code=code)
         case "save":
             what = f"the time of the run is over in {limits.save_before_s:g} s (--save-before)"

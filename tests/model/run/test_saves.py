@@ -173,6 +173,14 @@ def test_a_save_before_the_timeout() -> None:
     assert late.sweep_all(701.0).exit_code == DEADLINE
 
 
+@pytest.mark.parametrize(("spare_s", "until"), [(110.0, 410.0), (0.0, 305.0)])
+def test_an_engine_that_tells_how_much_time_is_left_leaves_it_to_the_save(spare_s: float, until: float) -> None:
+    history = training()
+    history.cluster = replace(history.cluster, until=300.0, spare_s=spare_s)
+    assert history.happen(ev.Tick(300.0)) == [ev.SaveOrdered(ALL, None)]
+    assert deadlines.deadlines_of(history.cluster)["unsaved"] == until
+
+
 @pytest.mark.parametrize(("before_s", "at"), [(None, 300.0), (50.0, 250.0)])
 def test_a_save_before_the_end_of_an_allocation(before_s: float | None, at: float) -> None:
     history = training(Policy("multi_worker_mirrored", Timeouts(save_before_s=before_s), requeues=True))
