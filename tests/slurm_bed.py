@@ -12,13 +12,15 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -188,19 +190,24 @@ class SlurmBed:
 
     @contextmanager
     def broken(self, trouble: str) -> Iterator[Path]:
-        """A Slurm that cannot be asked, and the configuration of one who asks: no ``slurmctld``, no ``munged``, or another ``key``."""
+        """A Slurm that cannot be asked, and the configuration of one who asks.
+
+        `trouble`: no ``slurmctld``, no ``munged``, another ``key``, or an ``expired`` credential, which lives for a second.
+        """
         config = self.root / "other" / "slurm.conf"
         config.parent.mkdir(exist_ok=True)
-        socket = config.parent / "munge.socket"
-        text = self.config.read_text() + "MessageTimeout=2\n"  # how long a program asks in vain
-        config.write_text(text if trouble == "slurmctld" else text.replace(f"{self.root}/munge/munge.socket", str(socket)))
+        own, other = f"{self.root}/munge/munge.socket", config.parent / "munge.socket"
+        lives = ",ttl=1" if trouble == "expired" else ""
+        text = self.config.read_text() + f"MessageTimeout={10 if lives else 2}\n"  # how long a program asks in vain
+        config.write_text(text if trouble == "slurmctld" else text.replace(own, f"{other}{lives}"))
         shutil.copy(self.root / "gres.conf", config.parent)
         if trouble == "slurmctld":
             self.stop_controller()
         elif trouble == "key":
             self._start_munged(config.parent)
         try:
-            yield config
+            with _late_munge(str(other), own, self._daemons["slurmctld"].pid) if lives else nullcontext():
+                yield config
         finally:
             self._stop("munged other")
 
@@ -296,6 +303,37 @@ class SlurmBed:
 
     def _steps(self, host: BedHost) -> list[psutil.Process]:
         return [process for process in host.processes() if process.pid not in DAEMONS]
+
+
+@contextmanager
+def _late_munge(path: str, munged: str, slurmctld: int) -> Iterator[None]:
+    """A socket that hands on what munged answers. slurmctld stands still meanwhile, and for so long that the credential expires."""
+
+    def serve() -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                client, _ = listener.accept()
+                with client, socket.socket(socket.AF_UNIX) as real, suppress(OSError):
+                    real.connect(munged)
+                    real.sendall(client.recv(1 << 16))
+                    with real.makefile("rb") as answer:
+                        credential = answer.read()
+                    os.kill(slurmctld, signal.SIGSTOP)
+                    client.sendall(credential)
+                    time.sleep(2.5)
+                    os.kill(slurmctld, signal.SIGCONT)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE_S)
+            os.unlink(path)
 
 
 class User:

@@ -238,6 +238,7 @@ def test_an_allocation_that_has_ended_is_said_to_have(orch: Orch, slurm: SlurmBe
         ("slurmctld", "Unable to contact slurm controller (connect failure); is slurmctld up? scontrol ping tells"),
         ("munged", "Munge encode failed: Failed to access"),
         ("key", "slurmctld does not believe this machine, whose munge key or clock may differ"),
+        ("expired", "slurmctld does not believe this machine, whose munge key or clock may differ"),
     ],
 )
 def test_a_slurm_that_cannot_be_asked_is_one_message(orch: Orch, slurm: SlurmBed, tmp_path: Path, trouble: str, told: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Completed, Orch
-from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready
+from tests.conftest import ROOT, Completed, Orch
+from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.slurm_bed import SlurmBed
 from tests.slurm_runs import GOES_ON, SLEEP, Place, attempts, forget_agents, ready
 
@@ -224,13 +224,16 @@ def test_a_job_that_slurm_ends_at_its_time_limit(place: Place, run: LiveRun) -> 
 
 
 def test_slurmds_that_are_killed_and_an_output_of_a_hundred_megabytes(place: Place, run: LiveRun) -> None:
-    """What the slurmds have started goes on, and the job ends with the run."""
+    """What the slurmds have started goes on, and the job ends with the run. They come back in time."""
     place.write("sys.stdout.write('x' * 50_000_000)\nready()\nwait_for('done')\nsys.stdout.write('y\\n' * 25_000_000)\n")
     name, _ = place.submit()
     wait_until_ready(place.directory, "worker-0", "worker-1")
     for node in ("hostA", "hostB"):
         place.slurm.kill_slurmd(node)
     (place.directory / "done").write_text("")
+    log = run.path / "attempt-1/worker-1/stdout.log"
+    wait_until(lambda: log.exists() and log.stat().st_size > 51_000_000, "more output")
+    place.slurm.mend_daemons()
     place.orch("wait", name, check=0)
     assert [len(run.log(f"worker-{index}")) for index in range(2)] == [100_000_000] * 2
 
@@ -250,3 +253,42 @@ def test_a_reboot_of_the_login_node(place: Place, run: LiveRun) -> None:
     assert all(map(is_alive, processes.values()))
     (place.directory / "done").write_text("")
     waiting.wait(check=0)
+
+
+def test_the_commands_on_the_page_for_users_of_slurm(place: Place, run: LiveRun) -> None:
+    page = (ROOT / "docs/slurm.md").read_text()
+    typed = [line.partition("#")[0].split()[1:] for line in re.findall(r"^\$ .*", page, re.MULTILINE)]
+    submit, ps, logs, allocate, again = typed
+    write_script(place.directory, "print('from', os.uname().nodename, flush=True)\nready()\nwait_for('done')").rename(
+        place.directory / "train.py"
+    )
+    name = place.orch(*submit[1:], check=0).out.strip()
+    wait_until_ready(place.directory, "worker-0", "worker-1", "worker-2")
+    (place.directory / "done").write_text("")
+    place.orch("wait", name, check=0)
+    assert name in place.orch(*ps[1:], check=0).out
+    assert sorted(re.findall("from (host.)", place.orch(*logs[1:], check=0).out)) == ["hostA", "hostB", "hostC"]
+    done = place.orch.start(*again[1:], by=(*allocate, "--quiet")).wait(check=0)
+    promised = re.escape(re.search("    (orch: the allocation .*)", page)[1])  # type: ignore[index]
+    for shown, real in (("4711", r"\d+"), (r"n9,\ n10,\ n11", "hostA, hostB, hostC")):
+        promised = promised.replace(shown, real)
+    assert re.fullmatch(promised, done.err.splitlines()[0]), done
+
+
+def test_the_table_on_the_page_for_users_of_slurm(place: Place) -> None:
+    """What it says one writes now becomes the lines of sbatch that it says one wrote."""
+    place.write("", partition="debug", mem="100", ntasks_per_node=1, gpus_per_node="1", options={"mail-type": "END"}, requeue="always")
+    words = ("--nodes", "3", "--time", "2:00:00", "--account", "ml", "--env", "A=b")
+    done = place.orch("up", "script.py", "--dry-run", *words, "--set", "backend.cpus_per_task=2", "--set", "backend.gres=gpu:1", check=0)
+    asked = [
+        "--partition=debug",
+        "--account=ml",
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=2",
+        "--gpus-per-node=1",
+        "--gres=gpu:1",
+    ]
+    for option in [*asked, "--mem=100", "--time=2:00:00", "--mail-type=END", "--requeue", "--output=<run directory>/controller.log"]:
+        assert f"#SBATCH {option}" in done.out.replace('"', ""), (option, done.out)
+    assert "scontrol requeue" in done.out

@@ -444,6 +444,7 @@ def cut_link(directory: Path, notes: list[str], name: str = "a") -> AgentLink:
     host = Host(name, "", False, lost_after_s=20.0, transport=Transport(("true",), returns=True))
     link = AgentLink(host, directory / "log", lambda _, note, data: notes.append(note.text), lambda _: None)  # type: ignore[union-attr]
     link._transport, link._door, link._cut, link._silence_s = host.transport, "door", "cut", 20.0
+    link._ended = 255, ""
     return link
 
 
@@ -476,7 +477,7 @@ def test_few_connections_are_made_again_at_a_time(tmp_path: Path, monkeypatch: p
         gate, links = asyncio.Semaphore(3), [cut_link(tmp_path, notes, str(number)) for number in range(8)]
         for link in links:
             link.gate = gate
-        ends = [asyncio.create_task(link._come_back(255)) for link in links]
+        ends = [asyncio.create_task(link._come_back()) for link in links]
         assert all(await asyncio.gather(*ends[1:]))
         await asyncio.sleep(0.2)
         assert not ends[0].done()
@@ -499,7 +500,7 @@ def test_an_agent_that_is_dropped_as_it_is_reached_again_is_told_so(tmp_path: Pa
 
         returning(monkeypatch, make)
         link = cut_link(tmp_path, notes)
-        assert await link._come_back(255)
+        assert await link._come_back()
 
     asyncio.run(run())
     assert notes == []
@@ -513,7 +514,7 @@ def test_a_mistake_on_the_way_back_loses_the_host_with_a_word(tmp_path: Path, mo
     async def run() -> str:
         returning(monkeypatch, make)
         link = cut_link(tmp_path, [])
-        assert not await link._come_back(255)
+        assert not await link._come_back()
         return link._cut
 
     assert asyncio.run(run()).startswith("cut; orch made a mistake on the way back: 'ascii' codec")
