@@ -99,7 +99,7 @@ def test_even_a_short_banner_is_refused_at_once() -> None:
 
 def test_another_version_is_named() -> None:
     message = bytearray(encode(HELLO))
-    message[4] = 9
+    message[4] = 10
     with pytest.raises(ChannelError, match=rf"speaks version 10 .* this end speaks {contract.PROTOCOL}"):
         decode(bytes(message))
 
