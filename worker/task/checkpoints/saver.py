@@ -191,10 +191,9 @@ class Saver:
     def _distributed(self, dataset: Any) -> Any:
         made = self.__dict__.setdefault("_made", {})
         if id(dataset) not in made:
-            made[id(dataset)] = (
-                dataset,
-                distribute.distribute(dataset, batch=None, strategy=self._strategy, options=None, data_service=False),
-            )
+            with shuffle_order.of_training(self._series.name):
+                parts = distribute.distribute(dataset, batch=None, strategy=self._strategy, options=None, data_service=False)
+            made[id(dataset)] = dataset, parts
         return made[id(dataset)][1]
 
     def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:

@@ -9,6 +9,7 @@ argument) keeps its order.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 from .. import failure, import_hooks
 from ..import_hooks import print_once
+from ..pace import shared
 
 COPIED = "_orch_copied"
 """An attribute of a copy: the dataset that was copied."""
@@ -34,6 +36,8 @@ ORDER = "ORCH_ORDER"
 _MENDED = "_orch_order"
 _drawn: Counter[str] = Counter()
 """How many seeds this process has drawn, by purpose."""
+_training: list[str] = shared("training", list)
+"""The training for which seeds are drawn; empty: none is known."""
 
 
 def apply_soon() -> None:
@@ -66,8 +70,21 @@ def is_kept() -> bool:
     return ORDER in os.environ
 
 
+@contextlib.contextmanager
+def of_training(name: str) -> Iterator[None]:
+    """While this is entered, numbers are drawn for a training of the program: they must not depend on trainings that are over, and that a
+    restart leaves out.
+    """
+    _training[:] = [name]
+    try:
+        yield
+    finally:
+        _training.clear()
+
+
 def draw_seed(purpose: str) -> int:
     """A number that all workers draw alike in all attempts of the run, and another one at the next call for the same purpose."""
+    purpose = " ".join([*_training, purpose])
     _drawn[purpose] += 1
     text = f"{word()} {purpose} {_drawn[purpose]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
