@@ -369,7 +369,7 @@ class Supervisor:
             case events.CollectStacks():
                 self._order(messages.ShowStacks(action.tasks))
             case events.Stop():
-                self._order(messages.StopTasks(action.tasks, action.grace_s))
+                self._order(messages.StopTasks(action.tasks, action.grace_s, action.keeps))
             case events.SaveOrdered():
                 self._order(messages.SaveTasks(action.tasks, action.step))
 

@@ -327,13 +327,16 @@ def test_hosts_keep_snapshots_when_all_tasks_die_and_when_one_host_is_lost(orch:
 def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool, text: str, series: str) -> None:
     """One worker, the other or both are killed, ten times in a training of 24 or 18 steps: while they start, restore, compute, make a
     snapshot in memory, or write a save on the disk."""
-    program = str(script(text, "train.py"))
+    check_whenever_killed(orch, str(script(text, "train.py")), tmp_path, series, seeds=10 if soaks else 1)
+
+
+def check_whenever_killed(orch: Any, program: str, tmp_path: Path, series: str, *, seeds: int) -> None:
     options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "3", "--grace", "1")
     given = {"OPTIMIZER": "AdamW"}
     orch(*options, env=given, check=0)
     whole = latest(tmp_path)
     restarts = ("--max-restarts", "12", "--set", "restart.without_progress=0", "--set", "restart.backoff_s=0")
-    for seed in range(10 if soaks else 1):
+    for seed in range(seeds):
         orch(*options, *restarts, env={**given, "KILLS": "10", "SEED": str(seed)}, check=0)
         killed = latest(tmp_path)
         attempts = len(list(killed.path.glob("attempt-*")))

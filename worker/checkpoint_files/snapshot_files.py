@@ -5,6 +5,9 @@ tasks, of both of their snapshots, and then says which those are. The agent of t
 the newest snapshot that all workers have a save. All workers make snapshots after the same steps, and none is more than a step ahead of
 another one: so, of two snapshots of each worker, one is common.
 
+A worker that has survived another one may have kept what all have alike after the last step that it has finished, and each worker has
+records of its last steps (`step_records`): if all have one of that step, the step is a save, and newer than any snapshot.
+
 Where a host is lost, its workers say nothing. Then the snapshot is a save without their own values, whose manifest names them (`lost`).
 If it was the chief's host, one of the others takes its part.
 """
@@ -16,9 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import saves, snapshot_memory, tensor_file
+from ..values.fast_dataclass import dataclass
+from . import saves, snapshot_memory, step_records, tensor_file
 from .saves import LOCAL
 from .snapshot_memory import StateSnapshot
+from .step_records import StepRecord
 from .tensor_file import Tensor
 
 OTHERS_S = 5.0
@@ -29,32 +34,56 @@ _POLL_S = 0.02
 
 
 def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
-    """Write what the tasks of a host have left. `memories`: the paths of the two files of each task.
+    """Write what the tasks of a host have left. `memories`: the paths of the files of each task.
 
     Returns a line for each training of which nothing could be written.
     """
-    found: dict[tuple[str, str, int], dict[str, list[StateSnapshot]]] = {}
+    found: dict[tuple[str, str, int], dict[str, _Left]] = {}
     for paths in memories:
-        for snapshot in snapshot_memory.read(paths):
-            note = snapshot.note
-            of_training = found.setdefault((note["series"], note["run"], note["attempt"]), {})
-            of_training.setdefault(note["task"], []).append(snapshot)
+        snapshots = snapshot_memory.read(snapshot_memory.snapshots_of(paths))
+        if snapshots:
+            note = snapshots[0].note
+            series = note["series"], note["run"], note["attempt"]
+            files = snapshot_memory.records_of(paths) if note.get("records") else []
+            records = [one for path in files if (one := step_records.read(path)) is not None]
+            kept = [one for one in snapshot_memory.read(snapshot_memory.kept_of(paths)) if _series_of(one) == series]
+            of_series = [one for one in snapshots if _series_of(one) == series]
+            found.setdefault(series, {})[note["task"]] = _Left(of_series, records, kept[0] if kept else None)
     lines = []
     for (directory, _, _), tasks in found.items():
+        writer = _Writer(directory, tasks)
         try:
-            _Writer(directory, tasks).write()
+            writer.write()
         except Exception as error:  # the training continues with an older save
             reason = getattr(error, "strerror", None) or error or type(error).__name__
             lines.append(f"checkpoints: the snapshot in memory of {directory} is not saved: {reason}; an older save is taken")
+        lines += writer.lines
     return lines
 
 
-class _Writer:
-    """Of one training. `tasks`: the whole snapshots of each task of this host, the newest first."""
+def _series_of(snapshot: StateSnapshot) -> tuple[str, str, int]:
+    note = snapshot.note
+    return note["series"], note["run"], note["attempt"]
 
-    def __init__(self, directory: str, tasks: dict[str, list[StateSnapshot]]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a task has left."""
+
+    snapshots: list[StateSnapshot]
+    """The whole ones, the newest first."""
+    records: list[StepRecord]
+    kept: StateSnapshot | None
+    """What it has kept when another worker failed."""
+
+
+class _Writer:
+    """Of one training. `tasks`: what each task of this host has left."""
+
+    def __init__(self, directory: str, tasks: dict[str, _Left]) -> None:
+        self.lines: list[str] = []
         self._directory, self._tasks = directory, tasks
-        note = next(iter(tasks.values()))[0].note
+        note = next(iter(tasks.values())).snapshots[0].note
         self._chief, self._workers, self._attempt = note["chief"], note["workers"], note["attempt"]
         self._meeting = saves.join(directory, f"{saves.LEFT}-{self._attempt}")
         """The directory in which each agent says what it has written."""
@@ -63,33 +92,71 @@ class _Writer:
         base, _, series = self._directory.rpartition("/")
         newest = next((save.name for save in saves.list_saves(LOCAL, base, series) if save.manifest is not None), "")
         LOCAL.make(self._meeting)
-        for task, snapshots in self._tasks.items():
-            left = [one for one in snapshots if one.note["name"] > newest]
-            for one in left:
-                self._write_own(one)
-            saves.write_bytes(LOCAL, saves.join(self._meeting, task), json.dumps([one.note["name"] for one in left]).encode())
-        holders = [task for task, snapshots in self._tasks.items() if snapshots[0].note["holds"]]
-        if not holders or not (self._chief in self._tasks or self._is_left_by_chief()):
+        for task, left in self._tasks.items():
+            names = {one.note["name"] for one in left.snapshots if one.note["name"] > newest}
+            for one in [one for one in left.snapshots if one.note["name"] in names]:
+                alike = _sums(_tensors(one, own=False)) if one.note["holds"] else {}
+                self._write_own(task, one.note["name"], _tensors(one, own=True), alike=alike)
+            names |= self._write_steps(task, left, newest)
+            saves.write_bytes(LOCAL, saves.join(self._meeting, task), json.dumps(sorted(names)).encode())
+        if not self._holders() or not (self._chief in self._tasks or self._is_left_by_chief()):
             return
         left_by, lost = self._wait_for_others()
-        common = set[str].intersection(*left_by.values())
-        if common:
-            name = max(common)
-            self._finish(next(one for one in self._tasks[holders[0]] if one.note["name"] == name), sorted(left_by), lost)
+        for name in sorted(set[str].intersection(*left_by.values()), reverse=True):
+            if self._finish(name, sorted(left_by), lost):
+                break
         LOCAL.remove(self._meeting)
 
-    def _write_own(self, snapshot: StateSnapshot) -> None:
-        """The file of what the worker has for itself."""
-        directory, name = saves.join(self._directory, snapshot.note["name"]), f"{snapshot.note['task']}.safetensors"
+    def _holders(self) -> list[StateSnapshot]:
+        """The snapshots with what all workers have alike."""
+        return [one for left in self._tasks.values() for one in left.snapshots if one.note["holds"]]
+
+    def _write_steps(self, task: str, left: _Left, newest: str) -> set[str]:
+        """The own files of the last steps, from their records; and what survivors have kept. Returns the names of these steps."""
+        names, kept = set(), left.kept
+        for record in left.records:
+            name = saves.name_of(record.step)
+            if name > newest:
+                names.add(name)
+                is_kept = kept is not None and kept.note["name"] == name
+                self._write_own(task, name, record.tensors, alike=self._write_kept(task, kept) if kept is not None and is_kept else {})
+        return names
+
+    def _write_kept(self, task: str, kept: StateSnapshot) -> dict[str, str]:
+        """What a survivor has kept. Returns the checksums."""
+        if not kept.tensors:
+            alike: dict[str, str] = kept.note["alike"]
+            return alike
+        name = kept.note["name"]
+        if problem := self._changed(kept):
+            self.lines.append(f"checkpoints: {name} is not saved: {problem} changes outside of the optimizer; an older save is taken")
+            return {}
+        tensors = _tensors(kept, own=False)
+        told = tensor_file.describe(tensors)
+        LOCAL.make(saves.join(self._directory, name))
+        note = {"document": kept.note["document"], "by": task, "tensors": told}
+        saves.write_file(LOCAL, saves.join(self._directory, name), saves.MODEL, tensors, note)
+        return {name: one["sha256"] for name, one in told.items()}
+
+    def _changed(self, kept: StateSnapshot) -> str:
+        """The first variable that no optimizer changes, and that is another one than in the newest snapshot; empty: there is none."""
+        holders = [one for one in self._holders() if one.note["name"]]
+        if not holders:
+            return next(iter(kept.note["still"]), "")
+        before, now = _tensors(max(holders, key=lambda one: str(one.note["name"])), own=False), _tensors(kept, own=False)
+        return next((name for name in kept.note["still"] if name not in before or before[name].data != now[name].data), "")
+
+    def _write_own(self, task: str, snapshot: str, own: dict[str, Tensor], *, alike: dict[str, str]) -> None:
+        """The file of what the worker has for itself. `alike`: the checksums of what all have alike, if the worker knows them."""
+        directory, name = saves.join(self._directory, snapshot), f"{task}.safetensors"
         if name in LOCAL.names(directory):  # a save of the same step was on its way
             return
         LOCAL.make(directory)
-        own, alike = _tensors(snapshot, own=True), _tensors(snapshot, own=False)
-        told = {name: one["sha256"] for name, one in tensor_file.describe(alike).items()}
+        of_task = self._tasks[task].snapshots[0].note
         note = {
-            **{key: snapshot.note[key] for key in ("run", "attempt", "random")},
+            **{key: of_task[key] for key in ("run", "attempt", "random")},
             "tensors": tensor_file.describe(own),
-            "alike": told or None,
+            "alike": alike or None,
         }
         saves.write_file(LOCAL, directory, name, own, note)
 
@@ -112,26 +179,45 @@ class _Writer:
                     found[worker] = set(json.load(file))
         return found, lost
 
-    def _finish(self, snapshot: StateSnapshot, workers: list[str], lost: list[str]) -> None:
-        """Write what all workers have alike, and the manifest."""
-        directory = saves.join(self._directory, snapshot.note["name"])
-        if saves.MANIFEST in LOCAL.names(directory):
-            return
-        alike = _tensors(snapshot, own=False)
-        told: dict[str, Any] = {saves.MODEL: tensor_file.describe(alike)}
+    def _finish(self, name: str, workers: list[str], lost: list[str]) -> bool:
+        """Write what all workers have alike, and the manifest. Returns whether this step has a save."""
+        directory = saves.join(self._directory, name)
+        names = LOCAL.names(directory)
+        if saves.MANIFEST in names:
+            return True
+        holder = next((one for one in self._holders() if one.note["name"] == name), None)
+        if holder is not None:
+            alike = _tensors(holder, own=False)
+            told, by, document, how = tensor_file.describe(alike), holder.note["task"], holder.note["document"], "snapshot"
+            saves.write_file(LOCAL, directory, saves.MODEL, alike, {})
+        elif saves.MODEL in names:
+            with LOCAL.open(saves.join(directory, saves.MODEL), "rb") as file:
+                note = tensor_file.read_note(file)
+            if "document" not in note:  # of a save on the disk that was not finished
+                return False
+            told, by, document, how = note["tensors"], note["by"], note["document"], "survivors"
+        else:
+            return False
+        files: dict[str, Any] = {saves.MODEL: told}
+        run = next(iter(self._tasks.values())).snapshots[0].note["run"]
         for worker in workers:
             with LOCAL.open(saves.join(directory, f"{worker}.safetensors"), "rb") as file:
                 note = tensor_file.read_note(file)
-            if (note["run"], note["attempt"]) != (snapshot.note["run"], snapshot.note["attempt"]):
+            if (note["run"], note["attempt"]) != (run, self._attempt):
                 raise RuntimeError(f"the file of {worker} in {directory} is of another attempt")
-            differing = [name for name, sha256 in (note["alike"] or {}).items() if told[saves.MODEL].get(name, {}).get("sha256") != sha256]
+            differing = [tensor for tensor, sha256 in (note["alike"] or {}).items() if told.get(tensor, {}).get("sha256") != sha256]
             if differing:
-                raise RuntimeError(f"the replicas have diverged: {worker} has another {differing[0]} than {snapshot.note['task']}")
-            told[f"{worker}.safetensors"] = note["tensors"]
-        saves.write_file(LOCAL, directory, saves.MODEL, alike, {})
-        by = snapshot.note["task"]
-        made = {"run": snapshot.note["run"], "attempt": self._attempt, "by": by, "how": "snapshot", **({"lost": lost} if lost else {})}
-        saves.finish(LOCAL, directory, {**snapshot.note["document"], **made}, told)
+                problem = f"the replicas have diverged: {worker} has another {differing[0]} than {by}"
+                self.lines.append(f"checkpoints: {name} in memory is not saved: {problem}; an older save is taken")
+                return False
+            files[f"{worker}.safetensors"] = note["tensors"]
+        made = {"run": run, "attempt": self._attempt, "by": by, "how": how, **({"lost": lost} if lost else {})}
+        saves.finish(LOCAL, directory, {**document, **made}, files)
+        return True
+
+
+def _sums(tensors: dict[str, Tensor]) -> dict[str, str]:
+    return {name: one["sha256"] for name, one in tensor_file.describe(tensors).items()}
 
 
 def _tensors(snapshot: StateSnapshot, *, own: bool) -> dict[str, Tensor]:

@@ -28,7 +28,9 @@ from typing import Any
 from ..values.fast_dataclass import dataclass
 
 VARIABLE = "ORCH_SNAPSHOTS"
-"""The environment variable with the paths of the two files of a task, a colon between them."""
+"""The environment variable with the paths of the files of a task, colons between them: two for snapshots, two for the records of its steps
+(`step_records`), and one for the state that it keeps if another worker fails (`worker/task/snapshots/survivors.py`)."""
+FILES = 5
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
 _BUSY_AT, _NOTE_AT = 128, 4096
@@ -36,8 +38,23 @@ _PIECE, _MOST_BUFFERS = 1 << 30, 512
 """One call of the kernel takes at most 2 GiB, and 1024 buffers."""
 
 
+def snapshots_of(paths: Sequence[str]) -> list[str]:
+    """Of all files of a task: those for snapshots."""
+    return list(paths[:2])
+
+
+def records_of(paths: Sequence[str]) -> list[str]:
+    """Of all files of a task: those for the records of its steps."""
+    return list(paths[2:4])
+
+
+def kept_of(paths: Sequence[str]) -> list[str]:
+    """Of all files of a task: that for the state which it keeps if another worker fails."""
+    return list(paths[4:FILES])
+
+
 class Memory:
-    """The two files of a task, as the task sees them."""
+    """The two files of a task for snapshots, or that for the state which it keeps, as the task sees them."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         """Raises OSError, also if another process has them."""

@@ -226,6 +226,8 @@ class StopTasks:
 
     tasks: tuple[str, ...]
     grace_s: Seconds
+    keeps: bool = False
+    """Another task has failed, and a restart follows: a training keeps what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from worker.values.words import bytes_of, count_of
 from ...record.lines import clean
 from ...record.text.format import aligned, describe_seconds
 
+_HOW = {"snapshot": "snapshot in memory", "survivors": "last step of those that had survived"}
 _KINDS = {"": "steps", "epoch": "end of an epoch", "final": "end of the training"}
 
 
@@ -73,7 +74,7 @@ def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:
     made = ""
     if manifest:
         of_run = f" of {manifest['run']}" if manifest["run"] else ""
-        how = "snapshot in memory" if manifest.get("how") == "snapshot" else _KINDS[manifest["kind"]]
+        how = _HOW.get(manifest.get("how", ""), _KINDS[manifest["kind"]])
         made = f"{how}, attempt {manifest['attempt']}{of_run}"
     at = manifest.get("at")
     return SaveRow(

@@ -31,7 +31,7 @@ def end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause |
     cluster = replace(cluster, phase=Phase.STOPPING, ending=ending, again=again, saving=None)
     running = running_tasks(cluster)
     if running:
-        return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
+        return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s, keeps=restarts.will_restart(cluster)),)
     return finish_if_empty(cluster, at)
 
 

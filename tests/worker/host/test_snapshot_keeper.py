@@ -25,7 +25,7 @@ from worker.checkpoint_files import saves, snapshot_memory
 
 task, paths = os.environ["ORCH_TASK"], os.environ["ORCH_SNAPSHOTS"].split(":")
 holds = task == "worker-0"
-memory = snapshot_memory.Memory(paths)
+memory = snapshot_memory.Memory(paths[:2])
 for step in (6, 7):
     head = {
         "series": sys.argv[2], "task": task, "run": "run", "attempt": 1, "chief": "worker-0", "workers": ["worker-0", "worker-1"],

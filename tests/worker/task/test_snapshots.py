@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from worker.checkpoint_files import saves, snapshot_files, snapshot_memory
+from worker.checkpoint_files import saves, snapshot_files, snapshot_memory, step_records
 from worker.checkpoint_files.saves import LOCAL
 from worker.checkpoint_files.snapshot_memory import Memory
 from worker.task.snapshots.schedule import MEASURED_STEPS, SHARE, SMALL, Schedule
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
 
-Paths = tuple[str, str]
+Paths = list[str]
 
 
 @pytest.fixture
@@ -28,11 +28,10 @@ def agent() -> Iterator[Any]:
     """Makes the memory of a task, as the agent does."""
     fds: list[int] = []
 
-    def make() -> Paths:
-        made = [os.memfd_create("test") for _ in range(2)]
+    def make(files: int = 2) -> Paths:
+        made = [os.memfd_create("test") for _ in range(files)]
         fds.extend(made)
-        first, second = (f"/proc/{os.getpid()}/fd/{fd}" for fd in made)
-        return first, second
+        return [f"/proc/{os.getpid()}/fd/{fd}" for fd in made]
 
     yield make
     for fd in fds:
@@ -173,6 +172,7 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
         "holds": holds,
         "name": saves.name_of(step) if step else "",
         "random": None,
+        "records": step > 0,
         "document": {"step": step, "at": 1.0, "kind": ""},
     }
     tensors = {"own": ("U8", [2], True), **({"weights": ("F32", [2], False)} if holds else {})} if step else {}
@@ -182,8 +182,8 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
 
 def leave(agent: Any, directory: Path, worker: int, *at: int, holds: bool, value: bytes = b"") -> Paths:
     """What a worker has left: snapshots after these steps. The first one, 0, says that there is none yet."""
-    paths: Paths = agent()
-    memory = Memory(paths)
+    paths: Paths = agent(snapshot_memory.FILES)
+    memory = Memory(snapshot_memory.snapshots_of(paths))
     for step in (0, *at):
         memory.write(*snapshot(directory, worker, step, holds=holds, value=value))
     memory.close()
@@ -258,3 +258,88 @@ def test_a_directory_that_cannot_be_written_is_said_and_the_training_goes_on(age
     (tmp_path / "loop-1").write_text("a file is in the way")
     (line,) = snapshot_files.write_saves([leave(agent, tmp_path, 0, 8, holds=True)])
     assert "is not saved" in line
+
+
+# --- what survivors have kept ------------------------------------------------------------------------------
+
+
+def write_record(paths: Paths, worker: int, step: int, *, ends: int | None = None, most: int | None = None) -> None:
+    """As TensorFlow does in the step. `ends`: the number at the end; `most`: the bytes that were written before the worker was killed."""
+    content = step_records.NUMBER.pack(step) + bytes([worker, step]) + step_records.NUMBER.pack(step if ends is None else ends)
+    proto = b"\x08\x04\x12\x04\x12\x02\x08" + bytes([len(content)]) + b"\x22" + bytes([len(content)]) + content
+    path = snapshot_memory.records_of(paths)[step % 2]
+    with open(path, "wb") as file:
+        file.write((step_records.head([("own", "U8", [2])]) + proto)[:most])
+
+
+def keep(paths: Paths, directory: Path, worker: int, step: int, *, value: bytes = b"", alike: dict[str, str] | None = None) -> None:
+    """As a survivor does. `alike`: its checksums, in place of the values."""
+    note, data = snapshot(directory, worker, step, holds=True, value=value)
+    head, _ = note.split(b"\n")
+    told = {} if alike else {"weights": ("F32", [2], False)}
+    memory = Memory(snapshot_memory.kept_of(paths))
+    memory.write(json.dumps({**json.loads(head), "alike": alike or {}, "still": []}).encode() + b"\n" + json.dumps(told).encode(), data[1:])
+    memory.close()
+
+
+@pytest.mark.parametrize("written", [None, 20])
+def test_what_a_survivor_has_kept_is_a_save_with_the_records_of_all(agent: Any, tmp_path: Path, written: int | None) -> None:
+    """The dead worker has no snapshot of the step, but a record of it; it may have been killed while it wrote that of the next one."""
+    chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
+    for step in (19, 20, 21):
+        write_record(chief, 0, step)
+        write_record(other, 1, step, most=written if step == 21 else None)
+    keep(other, tmp_path, 1, 20)
+    assert snapshot_files.write_saves([chief, other]) == []
+    (save,) = listed(tmp_path)
+    manifest = save.manifest or {}
+    assert (save.step, manifest["how"], manifest["by"]) == (20, "survivors", "worker-1")
+    for worker in range(2):
+        own, _ = saves.read_file(LOCAL, save, f"worker-{worker}.safetensors")
+        assert bytes(own["own"].data) == bytes([worker, 20])
+    alike, _ = saves.read_file(LOCAL, save, saves.MODEL)
+    assert bytes(alike["weights"].data) == bytes([20] * 8)
+
+
+def test_a_record_that_is_not_whole_leaves_the_snapshot(agent: Any, tmp_path: Path) -> None:
+    chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
+    write_record(chief, 0, 20)
+    write_record(other, 1, 20, ends=18)
+    keep(chief, tmp_path, 0, 20)
+    assert snapshot_files.write_saves([chief, other]) == []
+    assert [(save.step, (save.manifest or {})["how"]) for save in listed(tmp_path)] == [(8, "snapshot")]
+
+
+def test_survivors_whose_replicas_have_diverged_leave_the_snapshot(agent: Any, tmp_path: Path) -> None:
+    chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=False)
+    for worker, paths in enumerate((chief, other)):
+        write_record(paths, worker, 20)
+    keep(chief, tmp_path, 0, 20)
+    keep(other, tmp_path, 1, 20, alike={"weights": "another"})
+    (line,) = snapshot_files.write_saves([chief, other])
+    assert "the replicas have diverged: worker-1 has another weights than worker-0; an older save is taken" in line
+    assert [save.step for save in listed(tmp_path)] == [8]
+
+
+def test_a_survivor_on_another_host_than_the_chief_gives_the_weights(agent: Any, tmp_path: Path) -> None:
+    chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=True)
+    for worker, paths in enumerate((chief, other)):
+        write_record(paths, worker, 20)
+    keep(other, tmp_path, 1, 20)
+    assert on_hosts([chief], [other]) == []
+    (save,) = listed(tmp_path)
+    assert (save.step, (save.manifest or {})["by"]) == (20, "worker-1")
+
+
+def test_what_no_optimizer_changes_must_be_that_of_the_snapshot(agent: Any, tmp_path: Path) -> None:
+    chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=False)
+    for worker, paths in enumerate((chief, other)):
+        write_record(paths, worker, 20)
+    note, data = snapshot(tmp_path, 0, 20, holds=True)
+    head = {**json.loads(note.split(b"\n")[0]), "alike": {}, "still": ["weights"]}
+    memory = Memory(snapshot_memory.kept_of(chief))
+    memory.write(json.dumps(head).encode() + b"\n" + json.dumps({"weights": ("F32", [2], False)}).encode(), data[1:])
+    memory.close()
+    (line,) = snapshot_files.write_saves([chief, other])
+    assert "step-0000000020 is not saved: weights changes outside of the optimizer; an older save is taken" in line
+    assert [save.step for save in listed(tmp_path)] == [8]

@@ -27,7 +27,7 @@ class SnapshotKeeper:
 
     def __init__(self, loop: Loop, helpers: Helpers, note: Callable[[str], None]) -> None:
         self._loop, self._helpers, self._note = loop, helpers, note
-        self._fds: dict[str, tuple[int, int]] = {}
+        self._fds: dict[str, tuple[int, ...]] = {}
         """The files of each task, by its name."""
         self._writing = 0
         """How many processes write saves."""
@@ -54,7 +54,7 @@ class SnapshotKeeper:
         """Write what these tasks have left, in a process of its own. `waiting`: the files by which new tasks learn that this is over."""
         before = [fds for name in names if (fds := self._fds.pop(name, None)) is not None]
         paths = [tuple(map(_path, fds)) for fds in before]
-        if not any(snapshot_memory.read(each) for each in paths):
+        if not any(snapshot_memory.read(snapshot_memory.snapshots_of(each)) for each in paths):
             _close(before)
             return
         for fd in waiting:
@@ -89,15 +89,15 @@ def _is_possible() -> bool:
     return hasattr(os, "memfd_create") and process_state.shows_this_namespace()
 
 
-def _make() -> tuple[int, int]:
-    return os.memfd_create("orch-snapshot"), os.memfd_create("orch-snapshot")
+def _make() -> tuple[int, ...]:
+    return tuple(os.memfd_create("orch-snapshot") for _ in range(snapshot_memory.FILES))
 
 
 def _path(fd: int) -> str:
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
-def _close(files: list[tuple[int, int]]) -> None:
+def _close(files: list[tuple[int, ...]]) -> None:
     for fds in files:
         for fd in fds:
             os.close(fd)

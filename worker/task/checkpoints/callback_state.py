@@ -18,6 +18,8 @@ from . import variables
 
 ARRAYS = "callbacks"
 _LEFT_OUT = frozenset({"model", "_model", "params", "validation_data"})
+_BASE = "keras.src.callbacks.callback"
+"""The module of the class of callbacks, whose own methods do nothing."""
 _OWN = f"{__name__.partition('.')[0]}."
 
 
@@ -28,6 +30,16 @@ class _UnknownError(Exception):
 def of_program(callbacks: list[Any]) -> list[Any]:
     """The callbacks without those of orch, which remember nothing that a restart needs."""
     return [callback for callback in callbacks if not type(callback).__module__.startswith(_OWN)]
+
+
+def acts_within(callback: Any) -> bool:
+    """Whether a callback has something to do between the end of a step and that of the next one, or of the epoch."""
+    begins = ("on_train_batch_begin", "on_batch_begin", "on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
+    return any(not getattr(callback, name, _none).__module__.startswith((_BASE, _OWN)) for name in begins)
+
+
+def _none() -> None:
+    """Stands for a method that a callback does not have."""
 
 
 def begin(callbacks: list[Any]) -> list[dict[str, str]]:

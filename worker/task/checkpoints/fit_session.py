@@ -65,6 +65,9 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
     for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end"):
 
         def hook(real: Any, self: Any, *args: Any, name: str = name, **kwargs: Any) -> None:
+            session = getattr(self, _SESSION, None)
+            if session is not None and session.is_on and name == "on_epoch_end":
+                session.epoch_ends()
             real(self, *args, **kwargs)
             session = getattr(self, _SESSION, None)
             if session is not None and session.is_on:
@@ -157,6 +160,10 @@ class FitSession:
         }
         return document, arrays
 
+    def _is_lazy(self) -> bool:
+        """Whether no callback can change what it remembers after the end of a step, until the end of the next one or of the epoch."""
+        return not any(callback_state.acts_within(each) for each in callback_state.of_program(self._callbacks.callbacks))
+
     def _end_snapshots(self) -> None:
         if self._snapshots is not None:
             self._snapshots.end()
@@ -198,7 +205,7 @@ class FitSession:
             self._continue(self._found)
         elif self._series.is_expected:
             self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
-        self._snapshots = TrainingSnapshots(self._series, self._variables)
+        self._snapshots = TrainingSnapshots(self._series, self._variables, self.steps, is_lazy=self._is_lazy())
         self._is_announced = True
         save_orders.begin(self.steps)
 
@@ -270,6 +277,11 @@ class FitSession:
             self._write("")
         if is_ordered:
             save_orders.leave(self._series, self.steps)
+
+    def epoch_ends(self) -> None:
+        """The callbacks are about to change what they remember."""
+        if self._snapshots is not None:
+            self._snapshots.freeze()
 
     def on_epoch_end(self, epoch: int, *_: Any) -> None:
         is_due = not self._every or self.steps // self._every > self._saved // self._every

@@ -94,7 +94,7 @@ class Saver:
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
         self._restore()
-        self._snapshots = TrainingSnapshots(self._series, self._variables)
+        self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps)
         random_state.watch()
         save_orders.begin(self._steps)
 

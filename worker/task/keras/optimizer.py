@@ -25,6 +25,7 @@ from typing import Any
 
 from ...tensorflow_facts import keras_3
 from ..import_hooks import print_once, replace
+from ..snapshots import step_gate
 from . import fit
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -145,19 +146,37 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     grads = _counted(grads)
-    if not _is_wanted():
+    gate = step_gate.current() if _replicas() else None
+    is_wanted = _is_wanted()
+    if not is_wanted:
         _name_differences(self)
-        real(self, grads, trainable_variables)
-        return
-    if _scales_losses(self):
+        if gate is None or not _adds_first(self):
+            real(self, grads, trainable_variables)
+            return
+    elif _scales_losses(self):
         print_once(
             "mixed precision: the gradients of a part of a batch overflow and round in float16 at other values than those of the whole "
             "batch, so the loss scale and the weights can differ from those of one process"
         )
     _build(self, trainable_variables)
+    if gate is not None:
+        grads = gate.open_door(list(grads))
     grads = _added(self, grads, trainable_variables)
-    with _gate(grads), _is_added():
+    with _gate(grads), gate.bracket() if gate is not None else contextlib.nullcontext(), _is_added():
         real(self, grads, trainable_variables)
+
+
+def _adds_first(optimizer: Any) -> bool:
+    """Whether the step that Keras would do with its own order has the same numbers with the gradients added first, before the decay."""
+    options = ("clipnorm", "global_clipnorm", "clipvalue", "gradient_accumulation_steps", "ema_overwrite_frequency", "loss_scale_factor")
+    used = [name for name in options if getattr(optimizer, name, None)]
+    if not fit.is_known():
+        step_gate.refuse("this is another release of Keras than orch knows")
+    elif used or _scales_losses(optimizer):
+        step_gate.refuse(f"{(*used, 'mixed precision')[0]} comes before the gradients are added; --keras-exact adds first")
+    else:
+        return True
+    return False
 
 
 def _build(optimizer: Any, variables: Any) -> None:

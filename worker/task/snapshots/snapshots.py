@@ -11,10 +11,12 @@ from typing import Any
 from ...checkpoint_files import saves, snapshot_memory
 from ...checkpoint_files.snapshot_memory import Memory
 from ...values.words import bytes_of
+from .. import save_orders
 from ..checkpoints import random_state, variables, world_facts
 from ..import_hooks import print_once
 from . import room
 from .schedule import Schedule
+from .survivors import Survivor
 from .values import Values
 
 Series = Any
@@ -33,9 +35,11 @@ def wait_until_written() -> None:
 
 
 class TrainingSnapshots:
-    """Of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`."""
+    """Of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`. `step`: the finished steps;
+    `is_lazy`: see `Survivor`.
+    """
 
-    def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]]) -> None:
+    def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]], step: int, *, is_lazy: bool = False) -> None:
         self._series, self._named = series, named
         self._values: Values | None = None
         self._names: list[str] = []
@@ -44,6 +48,7 @@ class TrainingSnapshots:
         self._is_on = snapshot_memory.VARIABLE in os.environ and series.files is saves.LOCAL  # the agent writes to no other file system
         self._schedule: Schedule | None = None
         self._memory: Memory | None = None
+        self._survivor: Survivor | None = None
         if not self._is_on:
             return
         for each in [each for each in _live if each._series.name.startswith("fit-") and series.name.startswith("fit-")]:
@@ -63,6 +68,9 @@ class TrainingSnapshots:
         self._facts = series.facts()
         if self._memory is not None:  # so that the agent knows this worker, also if it is killed before its first snapshot
             self._memory.write(self._note({"name": "", "document": {}}, b"{}"), [])
+            if world_facts.is_multi_worker(series.strategy):
+                self._survivor = Survivor(series, named(), step, is_lazy=is_lazy)
+                save_orders.keep_by(self._keep)
         _live.append(self)
         for each in _live if len(_live) > 1 else []:
             each._turn_off("a program that trains twice at a time has none, because both trainings must continue at the same time")
@@ -78,8 +86,15 @@ class TrainingSnapshots:
             self._schedule = self._begin()
         if self._is_on and self._schedule.step_ended(time.perf_counter()):
             self._make(self._schedule, step, document)
+        if self._survivor is not None:
+            self._survivor.step_ended(step, document)
         self._schedule.step_begins(time.perf_counter())
         return self._is_on and self._schedule.is_save_due
+
+    def freeze(self) -> None:
+        """What `document` is made of is about to change, though no step ends."""
+        if self._survivor is not None:
+            self._survivor.freeze()
 
     def saved(self) -> None:
         """The training is saved on the disk. All workers make this call."""
@@ -99,10 +114,15 @@ class TrainingSnapshots:
         """Before the first snapshot: whether all workers have the room for it."""
         named = self._named()
         size = variables.bytes_of([each for each in named if each.is_own or self._holds])
-        has_room = 2 * size <= room.most()
+        copies = 2 if self._survivor is None else 3  # one of them only once a worker has failed
+        has_room = copies * size <= room.most()
         answers = world_facts.gather(self._series.strategy, int(has_room and self._memory is not None), variables.bytes_of(named))
         if not all(can for can, _ in answers):
-            self._turn_off("" if has_room else f"this host has too little memory left for two copies of {bytes_of(size)}")
+            self._turn_off(
+                ""
+                if has_room
+                else f"this host has too little memory left for {'two' if copies == 2 else 'three'} copies of {bytes_of(size)}"
+            )
         return Schedule(max(size for _, size in answers))
 
     def _make(self, schedule: Schedule, step: int, document: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
@@ -112,8 +132,12 @@ class TrainingSnapshots:
             self._generators = random_state.made()
             self._values = Values(self._named(), holds=self._holds)
         told, data = self._values.read(arrays if self._holds else {})
+        if self._survivor is not None:
+            self._survivor.check(step, self._values.own(data))
         at = {"step": step, "at": time.time(), "kind": ""}
-        note = self._note({"name": saves.name_of(step), "document": {**found, **at, **self._facts}}, told)
+        has_records = self._survivor is not None and self._survivor.is_ready
+        of_snapshot = {"name": saves.name_of(step), "document": {**found, **at, **self._facts}, "records": has_records}
+        note = self._note(of_snapshot, told)
         try:
             assert self._memory is not None
             self._memory.write(note, data)
@@ -122,6 +146,11 @@ class TrainingSnapshots:
         schedule.made(time.perf_counter() - begun)
         if schedule.is_talk_due:
             schedule.agree(world_facts.gather(self._series.strategy, *schedule.numbers()))
+
+    def _keep(self, writes: bool) -> None:
+        """Another worker has failed, and a restart follows."""
+        if self._survivor is not None:
+            self._survivor.save(writes=writes, note=self._note, may=lambda: random_state.raw() == self._random[0])
 
     def _note(self, of_snapshot: dict[str, Any], tensors: bytes) -> bytes:
         drawn = random_state.raw()
@@ -133,6 +162,9 @@ class TrainingSnapshots:
     def _turn_off(self, why: str) -> None:
         if self._is_on:
             self._is_on = False
+            if self._survivor is not None:
+                self._survivor.close()
+                self._survivor = None
             if self._memory is not None:
                 self._memory.clear()
                 self._memory.close()
@@ -145,7 +177,7 @@ def _open() -> Memory | None:
     """None: this worker can have none, and says so to the others."""
     paths = os.environ[snapshot_memory.VARIABLE]
     try:
-        return Memory(paths.split(":")) if paths else None
+        return Memory(snapshot_memory.snapshots_of(paths.split(":"))) if paths else None
     except OSError as error:
         if not _live:
             print_once(f"checkpoints: there are no snapshots in memory: {error.strerror}. The saves on the disk go on", in_each_task=True)

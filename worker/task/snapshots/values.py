@@ -18,7 +18,7 @@ class Values:
         for each in named:
             if each.is_own or holds:
                 for name, part in zip(each.names(), each.components(), strict=True):
-                    self._parts.append((name, _reader(part), variables.code_of(part), each.is_own))
+                    self._parts.append((name, reader(part), variables.code_of(part), each.is_own))
         self._shapes: list[tuple[int, ...]] = []
         self._told = b""
 
@@ -34,14 +34,18 @@ class Values:
             known = zip(self._parts, shapes, strict=True)
             self._told = json.dumps({name: (code, list(shape), is_own) for (name, _, code, is_own), shape in known}).encode()
         if not arrays:
-            return self._told, [_bytes(value) for value in values]
+            return self._told, [as_bytes(value) for value in values]
         tensors = {name: variables.tensor(array) for name, array in arrays.items()}
         more = {name: (tensor.dtype, list(tensor.shape), False) for name, tensor in tensors.items()}
         told = json.dumps({**json.loads(self._told), **more}).encode()
-        return told, [*map(_bytes, values), *(tensor.data for tensor in tensors.values())]
+        return told, [*map(as_bytes, values), *(tensor.data for tensor in tensors.values())]
+
+    def own(self, data: list[Any]) -> dict[str, Any]:
+        """Of what `read` has returned: what the worker has for itself, by name."""
+        return {name: one for (name, _, _, is_own), one in zip(self._parts, data, strict=False) if is_own}
 
 
-def _reader(part: Any) -> Callable[[], Any]:
+def reader(part: Any) -> Callable[[], Any]:
     """A function that returns the value of a variable as an array of NumPy, with TensorFlow's own buffer if that is in this host's memory.
 
     As long as the array is used, an assignment to the variable gets another buffer (core/kernels/training_op_helpers.h).
@@ -54,7 +58,8 @@ def _reader(part: Any) -> Callable[[], Any]:
     return lambda: read(handle, dtype)._numpy()  # numpy() makes a copy
 
 
-def _bytes(value: Any) -> Any:
+def as_bytes(value: Any) -> Any:
+    """The buffer of an array, as bytes."""
     import numpy as np
 
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

@@ -1,0 +1,140 @@
+"""A worker that is killed costs no finished step, though snapshots in memory are rare: the others keep what they have computed.
+
+Each program trains several models, one after the other, and in each training another worker dies. It ends as without: the same SHA-256 of
+all saved tensors. So that nothing else can help, only the first two steps of an attempt have a snapshot in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.test_resume import FIT, HEAD, ORDER, latest, saved, steps_of, words
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
+
+RARE = """
+import gc
+
+def make_snapshots_rare():  # orch and the program have each their own copy of this class
+    for kind in [one for one in gc.get_objects() if isinstance(one, type) and one.__name__ == "Schedule"]:
+        def made(schedule, seconds):
+            schedule._made += 1
+            schedule._wait = 1 if schedule._made < 2 else 10**6
+        kind.made = made
+"""
+LOOPS = (
+    HEAD
+    + RARE
+    + """
+import worker
+options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=int(os.environ.get("PACK", 0)))
+strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+SGD, AdamW = keras.optimizers.SGD, keras.optimizers.AdamW
+dense = keras.layers.Dense
+
+def weights(seed):
+    return {"kernel_initializer": keras.initializers.GlorotUniform(seed)}
+
+CASES = {
+    "momentum": (lambda: [dense(16, "relu", **weights(1)), keras.layers.Dropout(0.3, seed=3)], lambda: SGD(0.01, momentum=0.9)),
+    "decay": (lambda: [dense(16, "relu", **weights(1)), keras.layers.Dropout(0.3, seed=3)], lambda: AdamW(0.01, weight_decay=0.1)),
+    "statistics": (lambda: [dense(16, **weights(1)), keras.layers.BatchNormalization()], lambda: AdamW(0.01, use_ema=True)),
+    "sparse": (
+        lambda: [keras.layers.Embedding(9, 4, embeddings_initializer=keras.initializers.GlorotUniform(1)), keras.layers.Flatten()],
+        lambda: keras.optimizers.Adam(0.01),
+    ),
+}
+
+def train(case):
+    make_layers, make_optimizer = CASES[case]
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), *make_layers(), dense(1, **weights(2))])
+        optimizer, metric = make_optimizer(), keras.metrics.MeanAbsoluteError()
+        saver = worker.checkpoints(model=model, optimizer=optimizer, metric=metric, every=1000)
+    make_snapshots_rare()
+    data = np.abs(x * 3).astype("int32") % 9 if case == "sparse" else x
+    dataset = tf.data.Dataset.from_tensor_slices((data, y, np.arange(48))).shuffle(48).batch(12)
+    after = os.environ.get("AFTER", "")
+
+    @tf.function
+    def step(batch):
+        def of_replica(batch):
+            inputs, wanted, _ = batch
+            with tf.GradientTape() as tape:
+                found = model(inputs, training=True)
+                loss = tf.reduce_mean((found - wanted) ** 2) / strategy.num_replicas_in_sync
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            metric.update_state(wanted, found)
+            if after == "clip":
+                model.trainable_variables[0].assign(tf.clip_by_value(model.trainable_variables[0], -0.5, 0.5))
+            return loss
+        return strategy.reduce("SUM", strategy.run(of_replica, args=(batch,)), axis=None)
+
+    with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{case}-{TASK}"), "a") as seen:
+        for epoch in saver.epochs(4):
+            for batch in saver.batches(dataset):
+                at = saver.steps + 1
+                if after == "unequal" and at == 8 and TASK == "worker-1" and ATTEMPT == "1":
+                    kernel = model.trainable_variables[0].value.values[0]
+                    tf.raw_ops.AssignAddVariableOp(resource=kernel.handle, value=tf.fill(kernel.shape, 1e-3))
+                if DEATH and TASK in DEATH[0].split() and DEATH[1:] == [case, at]:
+                    os.kill(os.getpid(), {"stop": signal.SIGSTOP}.get(after, signal.SIGKILL))
+                print(at, *strategy.experimental_local_results(batch[2])[0].numpy(), file=seen, flush=True)
+                loss = step(batch)
+                if after == "pull":
+                    for variable in model.trainable_variables:
+                        variable.assign(variable * 0.99)
+                saver.step(loss=loss)
+
+for case in os.environ.get("CASES", "momentum decay statistics sparse").split():
+    train(case)
+"""
+)
+BEGIN = "    def on_epoch_begin(self, epoch, logs=None):\n"
+RARE_FIT = FIT.replace("class Death(", f"{RARE}\nclass Death(").replace(BEGIN, f"{BEGIN}        make_snapshots_rare()\n")
+
+
+def run(orch: Any, program: str, deaths: dict[str, list[Any]], *options: str, **env: str) -> Any:
+    restarts = ("--max-restarts", str(len(deaths))) if deaths else ()
+    return orch("up", program, "-n", "3", *ORDER, *restarts, *options, env={"DEATHS": json.dumps(deaths), **env}, check=0, timeout=300)
+
+
+def check(tmp_path: Path, whole: Any, cases: int) -> None:
+    killed = latest(tmp_path)
+    for number in range(1, cases + 1):
+        assert saved(killed, f"loop-{number}") == saved(whole, f"loop-{number}"), f"training {number}"
+    assert steps_of(killed) == steps_of(whole)
+
+
+def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path: Path) -> None:
+    """Momentum, the decay of AdamW with dropout, statistics of BatchNormalization with moving averages of the weights, and gradients of an
+    embedding. Each of the workers dies once, and two of them at once."""
+    program = str(script(LOOPS, "loops.py"))
+    run(orch, program, {})
+    whole = latest(tmp_path)
+    places = {"1": ["worker-1", "momentum", 12], "2": ["worker-0", "decay", 11], "3": ["worker-2", "statistics", 15]}
+    done = run(orch, program, {**places, "4": ["worker-0 worker-2", "sparse", 12]})
+    said = words(done)
+    for attempt, (number, step) in enumerate([(1, 11), (2, 10), (3, 14), (4, 11)], 1):
+        assert re.search(rf"loop-{number} continues at step {step} .{{,80}} by attempt {attempt} by those that had survived; no step", said)
+    check(tmp_path, whole, 4)
+
+
+def test_fit_loses_no_step_and_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
+    """`History`, the callbacks and the metrics of the epoch included."""
+    program = str(script(RARE_FIT, "fit.py"))
+    options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "1000")
+    first = orch(*options, check=0)
+    whole = latest(tmp_path)
+    deaths = {"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 3]}
+    done = orch(*options, "--max-restarts", "2", env={"DEATHS": json.dumps(deaths)}, check=0)
+    assert words(done).count("by those that had survived; no step is lost") == 2
+    ends = [sorted(line for line in each.out.splitlines() if "END [" in line) for each in (first, done)]
+    assert len(ends[0]) == 2
+    assert ends[0] == ends[1]
+    assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")

@@ -1,0 +1,161 @@
+"""What a worker that has survived another one saves: the state of the last step that it has finished.
+
+orch ends the survivors of a failed worker, and tells them if a restart follows. Then each looks at the counters of `step_gate`. If they say
+that what the optimizer changes is that of its last finished step, one worker of each host copies these variables into the memory of the
+agent, and the others their checksums, by which the agent finds replicas that have diverged. What each worker has for itself is there
+already, in its records, also that of the dead one. The agents make a save of it (`checkpoint_files.snapshot_files`).
+
+A common variable that the optimizer does not change must be that of the last snapshot in memory, as the agent sees. Numbers of the
+optimizer that the program may set between two steps, such as the learning rate, are read at the end of each step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...checkpoint_files import saves, snapshot_memory, step_records
+from ...checkpoint_files.snapshot_memory import Memory
+from ..checkpoints import variables
+from ..checkpoints.variables import NamedVariable
+from ..import_hooks import print_once
+from .step_gate import StepGate
+from .values import as_bytes, reader
+
+Document = Callable[[], tuple[dict[str, Any], dict[str, Any]]]
+PATIENCE_S = 1.0
+"""How long the last step may take to its end: it may be over but for what Python does after it."""
+MOST_FOLLOWED = 8
+"""The most numbers that are read at the end of each step."""
+_POLL_S = 0.01
+
+
+class Survivor:
+    """Of one training. `step`: the steps that are finished; `is_lazy`: the document of a step stays what it is until the next step is over,
+    or until `freeze` is called.
+    """
+
+    def __init__(self, series: Any, named: list[NamedVariable], step: int, *, is_lazy: bool) -> None:
+        paths = os.environ[snapshot_memory.VARIABLE].split(":")
+        self._parts = [
+            (name, part, reader(part), variables.code_of(part) or "")
+            for each in named
+            if not each.is_own
+            for name, part in zip(each.names(), each.components(), strict=True)
+        ]
+        self._series, self._is_lazy = series, is_lazy
+        self._gate = StepGate(named, snapshot_memory.records_of(paths), step)
+        self._memory = Memory(snapshot_memory.kept_of(paths))
+        self._followed: list[tuple[str, Callable[[], Any]]] = []
+        self._is_proved = False
+        self._at: tuple[int, Document, dict[str, Any]] | None = None
+        """The last finished step, its document, and the values of `_followed`; None: no step was finished, or it cannot be saved."""
+        if reason := _unfit(series.strategy):
+            self._gate.refuse(reason)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the records of the steps are those of this worker's state."""
+        return self._is_proved and not self._gate.why
+
+    def step_ended(self, step: int, document: Document) -> None:
+        """A step is over."""
+        if why := self._gate.why or self._look(step):
+            self._end(why)
+            return
+        self._at = step, document, {name: read() for name, read in self._followed}
+        if not self._is_lazy:
+            self.freeze()
+
+    def freeze(self) -> None:
+        """What the document of the last step is made of is about to change."""
+        if self._at is not None:
+            step, document, followed = self._at
+            found = document()
+            self._at = step, lambda: found, followed
+
+    def check(self, step: int, own: dict[str, Any]) -> None:
+        """Compare the record of a step that is over with what the worker has for itself: the program may have changed it since."""
+        if not self.is_ready:
+            return
+        found = step_records.read(self._gate.path_of(step))
+        if found is None or found.step != step:
+            return
+        known = {name: bytes(one.data) for name, one in found.tensors.items()}
+        other = next((name for name, data in own.items() if known.get(name) != bytes(data)), None)
+        if other is not None:
+            self._gate.refuse(f"{other} changes after the step")
+
+    def save(self, *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes], may: Callable[[], bool]) -> None:
+        """Another worker has failed: keep the last finished step, if the counters show it. `writes`: the values, too, not only checksums.
+
+        `note`: makes the note of a snapshot; `may`: whether the generators of random numbers are those of the last snapshot.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until and not self._gate.why:
+            at = self._at
+            if at is not None and self._gate.read() == (at[0], at[0]) and may():
+                self._write(at, writes=writes, note=note)
+                if self._at is at and self._gate.read() == (at[0], at[0]):
+                    return
+                self._memory.clear()
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        self._gate.close()
+        self._memory.clear()
+        self._memory.close()
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _write(self, at: tuple[int, Document, dict[str, Any]], *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes]) -> None:
+        step, document, followed = at
+        found, arrays = document()
+        data = {name: as_bytes(followed[name] if name in followed else read()) for name, _, read, _ in self._parts}
+        told = {name: (code, list(part.shape), False) for name, part, _, code in self._parts}
+        for name, array in arrays.items():
+            tensor = variables.tensor(array)
+            data[name], told[name] = tensor.data, (tensor.dtype, list(tensor.shape), False)
+        alike = {} if writes else {name: hashlib.sha256(one).hexdigest() for name, one in data.items()}
+        still = [name for name, *_ in self._parts if name not in self._gate.changed and name not in followed]
+        of_step = {"step": step, "at": time.time(), "kind": "", **self._series.facts()}
+        of_snapshot = {"name": saves.name_of(step), "document": {**found, **of_step}, "alike": alike, "still": still}
+        self._memory.write(note(of_snapshot, json.dumps(told if writes else {}).encode()), list(data.values()) if writes else [])
+
+    def _look(self, step: int) -> str:
+        """Whether this step, which is over, was one update by the optimizer; else the reason why the steps cannot be saved."""
+        if not self._is_proved or self._gate.has_new:
+            self._prove()
+        if self._gate.read() != (step, step):
+            self._gate.refuse("a step has no update, or several, by an optimizer of Keras 3")
+        return self._gate.why
+
+    def _prove(self) -> None:
+        self._gate.prove()
+        if not self._gate.has_traced:
+            self._gate.refuse("its steps have no optimizer of Keras 3 in the code of a replica")
+        if not self._gate.why:
+            self._is_proved = True
+            self._gate.arm()
+            numbers = [(name, read) for name, part, read, _ in self._parts if name not in self._gate.changed and not part.shape.rank]
+            self._followed = numbers[:MOST_FOLLOWED]
+
+    def _end(self, why: str) -> None:
+        if self._at is not None or not self._is_proved:
+            self._at, self._is_proved = None, True
+            self._memory.clear()
+            print_once(f"checkpoints: a worker that is killed may cost the steps since the newest snapshot in memory: {why}")
+
+
+def _unfit(strategy: Any) -> str:
+    """Why the survivors of this strategy cannot save; empty: they can."""
+    devices = [str(device) for device in strategy.extended.worker_devices]
+    if len(devices) > 1:
+        return "a worker has several replicas"
+    if not devices[0].rpartition("/")[2].startswith("device:CPU"):
+        return "the replicas are on devices of which values may not be readable after a failure"
+    return ""
