@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from worker.task.calls import debugger
 
@@ -17,7 +17,7 @@ from .failures import ClusterLost, TimedOut
 from .jobs import Job
 from .outcomes import describe_exit
 from .pickling import pack
-from .pool import POLL_S, PooledRun, acquire, release
+from .pool import POLL_S, PooledRun, acquire, release, seconds
 from .session import Session
 from .tasks import Task
 
@@ -34,9 +34,9 @@ class Cluster:
     """A real cluster on this machine, for a ``with`` statement.
 
     The keywords are those of `orchestrator.launch`, and `settings` are any others of them (``gpus``, ``keras``,
-    ``collectives``, …). `timeout`: seconds that a function may take in its tasks. `grace`: how long, in seconds, a function may go on
-    in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster with the same settings, with
-    all that their functions have left behind; without, each cluster has fresh processes.
+    ``collectives``, …). `timeout`: seconds that a function may take in its tasks, or ``"10m"``. `grace`: the same for how
+    long a function may go on in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster
+    with the same settings, with all that their functions have left behind; without, each cluster has fresh processes.
 
     Entering the cluster raises `SpecError` for settings that are wrong, and `ClusterLost` if the cluster cannot be started.
     """
@@ -52,15 +52,15 @@ class Cluster:
         devices: Mapping[str, Any] | None = None,
         cpus: int | None = None,
         env: Mapping[str, str | int | float] | None = None,
-        timeout: float = TIMEOUT_S,
-        grace: float = GRACE_S,
+        timeout: float | str = TIMEOUT_S,
+        grace: float | str = GRACE_S,
         reuse: bool = False,
         **settings: Any,
     ) -> None:
         counts = {"workers": workers, "ps": ps, "chief": chief, "evaluator": evaluator}
         self._keywords = {**settings, **counts, "strategy": strategy, "devices": devices, "cpus": cpus, "env": env}
         self._reuse = reuse
-        self.timeout_s, self.grace_s = timeout, grace
+        self.timeout_s, self.grace_s = seconds("timeout", timeout), seconds("grace", grace)
         self.session = Session.get()
         self.tasks: dict[str, Task] = {}
         """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
@@ -91,6 +91,11 @@ class Cluster:
             self.close()
             raise
         return self
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """Raises `UsageError`: the fixture `orch_cluster` is a cluster where a marker gives the number of tasks, and else a function."""
+        how = "use orch_cluster.run(…), or take the numbers of tasks out of the marker"
+        raise UsageError(f"this is a cluster already, and no function: where orch_cluster is the cluster of a marker, {how}")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -135,9 +140,11 @@ class Cluster:
         cluster's (`worker.strategy`). `on`: the tasks; without it all that run a user's program under this strategy: under
         ``parameter_server`` chief and evaluator, as the others are servers.
 
-        Raises `UsageError` for what cannot be sent, for an empty `on`, and for a task that is not there, or busy; `TimedOut` for a task
-        that does not take what is sent, such as a large argument while it is paused.
+        Raises `UsageError` for what is no function or cannot be sent, for an empty `on`, and for a task that is not there, or busy;
+        `TimedOut` for a task that does not take what is sent, such as a large argument while it is paused.
         """
+        if not callable(function):
+            raise UsageError(f"run() takes a function, not its result: write run(f, 1) and not run(f(1)); this is {function!r:.80}")
         self.pooled_run.poll()
         tasks = self._choose(on)
         for task in tasks:

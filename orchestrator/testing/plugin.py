@@ -33,6 +33,10 @@ LISTS = (*TASKS, "cpus", "strategy")
 FILLED = "strategy"
 """The parameter that gets the cluster's strategy in each task; see `worker.task.calls`."""
 CLUSTER, EVERYWHERE = "orch", "orch_everywhere"
+CAPTURES = ("capsys", "capfd", "capsysbinary", "capfdbinary", "caplog")
+"""Fixtures that hold what the test's own process writes."""
+MISTAKES: pytest.StashKey[list[str]] = pytest.StashKey()
+"""The mistakes in the markers of the tests of the file or class that is being collected."""
 OURS = tuple(f"{Path(__file__).parents[2] / package}{os.sep}" for package in ("orchestrator", "worker"))
 """The beginnings of the names of orch's own files."""
 RAISE = dis.opmap["RAISE_VARARGS"]
@@ -43,14 +47,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("orch", "TensorFlow clusters of orch")
     group.addoption(
         "--orch-timeout",
-        type=float,
-        metavar="SECONDS",
+        type=_seconds,
+        metavar="TIME",
         help="how long a function may take in the tasks of a cluster, and a run of orch_run, if the test sets no timeout (default: 120)",
     )
     group.addoption(
         "--orch-logs", action="store_true", help="add the output of each task to the report of every test (-rA shows the reports)"
     )
     group.addoption("--orch-keep", action="store_true", help="keep the directories with the output of all tasks, and show their paths")
+
+
+def _seconds(text: str) -> float:
+    """The value of ``--orch-timeout``. An error of argparse where the text is no time."""
+    from ..model.spec.durations import seconds_of
+
+    found = seconds_of(text)
+    return float(text) if found is None else found
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,12 +93,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marked = _marked(item)
     lists = {name: value for name, value in marked.items() if name in LISTS and isinstance(value, list | tuple)}
     chosen = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
-    for one in chosen:
-        _check(item, {**marked, **one})
+    if mistakes := list(dict.fromkeys(filter(None, (_mistake(item, {**marked, **one}) for one in chosen)))):
+        item.config.stash.setdefault(MISTAKES, []).extend(mistakes)
+        return
     chooses = [name for name in ("orch_cluster", "orch_run") if name in metafunc.fixturenames]
     if lists and chooses:
         ids = ["-".join(f"{name}={value}" for name, value in one.items()) for one in chosen]
         metafunc.parametrize(chooses, [(one,) * len(chooses) for one in chosen], ids=ids, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The collection of a file, or of a class, fails with all mistakes in the markers of its tests: a test itself may never use them."""
+    report = yield
+    if mistakes := collector.config.stash.get(MISTAKES, []):
+        report.outcome, report.longrepr, report.result = "failed", "\n".join(mistakes), []
+        mistakes.clear()  # pytest collects a file while it collects the session
+    return report
 
 
 def _want_cluster(item: pytest.Function) -> None:
@@ -95,11 +118,11 @@ def _want_cluster(item: pytest.Function) -> None:
         item.fixturenames.append("orch_cluster")
 
 
-def _check(item: pytest.Function, options: dict[str, Any]) -> None:
-    """End the collection of a file with a message if the markers of a test have a mistake: the test itself may never use them."""
+def _mistake(item: pytest.Function, options: dict[str, Any]) -> str:
+    """What is wrong with the markers of a test, with the name of the test; empty if nothing is."""
     names = [name for name in (EVERYWHERE, CLUSTER) if item.get_closest_marker(name) is not None]
     if not names:
-        return
+        return ""
     wrong = ""
     if any(marker.args for name in names for marker in item.iter_markers(name)):
         wrong = f"@pytest.mark.{names[0]} takes keywords, as in @pytest.mark.{names[0]}(workers=2)"
@@ -107,12 +130,14 @@ def _check(item: pytest.Function, options: dict[str, Any]) -> None:
         wrong = unused
     elif names[0] == EVERYWHERE and not any(name in options for name in TASKS):
         wrong = f"@pytest.mark.{EVERYWHERE} needs a number of tasks, as in @pytest.mark.{EVERYWHERE}(workers=2)"
+    elif names[0] == EVERYWHERE and (stays := [name for name in inspect.signature(item.obj).parameters if name in CAPTURES]):
+        how = f"call a function with orch_cluster.run in a test, whose {stays[0]} has what the tasks write"
+        wrong = f"{stays[0]} belongs to the process of the test, and @pytest.mark.{EVERYWHERE} runs the test in the tasks: {how}"
     else:
         from .pool import find_mistakes
 
         wrong = find_mistakes(options, f"@pytest.mark.{names[0]}", for_cluster="orch_run" not in item.fixturenames)
-    if wrong:
-        pytest.fail(f"{item.nodeid}: {wrong}", pytrace=False)
+    return f"{item.nodeid}: {wrong}" if wrong else ""
 
 
 def _unused(item: pytest.Function) -> str:
@@ -160,12 +185,12 @@ def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | Callable[
     if not any(name in options for name in TASKS):
         yield _NoCluster(request.node, options)
         return
-    from ..errors import UsageError
+    from ..errors import OrchError
 
     c = _make(request.node, options)
     try:
         c.__enter__()
-    except UsageError as error:
+    except OrchError as error:
         pytest.fail(str(error), pytrace=False)
     with contextlib.closing(c):
         yield c
@@ -238,8 +263,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     except TaskFailed as failure:  # the exceptions of pytest.skip and pytest.xfail cannot be sent here
         outcome = failure.tasks.get(failure.task)  # None if the time was over
         if outcome is not None and outcome.type in ("Skipped", "XFailed"):
-            give_up = pytest.skip if outcome.type == "Skipped" else pytest.xfail
-            give_up(f"{failure.task}: {outcome.message}")
+            why = f"{failure.task}: {outcome.message}"
+            if outcome.type == "XFailed":
+                pytest.xfail(why)
+            raise pytest.skip.Exception(why, _use_item_location=True) from None  # the test's place, not the one of this line
         raise
     return True
 
@@ -256,12 +283,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if session and (report.failed or (options.orch_logs and report.when == "call")):
         for task in [task for cluster in session.recent for task in cluster.tasks.values()]:
             # pytest has captured no output of the task with -s, or in a test that reads the output itself.
-            is_missing = f"[{task.name}] " not in report.capstdout
-            if (options.orch_logs or is_missing) and (text := task.logs):
+            prefix = f"[{task.name}] "
+            is_missing = prefix not in report.capstdout
+            if options.orch_logs:  # once: not among the captured lines as well
+                report.sections = [(name, _without(text, prefix)) for name, text in report.sections]
+            if (options.orch_logs or is_missing) and (text := task.logs if options.orch_logs else task.own_logs):
                 report.sections.append((f"orch: {task.name}", text))
         if options.orch_keep:
             report.sections.append(("orch: files", f"{session.path}\n"))
     return report
+
+
+def _without(text: str, prefix: str) -> str:
+    """The text without the lines that begin so."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(prefix))
 
 
 def _end_in_the_test(traceback: TracebackType) -> None:

@@ -27,8 +27,11 @@ from ..api import read_spec, start
 from ..errors import UsageError
 from ..handle import Run
 from ..model.spec import ClusterSpec
+from ..model.spec.durations import EXAMPLES, seconds_of
 from ..model.spec.parse import to_document
+from ..model.spec.sections.backend_sections import LocalSettings
 from ..model.strategies import STRATEGIES
+from ..record.text import stack_report
 from .connections import Connection
 from .failures import ClusterLost
 from .outcomes import describe_exit
@@ -40,7 +43,7 @@ MOST_IDLE = 4
 POLL_S = 0.02
 """How often the files of tasks are read, in seconds; messages are read at once."""
 STACKS_S = 2.0
-"""How long a task may take to write its stack, in seconds."""
+"""How long a task may write nothing more of its stack, in seconds."""
 START_S = 120.0
 DYING_S = 10.0
 """How long a killed process may take to end."""
@@ -127,6 +130,8 @@ class PooledRun:
         chosen = list(tasks)
         env = {name: value for name, value in os.environ.items() if self.environment.get(name) != value and name not in self.own_variables}
         unset = [name for name in self.environment if name not in os.environ and name not in self.own_variables]
+        if "TMPDIR" not in self.own_variables:  # AutoGraph leaves files there, which a process removes that ends by itself
+            env["TMPDIR"] = str(self.session.temporary)
         for task in chosen:
             task.begin_process()
             message = {"do": "fork", "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path, "directory": str(task.directory)}
@@ -160,10 +165,12 @@ class PooledRun:
         before = {name: len(read(path)) for name, path in paths.items()}
         for name in paths:
             self.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
-        until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(paths, "")
-        while time.monotonic() < until and (found != last or not all(found.values())):
+        until, found = time.monotonic() + STACKS_S, dict.fromkeys(paths, "")
+        while time.monotonic() < until and not all(map(stack_report.is_complete, found.values())):
             self.poll(POLL_S)
             last, found = found, {name: read(path, before[name]).decode(errors="replace") for name, path in paths.items()}
+            if found != last:
+                until = time.monotonic() + STACKS_S
         return found
 
     @property
@@ -229,11 +236,16 @@ def release(run: PooledRun) -> None:
             old.stop()
 
 
-OWN: dict[str, tuple[type | tuple[type, ...], str]] = {
-    **dict.fromkeys(("timeout", "grace"), ((int, float), "a number of seconds")),
-    "reuse": (bool, "true or false"),
-}
-"""The keywords of a `Cluster` that are no settings of a run, with their types."""
+OWN = ("timeout", "grace", "reuse")
+"""The keywords of a `Cluster` that are no settings of a run."""
+
+
+def seconds(name: str, value: float | str) -> float:
+    """The seconds of a keyword: a number, or a text with a unit (``10m``). Raises `UsageError`."""
+    found = seconds_of(value) if isinstance(value, str) else value
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise UsageError(f"launch({name}=…): must be a time ({EXAMPLES}), not {value!r}")
+    return float(found)
 
 
 def find_mistakes(keywords: Mapping[str, Any], where: str, *, for_cluster: bool) -> str:
@@ -245,10 +257,10 @@ def find_mistakes(keywords: Mapping[str, Any], where: str, *, for_cluster: bool)
     if not {"workers", "ps", "chief", "evaluator", "tasks"}.intersection(settings):
         settings = {**needed, **settings}
     try:
-        for name, (kind, words) in OWN.items():
-            value = keywords.get(name)
-            if value is not None and not isinstance(value, kind):
-                raise UsageError(f"launch({name}=…): must be {words}, not {value!r}")
+        for name in ("timeout", "grace"):
+            seconds(name, keywords.get(name) or 0)
+        if not isinstance(keywords.get("reuse", False), bool):
+            raise UsageError(f"launch(reuse=…): must be true or false, not {keywords['reuse']!r}")
         if for_cluster:
             _spec(settings, os.getcwd())
         else:
@@ -264,6 +276,8 @@ def _spec(keywords: Mapping[str, Any], workdir: str, env: Mapping[str, str] = {}
     script = os.path.abspath(resident.__file__)
     # Each fork goes to the test's own directory.
     spec = read_spec(None, {**given, "python": sys.executable, "script": script, "workdir": workdir})
+    if not isinstance(spec.backend, LocalSettings):
+        raise UsageError("the tasks of a test run on this machine: leave hosts= and backend= out")
     for name, value in (("data_workers", spec.data_workers), ("start_timeout", spec.timeouts.start_s)):
         if value:
             why = "whose tasks start no data service, and listen only once a function uses TensorFlow"

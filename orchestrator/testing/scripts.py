@@ -11,7 +11,9 @@ from worker.values.fast_dataclass import dataclass
 
 from ..api import read_spec, start
 from ..handle import Result
+from ..record.output.noise import Noise
 from .session import Session, environment
+from .tasks import quiet_noise
 
 TIMEOUT_S = 120.0
 
@@ -31,7 +33,7 @@ def run_script(
     /,
     *args: str | int | float,
     home: str | os.PathLike[str],
-    timeout: float = TIMEOUT_S,
+    timeout: float | str = TIMEOUT_S,
     env: Mapping[str, str | int | float] | None = None,
     **settings: Any,
 ) -> ScriptRun:
@@ -48,8 +50,12 @@ def run_script(
     if spec.preload:
         session.warm_up({**surroundings, **spec.env})
     with start(spec, home, {**surroundings, **session.runtime}) as run:
+        warnings: set[str] = set()
+        noises: dict[tuple[str, str], Noise | None] = {}
         for line in run.lines():
-            print(f"[{line.task}] {line.text}")
+            noise = noises.setdefault((line.task, line.stream), quiet_noise(warnings))
+            if noise is None or not noise.hides(line.text):
+                print(f"[{line.task}] {line.text}")
         result = run.wait()
         events = tuple(run.events)
         logs = {name: run.logs(name) for name in result.tasks}

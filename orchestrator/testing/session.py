@@ -57,6 +57,9 @@ class Session:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.temporary = self.path / "tmp"
+        """The TMPDIR of the tasks. Its path is short, for sockets may be made there."""
+        self.temporary.mkdir(mode=0o700)
         self.keeps = False
         """Leave the directory, with the runs and all output, when the process ends."""
         self.recent: deque[Shown] = deque(maxlen=16)

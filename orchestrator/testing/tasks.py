@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -12,10 +13,11 @@ from typing import Any, Protocol
 from worker.protocol import task_files
 
 from ..errors import UsageError
+from ..record.output.noise import Noise
 from ..record.storage import event_log
 from .connections import Connection
 from .outcomes import Outcome, describe_exit
-from .session import Session
+from .session import LEVEL, Session
 
 OUTPUT = "output.log"
 """What a process has written on stdout and stderr."""
@@ -51,6 +53,7 @@ class Task:
         """The signals that the process was sent since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch), and
         the time, by `time.monotonic`."""
         self._printed = 0
+        self._noise = quiet_noise()
         self._earlier: dict[str, int] = {}
         """How many bytes of a file belong to an earlier cluster."""
 
@@ -78,6 +81,12 @@ class Task:
         """The values that functions gave to `worker.report` in this task, oldest first."""
         lines = self._read(task_files.REPORTS).encode().splitlines()
         return [values for values in event_log.objects(lines) if task_files.OWN_KEYS.isdisjoint(values)]
+
+    @property
+    def own_logs(self) -> str:
+        """`logs` without TensorFlow's own lines, unless the shell has set the level at which TensorFlow logs."""
+        noise = quiet_noise()
+        return self.logs if noise is None else "".join(f"{line}\n" for line in noise.fold(self.logs.splitlines()))
 
     def _read(self, name: str) -> str:
         return read(self.directory / name, self._earlier.get(name, 0)).decode(errors="replace")
@@ -161,8 +170,18 @@ class Task:
         if self.is_forked:
             data = data[: data.rfind(b"\n") + 1]
         self._printed += len(data)
-        for line in data.decode(errors="replace").splitlines():
+        lines = data.decode(errors="replace").splitlines()
+        for line in lines if self._noise is None else self._noise.fold(lines):
             sys.stdout.write(f"[{self.name}] {line}\n")
+
+
+def quiet_noise(warnings: set[str] | None = None) -> Noise | None:
+    """What recognises TensorFlow's own lines, which a test does not show; None: the shell has set the level at which TensorFlow logs.
+
+    A process of the session logs errors alone. The user's warm process may log more, and then these lines are left out here. `warnings`:
+    see `Noise`.
+    """
+    return None if LEVEL in os.environ else Noise(warnings, hides_warnings=True)
 
 
 def read(path: Path, start: int = 0) -> bytes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 
@@ -95,7 +99,8 @@ WRONG = {
     "orch(wrokers=2)": "@pytest.mark.orch(wrokers=…): unknown keyword 'wrokers' (did you mean 'workers'?)",
     "orch(workers=[1, 0])": "@pytest.mark.orch(workers=…): must be at least 1, not 0",
     "orch(workers=1, devices={'cpu': 2})": "unknown key 'cpu' (did you mean 'cpus'?)",
-    "orch(workers=1, timeout='5')": "@pytest.mark.orch(timeout=…): must be a number of seconds, not '5'",
+    "orch(workers=1, timeout='5 parsecs')": "@pytest.mark.orch(timeout=…): must be a time (90, 90s, 10m or 2h30m), not '5 parsecs'",
+    "orch(workers=2, hosts='a:2')": "the tasks of a test run on this machine: leave hosts= and backend= out",
     "orch(strategy='parameter_server', workers=1)": "strategy parameter_server needs at least 1 ps task",
     "orch(workers=1, data_workers=1)": "data_workers= is not for clusters of tests",
     "orch(2)": "@pytest.mark.orch takes keywords, as in @pytest.mark.orch(workers=2)",
@@ -105,6 +110,10 @@ WRONG = {
 
 
 def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) -> None:
+    two = [MARKED.format(module="timeout='10m'", marker=f"orch(workers={number})", fixture="orch_cluster") for number in (0, -1)]
+    write(tmp_path, test_two=two[0] + two[1].replace("test_that_would_pass", "test_too"))
+    everywhere = MARKED.format(module="workers=2", marker="orch_everywhere", fixture="capsys")
+    write(tmp_path, test_captures=everywhere)
     for number, marker in enumerate(WRONG):
         write(tmp_path, **{f"test_{number}": MARKED.format(module="timeout=60", marker=marker, fixture="orch_cluster")})
     # Markers that only have defaults need not be complete, and a script may have more settings than a cluster of functions.
@@ -119,7 +128,10 @@ def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) ->
     assert said in done.out, done
     for number, said in enumerate(WRONG.values()):
         assert re.search(rf"^test_{number}.py::test_that_would_pass: .*{re.escape(said)}", done.out, re.MULTILINE), done
-    assert f"5 tests collected, {len(WRONG) + 1} errors" in done.out, done
+    for test, number in (("test_that_would_pass", 0), ("test_too", -1)):
+        assert f"test_two.py::{test}: @pytest.mark.orch(workers=…): must be at least 1, not {number}" in done.out, done
+    assert "capsys belongs to the process of the test, and @pytest.mark.orch_everywhere runs the test in the tasks" in done.out, done
+    assert f"5 tests collected, {len(WRONG) + 3} errors" in done.out, done
     assert "plugin.py" not in done.out, done
 
 
@@ -138,6 +150,18 @@ USES_WARM = """
     def test_script(orch_run, tmp_path):
         (tmp_path / "train.py").write_text("import tensorflow")
         assert orch_run("train.py").exit_code == 0
+
+
+    @pytest.mark.orch(workers=2)
+    def test_tensorflow_says_much(orch_cluster):
+        def add(strategy):
+            import tensorflow as tf
+
+            step = tf.function(lambda: strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0))))
+            print("sum", float(step()), os.environ["TMPDIR"])
+
+        orch_cluster.run(add)
+        assert ".cc:" in orch_cluster.logs("worker-0") or "{cold}"
 """
 
 
@@ -150,14 +174,26 @@ def test_clusters_and_scripts_are_forked_from_the_warm_process_of_the_user(tmp_p
         done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **env}, check=True, stdout=subprocess.PIPE, timeout=250)
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
-    write(tmp_path, test_warm=USES_WARM)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def shown(*words: str) -> str:
+        done = run_pytest(tmp_path, "-q", "-s", *words, env={**env, "TMPDIR": str(temporary)})
+        assert "passed" in done.out, done
+        assert (done.code, list(temporary.iterdir())) == (0, []), "AutoGraph's files are gone"
+        return done.out
+
+    write(tmp_path, test_warm=USES_WARM.replace("{cold}", ""))
     warm("start")
     try:
-        done = run_pytest(tmp_path, "-q", env=env)
-        assert "2 passed" in done.out, done
-        assert warm("status")["uses"] == 2
+        out = shown()
+        assert warm("status")["uses"] >= 2
     finally:
         warm("stop")
+    write(tmp_path, test_warm=USES_WARM.replace("{cold}", "cold"))
+    for text in (out, shown("-k", "tensorflow")):  # as an import that a test run made by itself
+        assert re.search(r"^\[worker-1\] sum 2\.0 ", text, re.MULTILINE), text
+        assert not re.search(r"\w\.(cc|h):\d+\] ", text), text
 
 
 # --- one run of many tests ---------------------------------------------------------------------
@@ -203,6 +239,11 @@ TESTS = """
 
     def test_without_a_marker_it_says_what_is_missing(orch_cluster):
         orch_cluster.run(print)
+
+
+    @pytest.mark.orch(workers=1, preload=[], prepare="exit 3")
+    def test_that_cannot_start(orch_cluster):
+        pass
 
 
     @pytest.mark.orch_everywhere(workers=2)
@@ -267,13 +308,15 @@ TESTS = """
     @pytest.mark.orch(workers=1)
     @pytest.mark.parametrize("mistake", [
         lambda c: c.run(step.twice, threading.Lock()),
+        lambda c: c(workers=2),
+        lambda c: c.run(print("x")),
         lambda c: c["worker-7"].kill(),
         lambda c: c.run(step.twice, 4, on="worker-7"),
         lambda c: c.wait_for("worker-0"),
         lambda c: testing.cluster(wrokers=1).__enter__(),
         lambda c: orchestrator.launch("train.py", workers=0),
         lambda c: testing.barrier(),
-    ], ids=["unsendable", "no_task", "nowhere", "nothing_awaited", "typo", "nothing", "barrier"])
+    ], ids=["unsendable", "called", "a_result", "no_task", "nowhere", "nothing_awaited", "typo", "nothing", "barrier"])
     def test_mistake(orch_cluster, mistake):
         mistake(orch_cluster)
 
@@ -400,6 +443,7 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
         "test_script_that_is_missing",
         "test_script_that_the_test_has_written",
     }
+    assert run.outcomes["test_that_cannot_start"] == "error"
     passing = {
         *("test_sizes[workers=1]", "test_sizes[workers=2]", "test_called", "test_everywhere", "test_of_a_class", "test_prints_and_passes"),
         "test_a_method_is_sent",
@@ -412,7 +456,7 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
     assert {name for name, outcome in run.outcomes.items() if outcome == "passed"} == passing, run
     assert run.outcomes["test_everywhere_async"] == "error"
     assert "@pytest.mark.orch_everywhere is not for an async test, nor for a unittest.TestCase" in run.out
-    assert re.search(r"^SKIPPED .*worker-\d: not on this machine", run.out, re.MULTILINE), run
+    assert re.search(r"^SKIPPED \[1\] test_them.py:\d+: worker-\d: not on this machine", run.out, re.MULTILINE), run
 
 
 def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> None:
@@ -425,6 +469,8 @@ def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> Non
 
 
 MISTAKES = {
+    "called": "this is a cluster already, and no function: where orch_cluster is the cluster of a marker, use orch_cluster.run(…)",
+    "a_result": "run() takes a function, not its result: write run(f, 1) and not run(f(1)); this is None",
     "unsendable": "argument 1 (a lock) cannot be sent to a task",
     "no_task": "the cluster has no task 'worker-7'; the tasks are worker-0",
     "nowhere": "the cluster has no task 'worker-7'; the tasks are worker-0",
@@ -442,6 +488,8 @@ def check_that_a_mistake_shows_the_test_alone(run: PytestRun) -> None:
         assert "orchestrator/" not in report, report
         assert "cloudpickle" not in report, report
         assert "worker/task" not in report, report
+    cannot = run.report("ERROR at setup of test_that_cannot_start")
+    assert len(cannot.splitlines()) < 25, cannot
     missing = run.report("test_script_that_is_missing")
     assert "there is no script 'nowhere.py' in " in missing
     assert "orchestrator/" not in missing
@@ -529,7 +577,7 @@ def quick(tmp_path: Path) -> Path:
 
 def test_options(quick: Path) -> None:
     """-s streams, --orch-timeout holds where a test says nothing, --orch-keep keeps, --orch-logs shows."""
-    shown = run_pytest(quick, "-s", "--orch-timeout", "33", "--orch-keep", "--basetemp=base")
+    shown = run_pytest(quick, "-s", "--orch-timeout", "33s", "--orch-keep", "--basetemp=base")
     assert shown.code == 0, shown
     assert "[worker-0] in test 1\n" in shown.out
     assert "TIMEOUT 33.0" in shown.out
@@ -537,6 +585,7 @@ def test_options(quick: Path) -> None:
     assert (len(pids), len(set(pids[:2]))) == (3, 1), shown
     logged = run_pytest(quick, "-rA", "--orch-logs")
     assert re.search(r"^-+ orch: worker-0 -+\nin test 2$", logged.out, re.MULTILINE), logged
+    assert "[worker-0] in test" not in logged.out, "the lines come once"
 
 
 def test_nothing_goes_on_after_the_first_failure(tmp_path: Path) -> None:
@@ -555,6 +604,20 @@ def test_in_parallel_workers_of_xdist(quick: Path) -> None:
     done = run_pytest(quick, "-n", "2", "-rA", env={"TMPDIR": str(long)})
     assert done.code == 0, done
     assert set(done.outcomes.values()) == {"passed"}
+
+
+def test_the_job_of_the_page_keeps_what_each_task_has_written(quick: Path) -> None:
+    """The step of docs/testing.md that runs pytest, and the files of the step after it."""
+    block = (ROOT / "docs/testing.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    steps = yaml.safe_load(block)["jobs"]["test"]["steps"]
+    line = next(step for step in steps if step.get("run", "").startswith("pytest"))
+    kept = next(step for step in steps if "upload-artifact" in step.get("uses", ""))["with"]["path"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        temporary = line["env"]["TMPDIR"].replace("${{ runner.temp }}", directory)
+        done = run_pytest(quick, *shlex.split(line["run"])[1:], "-rA", env={"TMPDIR": temporary})
+        assert (done.code, set(done.outcomes.values())) == (0, {"passed"}), done
+        pattern = kept.replace("${{ runner.temp }}", directory)
+        assert "in test 1\n" in "".join(Path(name).read_text() for name in glob.glob(pattern, recursive=True))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

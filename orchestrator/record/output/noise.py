@@ -116,12 +116,12 @@ class Noise:
     """Recognises the noise in the lines of one stream. Each stream has its own object; the lines are given in order.
 
     `warnings`: the packages' warnings that tasks of this run have printed so far. All streams of a view share this set.
-    `shows_losses`: lines about a lost connection are no noise here.
+    `shows_losses`: lines about a lost connection are no noise here. `hides_warnings`: all C++ warnings are noise here.
     """
 
-    def __init__(self, warnings: set[str] | None = None, *, shows_losses: bool = False) -> None:
+    def __init__(self, warnings: set[str] | None = None, *, shows_losses: bool = False, hides_warnings: bool = False) -> None:
         self._warnings = set() if warnings is None else warnings
-        self._shows_losses = shows_losses
+        self._shows_losses, self._levels = shows_losses, "IW" if hides_warnings else "I"
         self._before: Literal["", "noise", "warning", "dump"] = ""
         """What the line before was, if lines may belong to it."""
         self._last = ""
@@ -149,7 +149,7 @@ class Noise:
             return True
         if line[:1] not in _FIRST:
             return False
-        if _is_noise(line, self._shows_losses):
+        if _is_noise(line, self._shows_losses, self._levels):
             self._before = "noise"
         elif _WARNING.match(line):
             warning = without_own(line)
@@ -206,11 +206,14 @@ def _says_placement(line: str) -> bool:
     return level == "I" and found[3] == "cc" and (_EXECUTED.match(line, text) or _PLACED.match(line, text)) is not None
 
 
-def _is_noise(line: str, shows_losses: bool) -> bool:
-    """Whether a line, by itself, is noise or the first line of some. `shows_losses`: lines about a lost connection are none."""
+def _is_noise(line: str, shows_losses: bool, levels: str) -> bool:
+    """Whether a line, by itself, is noise or the first line of some. `shows_losses`: lines about a lost connection are none.
+
+    `levels`: the letters of the C++ levels at which every line is noise.
+    """
     found = _LOG_LINE.match(line)
     if found is None or found[3] == "py":
         return _PREAMBLE.match(line) is not None or _CLOSURE.match(line) is not None
-    if (found[1] or found[2]) == "I" or line.startswith(_HARMLESS, found.end()):
+    if (found[1] or found[2]) in levels or line.startswith(_HARMLESS, found.end()):
         return True
     return not shows_losses and (_LOSS.search(line) is not None or (_OUT_OF_MEMORY.search(line) is not None and _NO_FAILURE not in line))

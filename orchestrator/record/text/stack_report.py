@@ -30,12 +30,18 @@ from ..storage.run_files import open_file, size_of
 POLL_S = 0.1
 GIVE_UP_S = 10.0
 """How long `collect` waits for Python programs, in seconds."""
+QUIET_S = 2.0
+"""A stack whose end is not recognised counts as written when its file has not grown for so many seconds."""
 SOURCE_BYTES = 4 * 1024 * 1024
 """The most that is read of a source file, and of the stacks of a task."""
 
 ASKED = "orch: asked at "
+CUT = "its stack is not complete"
+"""What is said of a stack whose end is missing."""
 _NOTE = "orch: "
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
+_ENDS = ("...", "  ...", "  <no Python frame>")
+"""The last line where faulthandler leaves out threads or frames, or the main thread runs no Python."""
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
 _START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/template/start_template|host/warm/start_warm)\.py")
@@ -96,7 +102,10 @@ def _parse(text: str) -> tuple[StackAnswer, list[tuple[StackFrame, ...]]]:
     """The last answer in `text`, and the frames of each thread, the main thread last."""
     threads: list[list[StackFrame]] = [[]]
     note = ""
-    for line in text[max(0, text.rfind(ASKED)) :].splitlines():
+    lines = text[max(0, text.rfind(ASKED)) :].splitlines(keepends=True)
+    if lines and (_HEAD.match(lines[-1]) or not lines[-1].endswith("\n")):
+        return StackAnswer(note=CUT)  # even the frames that are there may be those of another thread
+    for line in (line.rstrip("\r\n") for line in lines):
         if _HEAD.match(line):
             threads.append([])
         elif frame := _FRAME.match(line):
@@ -137,6 +146,17 @@ def _worker_dir(frames: Sequence[StackFrame]) -> str:
     """Where orch's worker/ is on the host of a task, from its main thread; empty: unknown."""
     start = _START.fullmatch(frames[-1].file)
     return start[1] if start else ""
+
+
+def is_complete(text: str) -> bool:
+    """Whether the last answer in `text` has come to its end: the outermost frame of the main thread, which is the last one, or a note.
+
+    A task writes its stack in many small pieces, between which a busy machine may do something else for long.
+    """
+    *_, last = ("", *text[max(0, text.rfind(ASKED)) :].splitlines())
+    frame = _FRAME.match(last)
+    is_end = last in _ENDS or (last.startswith(_NOTE) and not last.startswith(ASKED)) or (frame and _START.fullmatch(frame[1]))
+    return bool(is_end) and text.endswith("\n")
 
 
 def place(answer: StackAnswer, source: Callable[[str, str], str] = read_line) -> str:
@@ -186,18 +206,22 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
 def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], object]) -> dict[str, str]:
     """The stacks of each running task after `request` has asked the controller; empty for a task without an answer in time.
 
-    Waits until all Python programs have answered and no file grows, or for `GIVE_UP_S`.
+    Waits until all Python programs have written the end of their answers, or for `GIVE_UP_S`.
     """
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: size_of(path) for name, path in files.items()}
     awaited = files.keys() - {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
     request()
-    deadline, texts = time.monotonic() + GIVE_UP_S, dict.fromkeys(files, "")
+    grew_at = time.monotonic()
+    deadline, texts = grew_at + GIVE_UP_S, dict.fromkeys(files, "")
     while True:
         time.sleep(run.look_s(POLL_S))
         run.renew()
-        last, texts = texts, {name: read_from(path, before[name]) for name, path in files.items()}
-        if time.monotonic() >= deadline or (texts == last and all(parse(texts[name]) for name in awaited)):
+        now, last, texts = time.monotonic(), texts, {name: read_from(path, before[name]) for name, path in files.items()}
+        grew_at = grew_at if texts == last else now
+        is_quiet = now - grew_at >= QUIET_S
+        have_ended = all(is_complete(texts[name]) or (is_quiet and parse(texts[name])) for name in awaited)
+        if now >= deadline or (texts == last and have_ended):
             return texts
 
 

@@ -298,3 +298,11 @@ def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str]
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=30)))
 def test_a_user_s_text_is_never_folded(lines: list[str]) -> None:
     assert Noise().fold(lines) == lines
+
+
+def test_a_view_may_hide_all_warnings_of_the_runtime_and_no_error() -> None:
+    """As TensorFlow does by itself at the level at which the tests of users run."""
+    warning = "W0000 00:00:1795231330.190410    3957 something.cc:221] news"
+    lines = [warning, warning.replace("W0000", "E0000"), "WARNING:tensorflow:5 out of the last 5 calls", "mine"]
+    assert Noise(hides_warnings=True).fold(lines) == lines[1:]
+    assert Noise().fold(lines) == lines

@@ -181,3 +181,20 @@ def test_what_faulthandler_really_writes_is_read() -> None:
     frames = stack_report.parse(text).frames
     assert "test_what_faulthandler_really_writes_is_read" in [frame.function for frame in frames]
     assert stack_report.place(StackAnswer(frames)) == f"in faulthandler.dump_traceback ({Path(__file__).name}:{frames[0].line})"
+
+
+def test_a_stack_that_is_still_being_written_is_waited_for_and_never_taken_for_an_answer() -> None:
+    """faulthandler writes in small pieces. Of a stack without its end, the frames may be those of another thread."""
+    begin = f'  File "{WORKER}/task/start_task.py", line 12 in <module>\n'
+    other = dump('"/usr/lib/python3.11/threading.py", line 1 in _bootstrap', head="Thread 0x00007f0000000002 (most recent call first):")
+    whole = other + "\n" + SLEEPING + begin
+    assert stack_report.is_complete(whole)
+    assert place(whole) == "in time.sleep (data.py:9)"
+    ends = [end for end in range(1, len(whole)) if stack_report.is_complete(whole[:end])]
+    assert ends == [], "no beginning of a stack is a stack"
+    head = whole.index("Current thread")
+    for end in (head + 40, whole.index("  File", head), whole.index("data.py"), len(whole) - 1):
+        assert place(whole[:end]) == "its stack is not complete"
+    for last in ("  <no Python frame>\n", "  ...\n", "...\n", "orch: is stopped (SIGSTOP)\n"):
+        assert stack_report.is_complete(dump() + last)
+    assert place(dump() + "  <no Python frame>\n") == "nowhere in Python"

@@ -170,6 +170,8 @@ def _become(order: dict[str, Any], request: dict[str, Any], address: str, reside
         os.environ.pop(name, None)
     os.environ.update(request["env"])
     os.environ["ORCH_LOG_DIR"] = directory
+    if "tempfile" in sys.modules:  # imported with the modules of the template, under another TMPDIR
+        vars(sys.modules["tempfile"])["tempdir"] = None
     sys.path[:] = request["path"]
     reseed()
     return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address]}}
