@@ -47,6 +47,7 @@ COMMANDS = {
     "init": ("commands.setup_commands", "Write a commented orch.yaml."),
     "schema": ("commands.setup_commands", "Print the JSON Schema of orch.yaml, for editors."),
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
+    "help": ("explanations", "Explain a command, or a failure that a report has named."),
 }
 HABITS = {
     **dict.fromkeys(("status", "list", "ls", "queue", "show"), "ps"),
@@ -59,8 +60,6 @@ HABITS = {
     **dict.fromkeys(("rm", "clean", "cleanup", "delete"), "prune"),
 }
 """Words of other launchers, with the command that means the same."""
-_TOPICS = {"oom": "memory", "killed": "sigkill", "hang": "stalls", "stdin": "keyboard"}
-"""Words of users for words of the headings that `orch help` explains."""
 WORD = "orch.word"
 """The key, among the notes of Click's context, of the word of `HABITS` that the user has typed."""
 SETTINGS = {
@@ -84,10 +83,7 @@ class Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args[:1] == ["help"]:
-            if len(args) == 2 and args[1] not in COMMANDS and args[1] not in HABITS:
-                click.echo(_explanation(args[1], ctx))
-                ctx.exit()
+        if args[:1] == ["help"] and not ctx.resilient_parsing and (len(args) != 2 or args[1] in COMMANDS or args[1] in HABITS):
             args = [*args[1:], "--help"]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
 
@@ -119,23 +115,6 @@ class Commands(click.Group):
             hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
-
-
-def _explanation(name: str, ctx: click.Context) -> str:
-    """What the documentation says about a failure that a report has named; or the names of all such topics."""
-    from ..model.spec.findings import nearest
-    from .explanations import explanations
-
-    topics = explanations()
-    if name == "topics":
-        return "\n".join(["orch help TOPIC prints what docs/why.md says about one of these:", "", *topics])
-    if named := [topic for topic in topics if _TOPICS.get(name, name) in (topic, *topic.split("-"))]:
-        return "\n\n".join(topics[topic] for topic in named)
-    if name not in topics:
-        near = nearest(name, [*COMMANDS, *topics], cutoff=0.75)
-        hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"
-        raise click.UsageError(f"there is no command or topic {name!r}; {hint}", ctx)
-    return topics[name]
 
 
 @click.group(cls=Commands, context_settings=SETTINGS)

@@ -42,16 +42,17 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
     `keys`: the keys of orch.yaml that matter to the command: its help text leaves out the options of other keys. Empty: all matter.
     """
     for option in reversed(OPTIONS):
-        is_hidden = bool(keys) and option.path.partition(".")[0] not in keys
+        is_hidden = bool(keys) and not any(f"{option.path}.".startswith(f"{key}.") for key in keys)
         settings: dict[str, Any] = {"help": option.help, "hidden": is_hidden, "envvar": option.variable, "multiple": option.adds_up}
         name = f"{option.name}/--no-{option.name[2:]}" if option.says else option.name
         settings |= {"default": None} if option.says else {"metavar": option.metavar}
         if option.choices:
             settings["shell_complete"] = completion.one_of(option.choices)
         command = click.option(*filter(None, (option.short, name)), option.parameter, **settings)(command)
+    has_program = not keys or "defaults.env" in keys
     decorators = (
         click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help=SET),
-        click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE, hidden=bool(keys)),
+        click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE, hidden=not has_program),
         click.option(
             "--hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help=HOSTFILE, hidden=bool(keys), shell_complete=completion.files
         ),
@@ -153,7 +154,7 @@ class ViewOptions:
 
 def view_options(command: F) -> F:
     """``--only --quiet --verbose --timestamps``, and `color_options`; see `ViewOptions`."""
-    slowest = "Print at the end which phase of the start was the slowest."
+    slowest = "Print at the end which part of the start took longest, and in which task."
     decorators = (
         click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),
         click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the verdict, and no output of the tasks."),

@@ -61,10 +61,6 @@ OTHERWISE = {
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
 OTHERWISE_OF = {
-    ("logs", "--until"): "--since T begins at a time, --tail N shows the last lines, and --grep RE those that match",
-    **dict.fromkeys(
-        (("logs", "--no-prefix"), ("logs", "--no-log-prefix")), "the files below .orch/latest have no prefix; --json has none, too"
-    ),
     **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
     **dict.fromkeys((("down", "-a"), ("down", "--all")), "orch down ends one run; orch ps --all lists the runs"),
 }
@@ -104,7 +100,8 @@ class ScriptCommand(click.Command):
             elif is_short and heading != OTHERS:
                 left_out += 1
                 continue
-            groups[heading].append(record)
+            variable = "" if is_short or not parameter.envvar else f" [env: {parameter.envvar}]"
+            groups[heading].append((record[0], record[1] + variable))
         for heading, rows in groups.items():
             if rows:
                 with formatter.section(heading):

@@ -34,6 +34,9 @@ def test_commands_options_words_and_files_are_offered(orch: Orch) -> None:
     assert offered(orch, "up", "--strategy", "mi") == ["mirrored"]
     assert offered(orch, "up", "hel") == ["hel"]  # of type file: the shell completes the name
     assert offered(orch, "logs", "--color", "al") == ["always"]
+    assert offered(orch, "he") == ["help"]
+    assert offered(orch, "help", "ch") == ["checkpoints"]
+    assert offered(orch, "help", "the-disk") == ["the-disk-is-full"]
 
 
 def test_runs_and_tasks_are_offered(orch: Orch) -> None:

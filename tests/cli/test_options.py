@@ -81,6 +81,10 @@ def test_the_help_begins_with_what_is_used_most_and_fits_two_screens(orch: Orch)
         left_out = int(re.findall(r"--help-all shows\s+(\d+)", short)[0])
         assert left_out == len(everything) - len(shown)
         assert "--help-all shows" not in whole
+        assert ("[env: " in short, "[env: ORCH_" in whole) == (False, True)
+        assert "[env: ORCH_WORKERS]" in whole or command in ("tpu", "warm start")
+    assert not {"--grace", "--max-restarts", "--hosts"} & set(everything), "they do not matter to orch warm start"
+    assert {"--env", "--python", "--keras"} <= set(everything)
     assert "--workers" in orch.in_process("up", "--help").out.partition("Most used:")[2].splitlines()[1]
 
 
@@ -90,4 +94,8 @@ def test_an_option_shows_its_default_where_that_is_short() -> None:
     assert said["--max-restarts"].endswith(" Default: 0.")
     assert said["--start-timeout"].endswith(" Default: no limit.")
     assert "Default: 1; with hosts" in said["--workers"]
-    assert "Default" not in said["--chief"] + said["--xla"] + said["--hosts"]
+    assert said["--chief"].endswith(" Default: one under parameter_server, else none (worker-0 leads).")
+    assert "Default" not in said["--hosts"]
+    without = {option.name for option in OPTIONS if option.says and "Default: " not in option.help}
+    assert without == set(), "an option for yes and no says what is without it"
+    assert "Default: TensorFlow's own; with parameter servers workers + 1, at least 4." in said["--inter-threads"]

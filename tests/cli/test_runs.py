@@ -609,6 +609,10 @@ def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script,
     assert since("1d") == ["early 1", "late 1", "early 2", "late 2"]
     assert since("1d", "--attempt", "1") == ["early 1", "late 1"]
     assert since("1d", "--tail", "1", "--attempt", "2") == ["late 2"]
+    for more in ([], ["--merge"]):
+        assert since("1d", "--until", moments[1].isoformat(), *more)[-1] == "late 1"
+    assert "--until ends before the newest lines" in orch("logs", "--until", "10m", "--tail", "3", check=2).err
+    assert orch("logs", "--attempt", "2", "--no-prefix", check=0).out == "early 2\nlate 2\n"
     assert "--since: 'yesterday' is no time (write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
     stamped = orch("logs", "-t", "--attempt", "2", check=0).out.splitlines()
     times = [datetime.combine(moments[2], datetime_time.fromisoformat(line.split()[0])) for line in stamped]

@@ -24,7 +24,7 @@ class ThreadSettings:
     inter: int | None = setting(
         None,
         "The number of operations that may run at the same time.",
-        words="TensorFlow's own; with parameter servers at least 4, and at least one more than there are workers",
+        words="TensorFlow's own; with parameter servers workers + 1, at least 4",
         flag="--inter-threads",
         least=1,
         most=1024,

@@ -44,6 +44,7 @@ class LogOptions:
 
     follow: bool
     since: str | None
+    until: str | None
     tail: int | None
     grep: str | None
     stream: str | None
@@ -51,6 +52,7 @@ class LogOptions:
     timestamps: bool
     merge: bool
     fold: bool
+    no_prefix: bool
     color: Literal["auto", "always", "never"]
     everything: bool
     as_json: bool
@@ -61,6 +63,7 @@ class LogOptions:
 @home_option
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over, then how it ended.")
 @click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
+@click.option("--until", metavar="T", help="End at this time, which is written as for --since.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
@@ -68,6 +71,7 @@ class LogOptions:
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with the time at which orch saw the line, about a second late.")
 @click.option("--merge", is_flag=True, help="Show the lines of all tasks in the order of time, which orch knows to about a second.")
 @click.option("--fold", is_flag=True, help="Show a line that several tasks write only once: worker-0..7 | ..., in the order of time.")
+@click.option("--no-prefix", is_flag=True, help="Do not begin each line with the name of its task.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
@@ -84,6 +88,8 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
     given = LogOptions(**values)
     if given.fold and given.as_json:
         raise UsageError("--fold and --json: with --json each line of each task is an object of its own; leave out one of the two")
+    if given.until is not None and (given.follow or given.tail is not None):
+        raise UsageError("--until ends before the newest lines, with which --follow and --tail begin; leave out one of the two")
     run, wanted = _split(home, names)
     if given.follow:
         _await_plan(run)
@@ -91,7 +97,9 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     check_attempt(run, given.attempt)
-    since = None if given.since is None else KeptMarks(run, moment(given.since, datetime.now().astimezone()))
+    present = datetime.now().astimezone()
+    since = None if given.since is None else KeptMarks(run, moment(given.since, present))
+    until = None if given.until is None else moment(given.until, present, "--until")
     as_json = given.as_json
     view = LogView(
         tasks,
@@ -99,6 +107,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
         fold=not (given.everything or as_json),
         grep=_pattern(given.grep),
         timestamps=given.timestamps,
+        prefix=not given.no_prefix,
         as_json=as_json,
         only=shown,
         once_s=(APART_S if given.follow else APART_AFTERWARDS_S) if given.fold else None,
@@ -106,7 +115,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
     )
     streams = (given.stream,) if given.stream else STREAMS
     chosen = [task for task in tasks if shown is None or task in shown]
-    output = LogReader(run, chosen, view, streams, attempt=given.attempt, tail=given.tail, since=since, follows=given.follow)
+    output = LogReader(run, chosen, view, streams, attempt=given.attempt, tail=given.tail, since=since, until=until, follows=given.follow)
     if given.merge or given.fold:
         output.merge()
     is_alive = True
@@ -158,7 +167,7 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
         raise
 
 
-def moment(text: str, present: datetime) -> float:
+def moment(text: str, present: datetime, option: str = "--since") -> float:
     """A time that a user has written, in seconds since the epoch. Raises `SpecError`.
 
     ``90`` (seconds ago), ``90s``, ``2h30m``, ``1d``, ``1d ago``, ``14:30`` (the last one), ``2026-11-21T14:30``.
@@ -176,7 +185,7 @@ def moment(text: str, present: datetime) -> float:
         return (at if at.tzinfo else at.replace(tzinfo=present.tzinfo)).timestamp()
     except (ValueError, OverflowError):
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
-        raise SpecError(Problem("--since", f"{text!r} is no time", remedy)) from None
+        raise SpecError(Problem(option, f"{text!r} is no time", remedy)) from None
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

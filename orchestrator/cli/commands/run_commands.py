@@ -76,6 +76,9 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         else:
             click.echo(run_list.table(runs, time.time(), _width()) if runs else f"there is no run in {home}")
         return 0
+    if run is None and not list_runs(home):
+        click.echo("null" if as_json else f"there is no run in {home}")
+        return 0
     found = find(home, run)
     cluster = read_cluster(found)
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
@@ -230,9 +233,9 @@ def _line(run: RunDir, cluster: Cluster | None = None) -> str:
         if cluster.awaits_plan:
             again = f"attempt {cluster.attempt} " if cluster.tasks else "it "
             return f"{run.run_id}: running; {again}has {no_tasks_yet(run)}"
-        phase = "" if cluster.phase is Phase.RUNNING else f"; now {cluster.phase.value}"
-        if cluster.phase is Phase.STARTING and all(task.started_at is not None for task in cluster.members):
-            phase = "; its tasks have formed no cluster yet" if len(cluster.members) > 1 else ""
+        phase = "" if cluster.word == Phase.RUNNING.value else f"; now {cluster.word}"
+        if cluster.phase is Phase.STARTING and not phase and len(cluster.members) > 1:
+            phase = "; its tasks have formed no cluster yet"
         since = f"since {describe_moment(cluster.started_at)}{_describe_attempt(cluster)}"
         unheard = f"; {run.heard().describe(now())}" if run.is_submitted and run.heard().trouble else ""
         return f"{run.run_id}: running {since}{phase}{unheard}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -15,6 +16,8 @@ from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
 
 IDLE_S = 1800.0
+KEYS = ("module", "workdir", "python", "keras.mode", "strategy", "defaults.env", "defaults.log_level")
+"""The keys of orch.yaml on which the imports depend."""
 IDLE = "End the process this long after the last `orch up`, in seconds or as 30m. Default: 30m."
 
 
@@ -34,7 +37,7 @@ def warm_command() -> None:
 
 
 @warm_command.command("start", cls=ScriptCommand)
-@spec_options
+@functools.partial(spec_options, keys=KEYS)
 @click.option(
     "--preload",
     multiple=True,
@@ -55,7 +58,7 @@ def start_command(
       orch warm start
       orch warm start train.py --env TF_CPP_MIN_LOG_LEVEL=2
 
-    The options are those of orch up. Interpreter, environment and preload are those of such a run.
+    The options mean what they mean for orch up: interpreter, environment and imports are those of such a run.
     """
     spec = read_spec(ctx, needs_program=False)[0]
     names = preload or spec.imported_ahead

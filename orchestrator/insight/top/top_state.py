@@ -124,7 +124,7 @@ def _state(task: TaskStatus, use: TaskUse, *, is_slow: bool, is_missing: bool) -
         return "waits"
     if is_slow:
         return "slow"
-    return "runs" if use.step or task.report or task.state is TaskState.UP else task.state.value
+    return "runs" if task.state in ALIVE else task.state.value
 
 
 def _note(task: TaskStatus) -> str:
@@ -146,5 +146,6 @@ def as_json(state: TopState) -> dict[str, Any]:
     found = asdict(replace(state, view=View(), hosts={}))
     del found["view"]
     found["tasks"] = found.pop("rows")
+    found["took_s"] = found.pop("seconds")
     found["hosts"] = {name: asdict(sample.use) for name, sample in state.hosts.items()}
     return found

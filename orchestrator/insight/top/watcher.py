@@ -39,7 +39,7 @@ class Watcher:
         lives = self.run.is_alive()  # read first: a controller writes its last event before it releases the lock
         cluster = self._read_cluster(lives=lives)
         verdict = None if lives else self.run.read_verdict()
-        phase = cluster.phase.value if lives else describe_outcome(verdict.outcome) if verdict else "lost (its controller died)"
+        phase = cluster.word if lives else describe_outcome(verdict.outcome) if verdict else "lost (its controller died)"
         if verdict is not None and verdict.exit_code:
             phase += f" (exit code {verdict.exit_code})"
         latest = self._read_samples()

@@ -319,6 +319,12 @@ class Cluster:
         return self.verdict is not None
 
     @property
+    def word(self) -> str:
+        """The phase in a word for users. A run is running once all its tasks have begun: a program without TensorFlow forms no cluster."""
+        has_begun = self.phase is Phase.STARTING and self.members and all(task.started_at is not None for task in self.members)
+        return (Phase.RUNNING if has_begun else self.phase).value
+
+    @property
     def workers(self) -> int:
         """The number of workers."""
         return sum(task.type == "worker" for task in self.tasks.values())

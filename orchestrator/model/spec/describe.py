@@ -80,7 +80,7 @@ def _option(key: Setting, path: str) -> SpecOption:
     says = ("false", "true") if isinstance(kind, Flag) else ("0", "1") if kind == Integer(0, 1) else ()
     adds_up = isinstance(kind, Hosts)
     text = sentence(key) + " May be repeated." * adds_up
-    if key.words and len(key.words) <= _SHORT and not says and (key.words != "none" or isinstance(kind, OneOf)):
+    if key.words and len(key.words) <= _SHORT and (key.words != "none" or says or isinstance(kind, OneOf)):
         text += f" Default: {key.words}."
     return SpecOption(name, short, path, text, key.metavar or simple, says, adds_up, kind.words if isinstance(kind, OneOf) else ())
 

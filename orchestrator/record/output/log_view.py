@@ -59,6 +59,7 @@ class LogView:
     * `only`: show only these tasks.
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
     * `shorten`: leave out the middle of lines of stderr with more than `MOST_CHARACTERS`.
+    * `prefix`: begin each line with the name of its task.
     * `as_json`: write each line as a JSON object, for programs.
     * `once_s`: show a line that several tasks write once, with the names of the tasks: the tasks write the line within so many seconds, and
       the line is held so long. None: show the line of each task.
@@ -77,6 +78,7 @@ class LogView:
         only: Collection[str] | None = None,
         grep: re.Pattern[str] | None = None,
         shorten: bool = False,
+        prefix: bool = True,
         as_json: bool = False,
         once_s: float | None = None,
         behind: Collection[str] = (),
@@ -98,8 +100,8 @@ class LogView:
 
             self._once = {stream: SameLines(shown, once_s) for stream in STREAMS}
         width = max(map(len, [*shown, group_tasks(shown) if self._once else ""]), default=0)
-        self._heads = {task: f"{colors[task]}{task:<{width}} |{RESET} " if color else f"{task:<{width}} | " for task in shown}
-        self._width, self._colors = width, colors
+        self._width, self._colors = (width, colors) if prefix else (-1, colors)
+        self._heads = {task: self._head(task, task) for task in shown}
 
     def render(self, task: str, stream: str, data: bytes, now: float = 0.0) -> str:
         """The text of the lines that `data`, the next bytes of this stream, completes. `now`: seconds since the epoch."""
@@ -198,8 +200,13 @@ class LogView:
 
     def _text_of_shared(self, line: SharedLine) -> str:
         name, first = group_tasks(line.tasks), line.tasks[0]
-        head = f"{self._colors[first]}{name:<{self._width}} |{RESET} " if self._color else f"{name:<{self._width}} | "
-        return f"{self._stamped(head, line.at)}{line.text}\n"
+        return f"{self._stamped(self._head(name, first), line.at)}{line.text}\n"
+
+    def _head(self, name: str, first: str) -> str:
+        """The prefix of a line of these tasks, in the colour of `first`."""
+        if self._width < 0:
+            return ""
+        return f"{self._colors[first]}{name:<{self._width}} |{RESET} " if self._color else f"{name:<{self._width}} | "
 
     def _stamped(self, head: str, at: float) -> str:
         return f"{datetime.fromtimestamp(at).strftime('%H:%M:%S.%f')[:-3]} {head}" if self.timestamps else head

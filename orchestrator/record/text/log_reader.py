@@ -22,6 +22,7 @@ class LogReader:
     """Shows the output of `tasks` by `view`, on this process's stdout and stderr. After an attempt of a task, its next attempt follows.
 
     `attempt`: only this attempt. `tail`: the last lines of each stream. `since`: begin at the time of these marks, also in older attempts.
+    `until`: leave out what was written later, in seconds since the epoch.
     `follows`: more output is to come. Without `attempt` and `since`, the output begins with the newest attempt of each task.
     """
 
@@ -35,10 +36,12 @@ class LogReader:
         attempt: int | None = None,
         tail: int | None = None,
         since: KeptMarks | None = None,
+        until: float | None = None,
         follows: bool = False,
     ) -> None:
         self._run, self._asked, self._view, self._streams, self._follows = run, attempt, view, streams, follows
-        self._marks = KeptMarks(run) if view.timestamps else None
+        self._until = until
+        self._marks = KeptMarks(run) if view.timestamps or until is not None else None
         self._sink = Sink(err_fd=1 if view.as_json else 2, encoding=sys.stdout.encoding)
         self._merges = False
         newest = run.last_attempts()
@@ -120,9 +123,15 @@ class LogReader:
             self._show_data(piece.task, piece.stream, data, piece.at)
 
     def _show_data(self, task: str, stream: str, data: bytes, at: float | None) -> None:
+        if self._until is not None and (at if at is not None else self._newest(task, stream)) > self._until:
+            return
         if stream == "stdout":
             self.write(self._view.complete(task))
         self.write([(stream, self._view.render(task, stream, data, now() if at is None else at))])
+
+    def _newest(self, task: str, stream: str) -> float:
+        """The time of output that no mark has yet: now; 0, as old as the run, where there are no marks at all."""
+        return now() if self._marks_of(task, self._attempts[task], stream) else 0.0
 
     def _begin_attempt(self, task: str, attempt: int) -> None:
         self.write(self._view.finish(task))

@@ -63,7 +63,7 @@ def summarise(run: RunDir, now: float) -> RunSummary:
         known |= {"controller_pid": run.lock.controller_pid(), "result": run.read_result()}
         cluster = read_cluster(run)
         verdict = cluster.verdict
-        known |= {"phase": cluster.phase.value, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
+        known |= {"phase": cluster.word, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
         known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}
         # As the line of the run's end has it: without the time in which the run had no hosts.
         known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.started_at) if cluster.began_at else None

@@ -46,7 +46,8 @@ def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
         note = task.waiting
     took = describe_seconds(max(0.0, (task.ended_at or now) - task.started_at)) if task.started_at else ""
     note = clean(" ".join(note.split()))  # it may be the words of a task
-    return (task.name, task.host, task.state.value, str(task.pid or ""), took, note)
+    state = "running" if task.state is TaskState.STARTED else task.state.value
+    return (task.name, task.host, state, str(task.pid or ""), took, note)
 
 
 def describe_report(report: Mapping[str, Any]) -> str:

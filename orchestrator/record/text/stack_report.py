@@ -104,7 +104,7 @@ def _parse(text: str) -> tuple[StackAnswer, list[tuple[StackFrame, ...]]]:
     note = ""
     lines = text[max(0, text.rfind(ASKED)) :].splitlines(keepends=True)
     if lines and (_HEAD.match(lines[-1]) or not lines[-1].endswith("\n")):
-        return StackAnswer(note=CUT)  # even the frames that are there may be those of another thread
+        return StackAnswer(note=CUT), []  # even the frames that are there may be those of another thread
     for line in (line.rstrip("\r\n") for line in lines):
         if _HEAD.match(line):
             threads.append([])

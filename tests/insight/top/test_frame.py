@@ -232,4 +232,5 @@ def test_tasks_without_samples_have_the_words_of_ps() -> None:
 
 def test_programs_get_the_numbers() -> None:
     found = as_json(state(1))
+    assert found["took_s"] == 725.0, "as orch ps calls the time"
     assert (found["run"], found["phase"], found["tasks"][0]["work"], found["hosts"]["a"]["cores"]) == ("train-1", "running", 0.0027, 2)

@@ -22,6 +22,7 @@ def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
     assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
     assert lines[1].endswith("1 min 01 s  step=12 loss=0.1235")
     assert lines[2].endswith("no port is open yet")
+    assert (lines[2].split()[2], state.word) == ("running", "running"), "a program without TensorFlow never opens one"
     assert len({line.index("local") for line in lines[1:]} | {lines[0].index("HOST")}) == 1
     assert all(line == line.rstrip() for line in lines)
 

@@ -38,7 +38,7 @@ class Prepare:
 
     run: tuple[str, ...] = setting(
         (),
-        "A command that each host runs once before its tasks start, for example a download: a text for the shell, or a list.",
+        "A command that each host runs once before its tasks start, such as a download: a text for the shell; in orch.yaml also a list.",
         kind=CommandLine(),
         example="python download.py",
         words="none",

@@ -124,9 +124,9 @@ def _tasks(least: int, most: int, *names: str, kind: type[Integer] = Integer) ->
 TASKS = Struct(
     {
         "chief": Setting(
-            "A chief, the task that leads the training: 0 or 1.",
+            "A chief, the task that leads the training; in orch.yaml 0 or 1.",
             "1",
-            f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
+            f"one under {which(lambda row: bool(row.default_counts['chief']))}, else none (worker-0 leads)",
             kind=_tasks(0, 1),
             flag="--chief",
         ),
@@ -138,7 +138,9 @@ TASKS = Struct(
             flag="-n --workers",
         ),
         "ps": Setting(f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", kind=_tasks(0, MAX_TASKS), flag="--ps"),
-        "evaluator": Setting("An evaluator, a task that evaluates checkpoints: 0 or 1.", "1", "0", kind=_tasks(0, 1), flag="--evaluator"),
+        "evaluator": Setting(
+            "An evaluator, a task that evaluates checkpoints; in orch.yaml 0 or 1.", "1", "none", kind=_tasks(0, 1), flag="--evaluator"
+        ),
         "data_worker": Setting(
             "Servers of the tf.data service, with a dispatcher. They prepare the input of the training.",
             "2",
