@@ -71,19 +71,27 @@ class _Renewer:
         if not self._run.is_submitted or self._run.lock.is_held():
             return
         heard = hear(self._run)
-        verdict = self._run.own_verdict()
-        has_all = verdict is not None and verdict.exit_code not in submission.REQUEUED
         is_last = heard.word.state == "ended"
         is_due = time.monotonic() - self._fetched_at >= (0.0 if is_last else MIRROR_S)
-        if has_all or heard.word.state == "waiting" or not is_due or not _is_own(self._run):
+        if heard.is_fetched or heard.word.state == "waiting" or not is_due or not _is_own(self._run):
             return
         has_come = True
         with suppress(OrchError):  # a spec that cannot be read
             engine, facts, job = _job_of(self._run)
-            if (channel := engine.channel(facts, job)) is not None:
+            channel = engine.channel(facts, job)
+            if channel is not None and not self._has_all():
                 has_come = self._fetch(channel, heard)
+            if has_come and (is_last or self._has_all()) and not _is_copy(self._run):
+                if channel is not None:
+                    engine.forget(facts, job)
+                engine_files.keep_heard(self._run.path, replace(self._run.heard(), is_fetched=True))
         # What the end of a job has cut off is asked for again; but its machine may be gone for good.
         self._fetched_at = math.inf if is_last and (has_come or now() - heard.since > submission.GRACE_S) else time.monotonic()
+
+    def _has_all(self) -> bool:
+        """Whether the run is over for good, and its verdict is here, which comes last."""
+        verdict = self._run.own_verdict()
+        return verdict is not None and verdict.exit_code not in submission.REQUEUED
 
     def _fetch(self, channel: Channel, heard: Heard) -> bool:
         """Returns whether all has come that the controller has written until now."""
@@ -217,6 +225,23 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
             engine_files.keep_heard(run.path, replace(heard, word=replace(heard.word, cause=reason, exit_code=code)))
             return True
     raise OrchError(f"{run.run_id} was withdrawn, and its job has not ended yet: {heard.describe(now())}")
+
+
+def clear(run: RunDir) -> str:
+    """Remove what is left of the job of a run, whose controller is gone. Returns a line for the user; empty: nothing was removed.
+
+    A record that is still to be fetched is left there. Raises `OrchError`.
+    """
+    heard = run.heard()
+    is_to_come = heard.word.has_exited and run.own_verdict() is None
+    if heard.is_fetched or heard.word.state != "ended" or is_to_come or _is_copy(run):
+        return ""
+    engine, facts, job = _job_of(run)
+    if engine.channel(facts, job) is None:
+        return ""
+    engine.forget(facts, job)
+    engine_files.keep_heard(run.path, replace(heard, is_fetched=True))
+    return f"what was left of {job} was removed"
 
 
 def _until_ended(run: RunDir) -> Iterator[Heard]:

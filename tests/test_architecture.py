@@ -93,7 +93,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.insight": ("orchestrator.__version__", "orchestrator.record", "worker.checkpoint_files", "worker.data_files", *MODEL),
-    "orchestrator.backends": ("worker", "worker.machine", "worker.host.tasks.pod_entry", "worker.host.warm", *MODEL),
+    "orchestrator.backends": (
+        *("worker", "worker.machine", "worker.host.connection.dialler", "worker.host.tasks.pod_entry", "worker.host.warm"),
+        *MODEL,
+    ),
     "orchestrator.record": ("worker.machine", *MODEL),
     **{room: ("worker.machine", "worker.checkpoint_files", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
     "orchestrator.model": BELOW,

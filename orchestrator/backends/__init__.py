@@ -22,6 +22,7 @@ from ..model.spec import ClusterSpec
 
 if TYPE_CHECKING:  # most runs have no engine
     from ..model.run.submission import Submission, Word
+    from .connection.agent_pipes import AgentProgram
     from .engines import Channel
 
 
@@ -71,6 +72,8 @@ class Transport:
     """The program for every second try to return, the first included; empty: `argv`."""
     imports: Imports | None = None
     """Set if a fork of this user's warm process may be the agent, in place of the program."""
+    begin: Callable[[int], AgentProgram] | None = None
+    """Starts the agent in place of `argv`, where the host itself has made the connection. Gets the descriptor of a file for its stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class Request:
 
     def texts(self) -> dict[str, str]:
         """What is printed, and kept in `request/` of the run: the files, and the command of each agent."""
-        commands = {f"agent-{host.name}.txt": shlex.join(host.transport.argv) + "\n" for host in self.hosts}
+        commands = {f"agent-{host.name}.txt": shlex.join(host.transport.argv) + "\n" for host in self.hosts if host.transport.argv}
         return {**self.files, **commands}
 
 
@@ -215,6 +218,10 @@ class Engine(Protocol):
 
     def channel(self, run: RunFacts, job: str) -> Channel | None:
         """The way to the controller of a job; None: this machine and the controller share the file system of the run's directory."""
+        ...
+
+    def forget(self, run: RunFacts, job: str) -> None:
+        """The run is over, and all that comes through its `channel` is here: remove what is left of the job. Raises `OrchError`."""
         ...
 
 

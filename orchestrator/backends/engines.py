@@ -13,6 +13,7 @@ from pathlib import Path
 from worker.values.fast_dataclass import dataclass
 
 from ..errors import OrchError
+from .connection.boot import BOOT
 
 SILENCE_S = 60.0
 """How long a program beside a controller may take to answer, or to go on with its answer."""
@@ -46,9 +47,11 @@ class Channel:
 
         Raises `OrchError` if it cannot be run, fails, or is silent for `SILENCE_S`.
         """
-        argv = (*self.prefix, self.python, "-c", program, self.directory, verb)
+        # On stdin, because the words of a command may be part of a URL, which a proxy on the way limits (kubectl exec).
+        first = f"import sys;sys.argv[1:]={[self.directory, verb]!a};exec({program!a})\n".encode("ascii")
+        argv = (*self.prefix, self.python, "-c", BOOT)
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as said:  # files: neither side waits for the other
-            stdin.write(given)
+            stdin.write(first + given)
             stdin.seek(0)
             try:
                 process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=said)

@@ -21,10 +21,9 @@ import worker
 
 from ..model.cause.exit_status import describe_return
 from . import Diagnosis, StartFailure
+from .connection.boot import BOOT
 from .interpreters import TOO_OLD
 
-# The line has no quote, dollar, backslash or exclamation mark, so sh, csh and fish read it alike. FileIO reads no byte ahead.
-BOOT = "import io;exec(io.FileIO(0,closefd=False).readline())"
 SETUP_FAILED = 95
 """The exit code of orch on a host if a line of `setup` has failed."""
 GONE = 98

@@ -19,7 +19,7 @@ from worker.host.warm import warm_socket
 from worker.host.warm.caller_state import describe_request, read_inherited
 
 from . import Transport
-from .connection.agent_pipes import MOST_BYTES, NotUsedError, make_protocol
+from .connection.agent_pipes import MOST_BYTES, NotUsedError, kill_group, make_protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,6 +57,10 @@ class WarmAgent:
             raise
         self.pid, self.stdout, self.stdin = answer["pid"], stdout, asyncio.StreamWriter(channel, protocol, stdout, loop)
         return f"tasks are forked from the warm process of {time.strftime('%H:%M:%S', time.localtime(answer['since']))}"
+
+    def kill(self) -> None:
+        """See `AgentProgram`. A fork has no pid before it is connected."""
+        kill_group(self.pid, self.returncode)
 
     async def wait(self) -> int:
         """Wait until the agent, whose channel has closed or which was killed, has ended. Returns its exit code, -n for signal n.

@@ -96,6 +96,9 @@ if __name__ != "__main__":
             way = (str(self.yard / "reach"),) if not (self.yard / "cut").exists() else ("false",)
             return Channel(way, run.directory, sys.executable) if self.is_far else None
 
+        def forget(self, run: RunFacts, job: str) -> None:
+            (self.yard / "jobs" / job / "forgotten").touch()
+
 
 # --- the daemon --------------------------------------------------------------------------------
 

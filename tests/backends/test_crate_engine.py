@@ -284,8 +284,10 @@ def test_a_requeued_run_goes_on_with_its_next_attempt(yard: Yard, how: str) -> N
     yard.set("lent", "red 2\n")
     yard.take_back("queue")
     up.wait_for("worker-1 of attempt 2")
+    assert not (yard.path / "jobs/1/forgotten").exists(), "the verdict of an attempt that is followed by another one is no end"
     yard.set("go")
     said = up.end(0)
+    assert (yard.path / "jobs/1/forgotten").exists()
     assert "attempt 2: multi_worker_mirrored, worker-0..1 on red\n" in said
     assert "succeeded after" in said
     assert [past["free"] for past in LiveRun(yard.path).result()["past"]] == [True]

@@ -14,13 +14,21 @@ import pytest
 
 from tests.conftest import IMPATIENT, Orch, Running
 from tests.kubernetes_bed.bed import Namespace
-from tests.live import wait_until, write_script
+from tests.live import LiveRun, wait_until, write_script
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 GOES_ON = "print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nsleep()\n"
 ONCE = "print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nif os.environ['ORCH_ATTEMPT'] == '1':\n    sleep()\n"
 """Ends by itself in its second attempt."""
+COUNTS = """
+print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)
+number = 0
+while not os.path.exists('/tmp/stop'):
+    print(number, flush=True)
+    number += 1
+    time.sleep(0.01)
+"""
 AGAIN = "restart: {max: 1, lost_host: retry}\n"
 Start = Callable[..., Running]
 
@@ -78,16 +86,34 @@ def test_a_deleted_pod_is_a_lost_host_and_another_attempt_gets_new_pods(kubernet
     assert re.search(rf"{gone}.*the pod on node-\d was deleted", done.err), done
 
 
-def test_a_connection_that_is_cut_while_the_pod_goes_on(kubernetes: Namespace, start: Start) -> None:
-    up = start(GOES_ON, env=IMPATIENT)
+def test_a_connection_that_is_cut_is_made_again_and_nothing_is_lost_or_comes_twice(
+    kubernetes: Namespace, start: Start, tmp_path: Path
+) -> None:
+    up = start(COUNTS)
     both(up)
-    pod = pod_of(up, kubernetes, 1)
-    execs = [child for child in psutil.Process(up.pid).children(recursive=True) if pod["metadata"]["name"] in child.cmdline()]
+    kill_exec(up, pod_of(up, kubernetes, 1)["metadata"]["name"])
+    up.wait_for("it was made again after")
+    end_counts(up, kubernetes, tmp_path)
+
+
+def kill_exec(up: Running, pod: str) -> None:
+    """Kill the kubectl that is the connection to a pod."""
+    execs = [child for child in psutil.Process(up.pid).children(recursive=True) if pod in child.cmdline()]
     assert len(execs) == 1
     execs[0].kill()
-    done = up.wait(check=125)
-    node = pod["spec"]["nodeName"]
-    assert re.search(rf"{pod['metadata']['name']}.*the connection of kubectl exec was cut .* and the pod goes on on {node}", done.err), done
+
+
+def end_counts(up: Running, kubernetes: Namespace, directory: Path) -> None:
+    """Let the tasks of `COUNTS` end, and compare what they have written."""
+    for pod in kubernetes.items("pods"):
+        kubernetes.kubectl("exec", pod["metadata"]["name"], "--", "touch", "/tmp/stop")
+    done = up.wait(check=0)
+    assert "attempt 2" not in done.out
+    for task in ("worker-0", "worker-1"):
+        first, *numbers = LiveRun(directory).log(task).decode().splitlines()
+        assert first == "attempt 1"
+        assert numbers == [*map(str, range(len(numbers)))]
+        assert len(numbers) > 10
 
 
 # --- pods that do not come -----------------------------------------------------------------------
@@ -136,13 +162,20 @@ def test_a_node_that_falls_silent(kubernetes_alone: Namespace, start: Start) -> 
 
 
 @pytest.mark.slow
-def test_an_api_server_that_is_restarted(kubernetes_alone: Namespace, start: Start) -> None:
-    """Every connection is cut at once; the run goes on with another attempt when there is an API server again."""
-    up = start(ONCE, more=AGAIN)
+def test_connections_that_an_api_server_or_a_kubelet_has_cut_are_made_again(
+    kubernetes_alone: Namespace, start: Start, tmp_path: Path
+) -> None:
+    """All connections at once, for as long as the API server takes to come back; and one after the other, of one run."""
+    kube = kubernetes_alone
+    up = start(COUNTS, lost_after_s=60)
     both(up)
-    kubernetes_alone.restart_api_server()
-    both(up, 2)
-    up.wait(check=0)
+    kube.restart_api_server()
+    wait_until(lambda: up.err.count("it was made again after") == 2, "both connections", 200)
+    node = pod_of(up, kube, 0)["spec"]["nodeName"]
+    kube.stop_kubelet(node)
+    kube.start_kubelet(node)
+    wait_until(lambda: up.err.count("it was made again after") > 2, "connections through the kubelet", 200)
+    end_counts(up, kube, tmp_path)
 
 
 def test_the_parts_of_a_run_are_waited_for(kubernetes: Namespace, start: Start) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.backends import RunFacts, load, remote_worker
+from orchestrator.backends import RunFacts, load
+from orchestrator.backends.connection.boot import BOOT
 from orchestrator.backends.kubernetes.holder import AGENT, HOLDER, RENEW, holder_argv
 from orchestrator.backends.kubernetes.object_names import MOST, object_name, of_turn
 from orchestrator.backends.kubernetes.pods import literal, merge
@@ -26,7 +27,7 @@ from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse, to_document
 from tests.live import wait_until
 
-assert AGENT in remote_worker.BOOT
+assert AGENT in BOOT
 LABEL = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 AGENT_FILE = "agent-orch-train-1a2b3c4d-0.txt"
 RUN = "train-20261124-181500-1a2b3c4d"

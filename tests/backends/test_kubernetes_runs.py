@@ -161,9 +161,12 @@ def test_the_rights_that_a_user_needs_are_named_and_suffice(place: Place) -> Non
     rules = [rule for rule in role["rules"] if rule["resources"] != ["pods/exec"]]
     assert len(rules) == len(role["rules"]) - 1
     place.kubernetes.apply({**role, "rules": rules}, binding)
-    assert "you may not create pods/exec there, by which orch starts its agents" in place.orch("up", "script.py", check=125).err
+    assert "you may not create pods/exec there, by which orch reaches its pods" in place.orch("up", "script.py", check=125).err
     place.kubernetes.apply(role)
     assert "worker-0 | done" in place.orch("up", "script.py", check=0).out
+    place.orch("up", "script.py", "-d", check=0)
+    place.orch("wait", check=0)
+    assert "worker-0 | done" in place.orch("logs", check=0).out
 
 
 def test_a_run_that_waits_for_pods_can_be_looked_at_and_ended(place: Place) -> None:

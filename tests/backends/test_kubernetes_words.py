@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Diagnosis, Host, Request, RunFacts, StartFailure, Transport, kubernetes
-from orchestrator.backends.kubernetes import Kubernetes, pod_wait
+from orchestrator.backends.kubernetes import Kubernetes, kubectl, pod_wait
 from orchestrator.backends.kubernetes.kubectl import Documents
 from orchestrator.backends.kubernetes.kubectl_errors import PassingError, explain_exec, to_error
 from orchestrator.backends.kubernetes.pod_states import PodState, describe_end, describe_waiting, read, remedy_of
@@ -399,7 +399,7 @@ def test_pods_that_cannot_be_deleted_are_told_with_the_command_that_deletes_them
     request_of: Callable[[str], tuple[Kubernetes, Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After three tries; the first error comes first, and its kind decides about the exit code."""
-    monkeypatch.setattr(kubernetes, "DELETE_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(kubectl, "DELETE_PAUSES_S", (0.0, 0.0))
     backend, request = request_of(f'case "$*" in auth*) echo no - nobody may;; *) {REFUSED};; esac')
     with pytest.raises(OrchError) as caught:
         asyncio.run(lend(backend, request))
@@ -420,7 +420,7 @@ def test_pods_that_cannot_be_deleted_are_told_with_the_command_that_deletes_them
 def test_a_deletion_that_fails_once_is_tried_again(
     request_of: Callable[[str], tuple[Kubernetes, Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes, "DELETE_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(kubectl, "DELETE_PAUSES_S", (0.0, 0.0))
     script = f'case "$*" in auth*) echo no;; *) [ -e tried ] && exit 0; touch tried; {REFUSED};; esac'
     backend, request = request_of(script)
     with pytest.raises(OrchError) as caught:
@@ -432,7 +432,7 @@ def test_a_deletion_that_fails_once_is_tried_again(
 def test_a_wait_that_is_cancelled_tells_of_the_pods_that_are_left(
     request_of: Callable[[str], tuple[Kubernetes, Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes, "DELETE_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(kubectl, "DELETE_PAUSES_S", (0.0, 0.0))
     backend, request = request_of(f'case "$*" in delete*) {REFUSED};; get*) touch waits; exec sleep 600;; *) echo yes;; esac')
 
     async def cancel() -> None:
@@ -450,7 +450,7 @@ def test_the_time_for_many_pods_grows_with_their_number(
     request_of: Callable[[str], tuple[Kubernetes, Request]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float] = []
-    monkeypatch.setattr(kubernetes, "call", lambda *_: subprocess.CompletedProcess("", 0, "yes"))
-    monkeypatch.setattr(kubernetes, "ask", lambda argv, doing, given, limit_s=60.0: limits.append(limit_s) or "uid")
+    monkeypatch.setattr(kubectl, "call", lambda *_: subprocess.CompletedProcess("", 0, "yes"))
+    monkeypatch.setattr(kubectl, "ask", lambda argv, doing, given, limit_s=60.0: limits.append(limit_s) or "uid")
     kubernetes._create(KubernetesSettings(), "a\n---\nb\n", 512)
     assert limits == [60, 60 + 256]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import StartFailure, imagine, remote_worker, ssh
+from orchestrator.backends.connection.boot import BOOT
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.parse import parse
 from tests.conftest import Orch
@@ -195,7 +196,7 @@ def test_the_way_back_to_an_agent_may_have_any_name() -> None:
 def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp_path: Path) -> None:
     sent, _ = remote_worker.arrival()
     spoiled = sent[:-1] + bytes([sent[-1] ^ 1])
-    done = subprocess.run([sys.executable, "-I", "-c", remote_worker.BOOT], input=spoiled, capture_output=True, env={"HOME": str(tmp_path)})
+    done = subprocess.run([sys.executable, "-I", "-c", BOOT], input=spoiled, capture_output=True, env={"HOME": str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr) == (97, b"", b"orch: what arrived is not what was sent\n")
     assert not list(tmp_path.iterdir())
 

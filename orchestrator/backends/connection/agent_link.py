@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -22,12 +21,11 @@ from worker.protocol.replay import Replay, goodbye
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, Reaching, StartFailure, Transport
-from .agent_pipes import NotUsedError
+from .agent_pipes import UNKNOWN, AgentProgram, NotUsedError
 from .agent_process import AgentProcess, StartedAgent, start
 from .incoming_frames import LARGE, Expected, HostClock, shorten_event
 
 if TYPE_CHECKING:
-    from ..warm_agent import WarmAgent
     from .reconnection import Return
 
 ENDING_S = 10.0
@@ -45,9 +43,7 @@ GOODBYE_S = 2.0
 UNREAD_S = 0.1
 """After a standstill of this process, the loop reads for so long what has come meanwhile, before any agent is given up."""
 
-LOG_BYTES = 1024 * 1024
-"""How much of an agent's stderr is read."""
-
+LOG_BYTES = 1024 * 1024  # of an agent's stderr
 _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
 
 
@@ -100,7 +96,7 @@ class AgentLink:
         self.note = ""
         """A line for the user about the warm process, if there is one."""
         self._log, self._on_frame, self._on_lost, self._started = log, on_frame, on_lost, started
-        self._process: AgentProcess | WarmAgent | None = None
+        self._process: AgentProgram | None = None
         self.secret = os.urandom(16).hex() if host.transport.returns and host.lost_after_s else ""
         """`Hello.secret`."""
         self._sent = Replay() if self.secret else None
@@ -342,19 +338,17 @@ class AgentLink:
             self._kill_process()
 
     def _kill_process(self) -> None:
-        """SIGKILL to what `open` started, with its children: an interpreter's wrapper script may not have exec'ed it."""
-        # A fork of the warm process has no pid before it is connected.
-        if self._process is not None and self._process.pid and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
 
     async def _read(self) -> None:
         await self._read_channel()
+        ended_at = now()
         while not self._ended[1] and await self._come_back():
             await self._read_channel()
+            ended_at = now()
         self._stop_watching()
         if self._transport.explains_end and self._has_answered and not (self._ended[1] or self._is_leaving):
-            ended_at = now()
             reason = await asyncio.to_thread(self._explain, self.host, self._failure(self._ended[0], had_answered=True))
             self._lose(reason.text, ended_at=ended_at)
         else:
@@ -384,25 +378,22 @@ class AgentLink:
 
     async def _come_back(self) -> bool:
         """The channel has ended. Whether there is a new one, by which the agent goes on; False: there is nothing to come back to."""
-        if not self._door or self._is_dropped or (self._is_leaving and self._ended[0] == 0):
+        code, has_told = self._ended[0], self._transport.begin is not None and self._ended[0] != UNKNOWN  # the agent itself has ended
+        if not self._door or self._is_dropped or (self._is_leaving and code == 0) or has_told:
             return False
         from .reconnection import BRIEF_S, NobodyWaitsError, Return, pauses
 
         self._cut = self._cut or self.describe_end()
-        cut_at, is_told = time.monotonic(), False
-        argv, other = self._transport.way_back or self._transport.argv, self._transport.argv
+        cut_at, is_told, argv, other = time.monotonic(), False, self._transport.way_back or self._transport.argv, self._transport.argv
         for pause_s in pauses():
             async with self.gate:
                 if self._is_over.is_set():
                     return False
-                self._return = Return(argv, self._log, self._door, self.secret, self._received)
+                self._return = Return(self._transport, argv, self._log, self._door, self.secret, self._received)
                 argv, other = other, argv
                 await asyncio.wait([self._return.made], timeout=BRIEF_S)
             made = self._return.made
-            is_late = not made.done() or (not made.cancelled() and isinstance(made.exception(), (OSError, EOFError)))
-            if is_late and not (is_told or self._is_over.is_set()):
-                self._note(f"the connection was cut: {self._cut}; trying to connect again, for {self._silence_s:g} s at most")
-                is_told = True
+            is_told = is_told or (not made.done() and not self._is_over.is_set() and self._tell_of_cut())
             await asyncio.wait([made], timeout=self._transport.limit_s - BRIEF_S)
             await self._return.give_up()  # does nothing once the channel is made
             try:
@@ -410,6 +401,10 @@ class AgentLink:
             except NobodyWaitsError:
                 return False
             except (OSError, EOFError, asyncio.CancelledError):
+                failure = self._failure(code, had_answered=True)
+                if self._transport.explains_end and not (await asyncio.to_thread(self._explain, self.host, failure)).passing:
+                    return False  # the place knows that the host has ended
+                is_told = is_told or (not self._is_over.is_set() and self._tell_of_cut())
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._is_over.wait(), pause_s)
             except Exception as error:  # a mistake in orch; the loss of the host tells of it
@@ -417,7 +412,12 @@ class AgentLink:
                 return False
         return False
 
-    def _go_on(self, process: AgentProcess, received: int, cut_at: float) -> bool:
+    def _tell_of_cut(self) -> bool:
+        """Tell the user of a way back that takes time."""
+        self._note(f"the connection was cut: {self._cut}; trying to connect again, for {self._silence_s:g} s at most")
+        return True
+
+    def _go_on(self, process: AgentProgram, received: int, cut_at: float) -> bool:
         """Use a new channel, whose agent has received so many bytes of orders."""
         assert self._sent is not None
         assert process.stdin is not None

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from worker.host.warm import warm_socket
 
 from .. import Host, Transport
-from .agent_pipes import MOST_BYTES, NotUsedError, make_protocol
+from .agent_pipes import MOST_BYTES, AgentProgram, NotUsedError, kill_group, make_protocol
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ..warm_agent import WarmAgent
     from .farewell import Farewell
 
 LOOK_S = 0.005
@@ -70,6 +69,10 @@ class AgentProcess:
         self.stdout, self.stdin = stdout, asyncio.StreamWriter(transport, protocol, nothing, loop)
         return ""
 
+    def kill(self) -> None:
+        """SIGKILL to the program with its children: an interpreter's wrapper script may not have exec'ed it."""
+        kill_group(self.pid, self.returncode)
+
     async def wait(self) -> int:
         """Wait for the program's end. Returns its exit code."""
         import asyncio
@@ -94,7 +97,7 @@ class AgentProcess:
 class StartedAgent(NamedTuple):
     """An agent that was started, or requested from the warm process, and is not connected yet."""
 
-    process: AgentProcess | WarmAgent
+    process: AgentProgram
     note: str = ""
     """A line for the user; empty: there is none."""
 
@@ -112,7 +115,12 @@ def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | N
             return StartedAgent(warm_agent.request_agent(transport, stderr, early))
         except NotUsedError as error:
             note = str(error)
-    return StartedAgent(AgentProcess(transport.argv, stderr, secret), note)
+    return StartedAgent(begin(transport, transport.argv, stderr, secret), note)
+
+
+def begin(transport: Transport, argv: Sequence[str], stderr: int, secret: str) -> AgentProgram:
+    """What a transport starts, by `argv` or in its own way. Raises OSError. `secret`: see `AgentProcess`."""
+    return AgentProcess(argv, stderr, secret) if transport.begin is None else transport.begin(stderr)
 
 
 def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> StartedAgent | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from .. import remote_worker
-from .agent_process import AgentProcess
+from .. import Transport, remote_worker
+from .agent_pipes import AgentProgram
+from .agent_process import begin
 
 FIRST_PAUSE_S = 0.5
 """The pause after the first try. Each further pause is half as long again, up to `LONGEST_PAUSE_S`."""
@@ -35,9 +33,10 @@ class NobodyWaitsError(Exception):
 class Return:
     """One try to come back: ``process, received = await Return(...).made``. `give_up` ends the try, and what it has started."""
 
-    def __init__(self, argv: Sequence[str], log: Path, door: str, secret: str, received: int) -> None:
+    def __init__(self, transport: Transport, argv: Sequence[str], log: Path, door: str, secret: str, received: int) -> None:
         """`door`, `secret`: the agent's. `received`: how many bytes of its frames have come."""
-        self._argv, self._log, self._door, self._secret, self._received = argv, log, door, secret, received
+        self._transport, self._argv, self._log, self._door = transport, argv, log, door
+        self._secret, self._received = secret, received
         self.made = asyncio.create_task(self._make())
         """The new channel, and the number of bytes of orders that have come to the agent. Raises `NobodyWaitsError`; for a try that failed,
         `OSError` or `EOFError`."""
@@ -46,9 +45,9 @@ class Return:
         self.made.cancel()
         await asyncio.wait([self.made])
 
-    async def _make(self) -> tuple[AgentProcess, int]:
+    async def _make(self) -> tuple[AgentProgram, int]:
         with open(self._log, "ab") as stderr:
-            process = AgentProcess(self._argv, stderr.fileno(), self._secret)
+            process = begin(self._transport, self._argv, stderr.fileno(), self._secret)
         try:
             await process.connect()
             assert process.stdin is not None
@@ -64,9 +63,8 @@ class Return:
                 raise OSError("its shell prints without end") from None
             return process, received
         except BaseException as error:
-            with suppress(ProcessLookupError, PermissionError):
-                if not isinstance(error, EOFError):  # otherwise the program ends by itself, with a code
-                    os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, EOFError):  # otherwise the program ends by itself, with a code
+                process.kill()
             code = await process.wait()
             if code == remote_worker.GONE:
                 raise NobodyWaitsError from None

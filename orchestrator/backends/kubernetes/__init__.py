@@ -7,7 +7,7 @@ cluster, and nothing of orch in the image.
 from __future__ import annotations
 
 import asyncio
-import shlex
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,14 +15,14 @@ from dataclasses import replace
 
 from worker.machine.clock import patience
 
-from ...errors import OrchError, Problem, SpecError, UnansweredError, UsageError
+from ...errors import OrchError, Problem, SpecError, UsageError
 from ...model.planning import plan
 from ...model.spec import ClusterSpec, KubernetesSettings
 from .. import (
     Backend,
     Cleanup,
     Diagnosis,
-    HasNoEngine,
+    Engine,
     Host,
     Reaching,
     Request,
@@ -34,9 +34,9 @@ from .. import (
     remote_worker,
 )
 from . import pod_states
-from .kubectl import ANSWER_S, ask, call, kubectl_argv
-from .kubectl_errors import PassingError, explain_exec, without_end
-from .object_names import MAIN, object_name, of_turn, selector_of
+from .kubectl import ask, by_hand, create, create_owner, delete_owner, kubectl_argv, refuse_without_exec
+from .kubectl_errors import explain_exec, without_end
+from .object_names import INSIDE, MAIN, object_name, of_turn, selector_of
 from .pod_wait import PodWait, read_pod
 from .pods import PodWish, gpus_of, pod_template
 from .run_objects import OWNER_UID, attached_objects, pod_names, to_text
@@ -48,13 +48,9 @@ START_S = 90.0
 SETTLED_S = patience(5.0)
 """How long the status of a pod may lag behind the end of its container."""
 LOOK_S = 0.5
-POD_S = 0.5
-"""How much longer `kubectl create` may take for each pod: kubectl sends them one by one."""
-DELETE_S, DELETE_PAUSES_S = 20.0, (1.0, 3.0)
-"""How long a deletion may take for an answer, and the pauses before it is tried again: nobody else deletes the pods of this run."""
 
 
-class Kubernetes(HasNoEngine):
+class Kubernetes:
     """See `Backend`."""
 
     def __init__(self) -> None:
@@ -73,7 +69,14 @@ class Kubernetes(HasNoEngine):
         return ()
 
     def request(self, run: RunFacts) -> Request:
-        return _request(run, 1)
+        return _request_unattended(run) if _settings(run.spec).is_unattended else _request(run, 1)
+
+    def engine(self, spec: ClusterSpec) -> Engine | None:
+        if not _settings(spec).is_unattended:
+            return None
+        from .unattended.kubernetes_engine import engine_of  # an attached run has none
+
+        return engine_of(_settings(spec))
 
     @asynccontextmanager
     async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
@@ -87,7 +90,7 @@ class Kubernetes(HasNoEngine):
 
         async def give_back() -> None:
             await asyncio.wait([creating])  # what is on its way cannot be called back
-            await asyncio.to_thread(_delete, settings, of_turn(run, self._turn))
+            await asyncio.to_thread(delete_owner, settings, of_turn(run, self._turn))
 
         try:
             await asyncio.shield(creating)
@@ -122,12 +125,12 @@ class Kubernetes(HasNoEngine):
             try:
                 found = read_pod(self._used, pod)
             except OrchError as error:
-                return Diagnosis(f"{failure.text}; {error}")
+                return Diagnosis(f"{failure.text}; {error}", passing=True)
             if end := pod_states.describe_end(found):
                 return Diagnosis(end, pod_states.remedy_of(found))
             if time.monotonic() > limit:
                 node = (found or {}).get("spec", {}).get("nodeName", "")
-                return Diagnosis(f"the connection of kubectl exec was cut ({failure.text}), and the pod goes on on {node}")
+                return Diagnosis(f"the connection of kubectl exec was cut ({failure.text}), and the pod goes on on {node}", passing=True)
             time.sleep(LOOK_S)
 
     def cancel(self, run: RunFacts) -> Cleanup:
@@ -137,11 +140,15 @@ class Kubernetes(HasNoEngine):
             words = ("delete", "service", "-l", selector_of(name), "--ignore-not-found", "--wait=false", "-o", "name")
             gone = ask(kubectl_argv(settings, *words), "the pods were not deleted").split()
         except OrchError as error:
-            return Cleanup(hint=f"{error}\n{_by_hand(settings, '-l', selector_of(name))}")
+            return Cleanup(hint=f"{error}\n{by_hand(settings, '-l', selector_of(name))}")
         return Cleanup(hint=f"its pods were deleted, with the Service {gone[0].rpartition('/')[2]}" if gone else "it has no pods left")
 
 
 def make() -> Backend:
+    if os.environ.get(INSIDE):
+        from .unattended.inside import DialledPods  # only a controller in a pod
+
+        return DialledPods()
     return Kubernetes()
 
 
@@ -165,6 +172,19 @@ def _request(run: RunFacts, turn: int) -> Request:
     return Request(run, hosts, {NAME: to_text(objects)}, REACHING)
 
 
+def _request_unattended(run: RunFacts) -> Request:
+    """The objects of a run whose controller is in a pod."""
+    from .unattended import objects
+    from .unattended.inside import stand_ins
+    from .unattended.kubernetes_engine import NAME as RUN
+
+    settings, hosts = _settings(run.spec), stand_ins(run)
+    gpus = gpus_of(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
+    name = object_name(run.spec.name, run.run_id)
+    made = objects.objects(settings, run.spec, run.run_id, name, len(hosts), gpus, _python(run.spec))
+    return Request(run, hosts, {RUN: to_text(made)}, REACHING)
+
+
 def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
     command = kubectl_argv(settings, "exec", "-i", pod, "-c", MAIN, "--", *remote_worker.argv(python))
     return Host(
@@ -176,35 +196,13 @@ def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
         is_here=False,
         workdir=Workdir("unchecked" if settings.code_in_image else "ship", settings.code_limit_mb, settings.code_secrets),
         python=python,
-        transport=Transport(command, brings_worker=True, explains_end=True, limit_s=START_S),
+        transport=Transport(command, brings_worker=True, explains_end=True, returns=True, limit_s=START_S),
     )
 
 
 def _create(settings: KubernetesSettings, text: str, pods: int) -> None:
     """Make the objects of a request: first the Service, whose uid the others then name. Blocks. Raises `OrchError`."""
     doing, (owner, _, rest) = "cannot make the pods", text.partition("---\n")
-    if call(kubectl_argv(settings, "auth", "can-i", "create", "pods", "--subresource=exec"), doing).stdout.startswith("no"):
-        raise OrchError(f"{doing}: you may not create pods/exec there, by which orch starts its agents; ask for a Role that has it")
-    uid = ask(kubectl_argv(settings, "create", "-f", "-", "-o", "jsonpath={.metadata.uid}"), doing, owner).strip()
-    ask(kubectl_argv(settings, "create", "-f", "-"), doing, rest.replace(OWNER_UID, uid), ANSWER_S + POD_S * pods)
-
-
-def _delete(settings: KubernetesSettings, owner: str) -> None:
-    """Delete the Service, and so all that it owns. Blocks. Raises `OrchError`."""
-    argv = kubectl_argv(settings, "delete", "service", owner, "--ignore-not-found", "--wait=false")
-    for pause_s in (*DELETE_PAUSES_S, None):
-        try:
-            ask(argv, "the pods were not deleted", limit_s=DELETE_S)
-            return
-        except UsageError:
-            raise
-        except OrchError as error:
-            if pause_s is None or not isinstance(error, (PassingError, UnansweredError)):
-                raise OrchError(f"{error}\n{_by_hand(settings, owner)}") from None
-            time.sleep(pause_s)
-
-
-def _by_hand(settings: KubernetesSettings, *chosen: str) -> str:
-    """What is left to the user when orch cannot delete the pods."""
-    command = shlex.join(kubectl_argv(settings, "delete", "service", *chosen))
-    return f"pods that are left end by themselves; to delete them, with the Service and the NetworkPolicy: {command}"
+    refuse_without_exec(settings, doing)
+    uid = create_owner(settings, owner, doing)
+    create(settings, rest.replace(OWNER_UID, uid), doing, pods)

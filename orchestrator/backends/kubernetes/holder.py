@@ -14,7 +14,7 @@ AFTER_S = patience(60.0)
 """How long a pod stays without an agent after there was one: a controller that goes on has its agents all the time."""
 RENEW_S = patience(300.0)
 AGENT = "FileIO"
-"""A word in the command of every agent (`remote_worker.BOOT`)."""
+"""A word in the command of every agent (`connection.boot.BOOT`)."""
 HOLDER = f"""\
 import os,signal,sys,time
 signal.signal(signal.SIGCHLD,signal.SIG_IGN)

@@ -1,4 +1,7 @@
-"""Runs kubectl: its own configuration, contexts and login plugins count. Errors become messages with a remedy."""
+"""Runs kubectl: its own configuration, contexts and login plugins count. Errors become messages with a remedy.
+
+The objects of a run have an owner, a Service: whoever deletes the Service deletes them all.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,79 @@ import asyncio
 import codecs
 import contextlib
 import json
+import shlex
 import subprocess
+import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from ...errors import OrchError, UsageError
-from ...model.spec import KubernetesSettings
-from .kubectl_errors import no_answer, to_error
+from ...errors import OrchError, UnansweredError, UsageError
+from .kubectl_errors import PassingError, no_answer, to_error
 
 ANSWER_S = 60.0
 """How long kubectl may take for one answer."""
 READ_BYTES = 1 << 16
+POD_S = 0.5
+"""How much longer `kubectl create` may take for each object of many: kubectl sends them one by one."""
+DELETE_S, DELETE_PAUSES_S = 20.0, (1.0, 3.0)
+"""How long a deletion may take for an answer, and the pauses before it is tried again: nobody else deletes the objects of this run."""
 
 
-def kubectl_argv(settings: KubernetesSettings, *words: str) -> tuple[str, ...]:
-    """A command of kubectl for the cluster and the namespace of the settings."""
+class Where(Protocol):
+    """A namespace, and how kubectl reaches it."""
+
+    @property
+    def kubectl(self) -> tuple[str, ...]: ...
+    @property
+    def kubeconfig(self) -> str: ...
+    @property
+    def context(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+
+
+def kubectl_argv(place: Where, *words: str) -> tuple[str, ...]:
+    """A command of kubectl for a namespace."""
     where = ("kubeconfig", "context", "namespace")
-    options = (f"--{name}={value}" for name in where if (value := getattr(settings, name)))
-    return (*(settings.kubectl or ("kubectl",)), *options, *words)
+    options = (f"--{name}={value}" for name in where if (value := getattr(place, name)))
+    return (*(place.kubectl or ("kubectl",)), *options, *words)
+
+
+def refuse_without_exec(place: Where, doing: str) -> None:
+    """Raise `OrchError` if the user lacks the right without which nothing that is made could be used. Blocks."""
+    if call(kubectl_argv(place, "auth", "can-i", "create", "pods", "--subresource=exec"), doing).stdout.startswith("no"):
+        raise OrchError(f"{doing}: you may not create pods/exec there, by which orch reaches its pods; ask for a Role that has it")
+
+
+def create_owner(place: Where, text: str, doing: str) -> str:
+    """Make the object that owns the others. Returns its uid, which they name. Blocks. Raises `OrchError`."""
+    return ask(kubectl_argv(place, "create", "-f", "-", "-o", "jsonpath={.metadata.uid}"), doing, text).strip()
+
+
+def create(place: Where, text: str, doing: str, count: int = 0) -> None:
+    """Make objects. `count`: how many, if there are many. Blocks. Raises `OrchError`."""
+    ask(kubectl_argv(place, "create", "-f", "-"), doing, text, ANSWER_S + POD_S * count)
+
+
+def delete_owner(place: Where, owner: str) -> None:
+    """Delete the Service, and so all that it owns. Blocks. Raises `OrchError`."""
+    argv = kubectl_argv(place, "delete", "service", owner, "--ignore-not-found", "--wait=false")
+    for pause_s in (*DELETE_PAUSES_S, None):
+        try:
+            ask(argv, "the pods were not deleted", limit_s=DELETE_S)
+            return
+        except UsageError:
+            raise
+        except OrchError as error:
+            if pause_s is None or not isinstance(error, (PassingError, UnansweredError)):
+                raise OrchError(f"{error}\n{by_hand(place, owner)}") from None
+            time.sleep(pause_s)
+
+
+def by_hand(place: Where, *chosen: str) -> str:
+    """What is left to the user when orch cannot delete the pods."""
+    command = shlex.join(kubectl_argv(place, "delete", "service", *chosen))
+    return f"pods that are left end by themselves; to delete them, with the Service and the NetworkPolicy: {command}"
 
 
 def ask(argv: Sequence[str], doing: str, given: str = "", limit_s: float = ANSWER_S) -> str:

@@ -8,10 +8,12 @@ import json
 import lzma
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import worker
 from worker.host.tasks import pod_entry
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
 from ...model.spec import ClusterSpec, KubernetesSettings
@@ -33,15 +35,12 @@ def gather(spec: ClusterSpec, settings: KubernetesSettings, runs: Path, said: li
     """
     packed = {pod_entry.WORKER: _worker()}
     if not settings.code_in_image:
-        program = spec.program
-        is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
-        if is_file and (os.path.isabs(program.target) or os.path.normpath(program.target).startswith("..")):
-            raise UsageError(f"{program.target} is not in the working directory {spec.workdir}, which is what the pods get: set workdir")
         limit_mb = min(settings.code_limit_mb, _MOST_UNPACKED_MB)
-        code = collect(spec.workdir, limit_mb, runs=runs, needed=program.target if is_file else "", secrets=settings.code_secrets)
+        code = collect(spec.workdir, limit_mb, runs=runs, needed=needed_file(spec), secrets=settings.code_secrets)
         way = "go into the ConfigMap, which everybody reads who may read ConfigMaps of the namespace"
         said += code.describe(way, "a Secret of Kubernetes, and name that in backend.secrets")
-        packed[pod_entry.CODE] = _tar(code.root, [(file.path, file.executable) for file in code.files])
+        files = (Packed(file.path, (code.root / file.path).read_bytes(), file.executable) for file in code.files)
+        packed[pod_entry.CODE] = tar(files, 8 * MOST_BYTES)
     return ManifestFiles({ENTRY: Path(pod_entry.__file__).read_text(encoding="utf-8")}, packed)
 
 
@@ -54,15 +53,39 @@ def _worker() -> bytes:
     return lzma.compress(json.dumps(texts, sort_keys=True).encode(), preset=9)
 
 
-def _tar(root: Path, files: list[tuple[str, bool]]) -> bytes:
-    """The files as tar.xz, without times and owners."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A file of an archive."""
+
+    path: str
+    data: bytes
+    is_executable: bool = False
+
+
+def needed_file(spec: ClusterSpec) -> str:
+    """The path of the program's file in the working directory; empty: it has none. Raises `UsageError` if the file lies elsewhere."""
+    program = spec.program
+    if program.kind != "script" and not (program.kind == "command" and "/" in program.target):
+        return ""
+    if os.path.isabs(program.target) or os.path.normpath(program.target).startswith(".."):
+        raise UsageError(f"{program.target} is not in the working directory {spec.workdir}, which is what the pods get: set workdir")
+    return program.target
+
+
+def tar(files: Iterable[Packed], most: int) -> bytes:
+    """The files as tar.xz, without times and owners. Raises `UsageError` for far more than `most` bytes, and for a file that is gone."""
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:xz", format=tarfile.PAX_FORMAT) as tar:
-        for path, is_executable in sorted(files):
-            data = (root / path).read_bytes()
-            info = tarfile.TarInfo(path)
-            info.size, info.mode = len(data), 0o755 if is_executable else 0o644
-            tar.addfile(info, io.BytesIO(data))
-            if archive.tell() > 8 * MOST_BYTES:
-                raise UsageError(f"{root} is far too large for a ConfigMap: put it into the image, and write backend.code_in_image: true")
+    try:
+        with tarfile.open(fileobj=archive, mode="w:xz", format=tarfile.PAX_FORMAT) as made:
+            for file in sorted(files, key=lambda file: file.path):
+                info = tarfile.TarInfo(file.path)
+                info.size, info.mode = len(file.data), 0o755 if file.is_executable else 0o644
+                made.addfile(info, io.BytesIO(file.data))
+                if archive.tell() > most:
+                    raise UsageError(
+                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed): put it into "
+                        "the image, and write backend.code_in_image: true"
+                    )
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read, and is to be sent to the pods: {error.strerror}") from None
     return archive.getvalue()

@@ -10,6 +10,8 @@ MOST = 50
 """The most characters of a run's name: a pod adds its number, and 63 are allowed (RFC 1123)."""
 MAIN = "main"
 """The container of a pod that runs orch and the tasks."""
+INSIDE = "CONTROLLER_OF_ORCH"
+"""The variable that tells a controller that it is in a pod, to which the others dial."""
 INSTANCE, MANAGER = "app.kubernetes.io/instance", "app.kubernetes.io/managed-by"
 
 

@@ -65,6 +65,9 @@ class SlurmEngine:
         """None: login nodes and compute nodes share the file system of the run's directory."""
         return None
 
+    def forget(self, run: RunFacts, job: str) -> None:
+        """Slurm itself removes its jobs."""
+
 
 def find_details(job: str) -> JobDetails:
     """What Slurm says of a job and of its nodes. Raises `OrchError` if Slurm cannot be asked, or knows no such job."""

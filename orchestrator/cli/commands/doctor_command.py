@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     from ...supervision.examination import examine  # --help need not load asyncio
 
     spec, document = read_spec(ctx, needs_program=False)
+    spec = replace(spec, backend=spec.backend.attached())
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
     request = load_checked(spec).request(RunFacts(spec, f"doctor-{os.urandom(4).hex()}", ""))
     hosts_asked = request.hosts

@@ -18,7 +18,7 @@ from worker.machine.clock import now
 from worker.values.words import few
 
 from ...backends import Cleanup, RunFacts, load
-from ...engine_jobs import find, find_all
+from ...engine_jobs import clear, find, find_all
 from ...errors import BROKEN, DEADLINE, UsageError
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
@@ -170,7 +170,9 @@ def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
         click.echo(f"orch: {run.run_id} has not ended after {STUCK_S:g} s: {how}. Still waiting", err=True)
         _wait(run, None)
     cleanup = Cleanup()
-    if run.read_verdict() is None:
+    if run.is_submitted:
+        cleanup = Cleanup(hint=clear(run))
+    elif run.read_verdict() is None:
         cleanup = _clear(run)
     if as_json:
         ended = {"was_running": was_running, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}

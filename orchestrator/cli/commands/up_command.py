@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     wins over the file.
     """
     spec = read_spec(ctx)[0]
+    if detached:
+        spec = replace(spec, backend=spec.backend.detached())
     if spec.checkpoints.resume:
         from ... import engine_jobs
         from ...record.storage.saves_of_run import resumed  # most runs resume none

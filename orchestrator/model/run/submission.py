@@ -78,6 +78,8 @@ class Heard:
     """Why the last question had no answer: ``cannot ask Slurm: …``."""
     verdict_at: float = 0.0
     """The end of the verdict that the run had before the last question; 0: it had none."""
+    is_fetched: bool = False
+    """The run is over, and all that its job has written elsewhere is here."""
 
     def describe(self, now: float) -> str:
         """The word for people, with its age if the engine cannot be asked now."""

@@ -62,6 +62,14 @@ class BackendSpec:
         """Whether an engine starts the run again that ends because its allocation does."""
         return False
 
+    def detached(self) -> BackendSpec:
+        """The section for a run that nobody looks at (`orch up -d`)."""
+        return self
+
+    def attached(self) -> BackendSpec:
+        """The section for a controller that is a process of this machine, if its place can have one."""
+        return self
+
     def complaint(self) -> tuple[str, str] | None:
         """What is wrong between the keys, and what to do; None: nothing."""
         return None
@@ -285,6 +293,29 @@ class KubernetesSettings(BackendSpec):
     code_limit_mb: float = setting(100.0, "The largest directory that orch copies, in megabytes.", most=1_000_000)
     code_secrets: bool = setting(False, CODE_SECRETS, example="true")
     lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
+    controller: str = setting(
+        "auto",
+        "Where the controller of a run is. here: a process of this machine, which reaches the pods by kubectl exec. cluster: a pod, so "
+        "that this machine is not needed once the run is submitted. auto: cluster with -d, else here.",
+        kind=OneOf(("auto", "here", "cluster")),
+    )
+    keep_s: float = setting(
+        3 * 86400.0,
+        "Seconds for which a controller's pod keeps the record of a run that has ended, until a command of orch fetches it.",
+        example="1h",
+        most=1_000_000_000,
+    )
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether the controller is in the cluster."""
+        return self.controller == "cluster"
+
+    def detached(self) -> KubernetesSettings:
+        return replace(self, controller="cluster") if self.controller == "auto" else self
+
+    def attached(self) -> KubernetesSettings:
+        return replace(self, controller="here")
 
     @property
     def named_slots(self) -> Mapping[str, int | None]:

@@ -1,0 +1,75 @@
+"""The first program of the controller's container in a pod: unpacks what was submitted, and runs the controller. It is sent as text.
+
+While this program lives, it holds the lock of a file in the pod's directory, by which the keeper (keeper_program.py) knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from typing import NoReturn
+
+ALIVE = "alive"
+LAST_BYTES = 16384
+"""How much of the controller's messages becomes the output of the container."""
+
+
+def unpack(files: str, home: str) -> None:
+    """The parts of the archive are the files part-0, part-1, and so on. An archive without its last part cannot be read."""
+    names = sorted((name for name in os.listdir(files) if name.startswith("part-")), key=lambda name: int(name[5:]))
+    data = b""
+    for name in names:
+        with open(os.path.join(files, name), "rb") as part:
+            data += part.read()
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(home, filter="tar")
+        else:
+            archive.extractall(home)
+
+
+def hold(home: str) -> None:
+    """Lock the file, before others see it, until this process ends."""
+    path = os.path.join(home, ALIVE)
+    fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.rename(f"{path}.new", path)
+
+
+def run(argv: list[str], log: str, variable: str) -> int:
+    """The exit code of the controller, 128 + n for signal n. SIGTERM is passed on; what others leave is reaped."""
+    with open(log, "ab") as messages:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env={**os.environ, variable: "1"})
+
+    def hand_on(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, hand_on)
+    while True:
+        pid, status = os.wait()
+        if pid == process.pid:
+            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def main(files: str, home: str, run_dir: str, variable: str) -> NoReturn:
+    """The program. `variable` tells the controller that it is in a pod."""
+    os.umask(0o077)
+    hold(home)
+    unpack(files, home)
+    log = os.path.join(run_dir, "controller.log")
+    code = run([sys.executable, os.path.join(home, "orch", "orchestrator", "controller.py"), run_dir, "--submitted"], log, variable)
+    with open(log, "rb") as messages:
+        messages.seek(max(0, os.path.getsize(log) - LAST_BYTES))
+        os.write(2, messages.read())
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

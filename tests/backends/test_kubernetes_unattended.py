@@ -1,0 +1,251 @@
+"""A run whose controller is in a pod: the port to which the other pods dial, and the whole in a real Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.kubernetes.unattended import keeper_program, listener
+from orchestrator.backends.kubernetes.unattended.listener import DialledAgent, Listener, read_end
+from tests.live import wait_until
+from worker.host.connection import dialler
+
+TOKEN = "0123456789abcdef" * 4
+HELLO = f'{TOKEN} {{"pod": "a", "address": "10.0.0.7", "number": 1}}\n'.encode()
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[Listener, int]]:
+    found = Listener(TOKEN)
+    port = await found.open(0, "127.0.0.1")
+    try:
+        yield found, port
+    finally:
+        found.close()
+
+
+@contextmanager
+def started(argv: list[str], **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(argv, env={**os.environ, **env}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def dialling(port: int, token: Path, before_s: float = 60, after_s: float = 60) -> Iterator[subprocess.Popen[bytes]]:
+    """The first program of a pod."""
+    token.write_text(TOKEN)
+    argv = [sys.executable, "-I", dialler.__file__, "127.0.0.1", str(port), str(token), str(before_s), str(after_s)]
+    env = {dialler.POD: "a", dialler.ADDRESS: "10.0.0.7"}
+    with started(argv, **env) as process:
+        yield process
+
+
+async def line_of(found: Listener) -> listener.DialledLine:
+    while "a" not in found.lines:
+        await found.until_changed()
+    return found.lines["a"]
+
+
+async def run_program(found: Listener, log: Path, program: str) -> tuple[bytes, int]:
+    """The output and the exit code of a program in the pod."""
+    with open(log, "ab") as stderr:
+        agent = DialledAgent(found, "a", stderr.fileno())
+    await agent.connect()
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    agent.stdin.write(program.encode() + b"\n")
+    return await agent.stdout.read(), await agent.wait()
+
+
+def test_programs_are_started_in_a_pod_that_dials_one_after_the_other_and_at_the_same_time(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with listening() as (found, port):
+            with dialling(port, tmp_path / "token"):
+                line = await line_of(found)
+                assert (line.pod, line.address) == ("a", "10.0.0.7")
+                both = (
+                    run_program(found, tmp_path / "log", f"print({n});import sys;sys.stderr.write('e{n}');sys.exit({n})") for n in (3, 4)
+                )
+                assert sorted(await asyncio.gather(*both)) == [(b"3\n", 3), (b"4\n", 4)]
+                assert sorted((tmp_path / "log").read_text()) == sorted("e3e4")
+                out, code = await run_program(found, tmp_path / "log", "import os;os.kill(os.getpid(), 9)")
+                assert (out, code) == (b"", -9)
+                out, code = await run_program(found, tmp_path / "log", "import os;print('DIALLER_POD' in os.environ)")
+                assert (out, code) == (b"False\n", 0)
+
+    asyncio.run(use())
+
+
+def test_a_pod_dials_again_when_the_controller_listens_again_and_ends_with_the_controller(tmp_path: Path) -> None:
+    async def use() -> None:
+        first = Listener(TOKEN)
+        port = await first.open(0, "127.0.0.1")
+        with dialling(port, tmp_path / "token", after_s=3) as pod:
+            await line_of(first)
+            first.close()
+            second = Listener(TOKEN)
+            await second.open(port, "127.0.0.1")
+            await line_of(second)
+            second.close()
+            assert await asyncio.to_thread(pod.wait) == 0
+
+    asyncio.run(use())
+
+
+def test_a_pod_that_never_reaches_a_controller_fails_so_that_another_one_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with dialling(port, tmp_path / "token", before_s=0.5) as pod:
+        assert pod.wait() == 1
+
+
+def test_sigterm_goes_to_the_agents_of_a_pod_and_then_the_pod_ends(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with listening() as (found, port):
+            with dialling(port, tmp_path / "token") as pod:
+                await line_of(found)
+                program = "import signal,os,time;signal.signal(15,lambda *_:(print('saved'),os._exit(5)) if os.write(1,b'bye') else 0);"
+                program += "os.write(1,b'up');time.sleep(600)"
+                running = asyncio.create_task(run_program(found, tmp_path / "log", program))
+                await asyncio.sleep(0)
+                while not (line := found.lines.get("a")) or line.number < 2:
+                    await found.until_changed()
+                await asyncio.to_thread(wait_until, lambda: _has_child(pod.pid), "program")
+                await asyncio.sleep(0.5)
+                pod.send_signal(signal.SIGTERM)
+                assert await running == (b"upbye", 5)
+                assert await asyncio.to_thread(pod.wait) == 0
+
+    asyncio.run(use())
+
+
+def _has_child(pid: int) -> bool:
+    return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+
+def test_the_keeper_tells_the_pods_of_the_run_alone_that_it_is_over(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "alive").touch()
+    argv = [sys.executable, "-I", keeper_program.__file__, str(tmp_path), str(tmp_path / "token"), str(port), "600"]
+    with started(argv) as keeper:
+        with dialling(port, tmp_path / "token") as pod:
+            assert pod.wait() == 0
+        for said in (b"", b"x" * 64, HELLO[:63], b"\0" * 5000):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                assert _said_to(stranger, said) == b""
+        keeper.send_signal(signal.SIGTERM)
+        assert keeper.wait() == 0
+
+
+def _said_to(line: socket.socket, data: bytes) -> bytes:
+    """What somebody gets who sends this, and then nothing more."""
+    try:
+        line.sendall(data)
+        line.shutdown(socket.SHUT_WR)
+        return line.recv(100)
+    except OSError:  # the connection was cut
+        return b""
+
+
+# --- strangers -----------------------------------------------------------------------------------
+
+
+async def said_to(port: int, data: bytes) -> bytes:
+    """What a stranger gets who sends this."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        writer.write_eof()
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def test_nobody_without_the_token_is_answered_or_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand byte strings, of which many are almost right, change nothing."""
+    monkeypatch.setattr(listener, "HELLO_S", 5.0)
+    rng = random.Random(30)
+
+    def mutant() -> bytes:
+        data = bytearray(HELLO)
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(TOKEN.__len__())] = rng.randrange(256)
+        return bytes(data) if data[:64] != HELLO[:64] else b""
+
+    async def use() -> None:
+        async with listening() as (found, port):
+            for _ in range(20):
+                tries = [mutant() if rng.random() < 0.7 else rng.randbytes(rng.randrange(200)) for _ in range(50)]
+                assert set(await asyncio.gather(*(said_to(port, data) for data in tries))) == {b""}
+            assert not found.lines
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HELLO)
+            assert (await line_of(found)).pod == "a"
+            writer.close()
+            del reader
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "", "[]", "{", '{"pod": 1}', '{"pod": "A/../b", "address": "1.1.1.1", "number": 1}', '{"pod": "a", "address": "$(x)", "number": 1}',
+        '{"pod": "a", "address": "1.1.1.1", "number": true}', "[" * 100_000, '{"pod": "' + "a" * 20_000 + '"}', '{"ended": "x"}',
+    ],
+)  # fmt: skip
+def test_words_with_the_token_that_no_pod_sends_are_dropped(words: str) -> None:
+    async def use() -> None:
+        async with listening() as (found, port):
+            assert await said_to(port, f"{TOKEN} {words}\n".encode()) == b""
+            assert not found.lines
+
+    asyncio.run(use())
+
+
+def test_strangers_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HELLO_S", 0.5)
+    monkeypatch.setattr(listener, "MOST_STRANGERS", 8)
+
+    async def use() -> None:
+        async with listening() as (found, port):
+            lines = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+            for reader, writer in lines:  # all are closed, though none of them says anything
+                assert await _until_end(reader) == b""
+                writer.close()
+            assert not found._strangers
+
+    asyncio.run(use())
+
+
+async def _until_end(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+def test_the_word_about_an_end() -> None:
+    word = {"pod": "a", "ended": 3, "code": -9, "said": "x"}
+    assert read_end(word) == listener.End("a", 3, -9, "x")
+    for key, value in (("pod", 1), ("ended", "3"), ("ended", True), ("code", None), ("said", b"")):
+        assert read_end({**word, key: value}) is None
+    assert json.dumps(word)
