@@ -134,7 +134,7 @@ figures: $(READY)
 	@$(BIN)/python -m benchmarks.readme
 
 bench: $(BENCH_READY)
-	@for name in help_cpu relay verdict plan placement shards startup restart resume seeing steptime keras testing input ssh slurm; do \
+	@for name in help_cpu relay verdict plan placement shards startup restart resume seeing steptime keras testing input ssh slurm kubernetes; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
 
 judge: $(READY)
