@@ -174,18 +174,17 @@ USES_WARM = """
 def test_clusters_and_scripts_are_forked_from_the_warm_process_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     (tmp_path / "run").mkdir()
-    env = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(ROOT)}
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
 
     def warm(word: str) -> dict[str, Any]:
         words = [sys.executable, "-m", "orchestrator", "warm", word, "--json"]
         done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **env}, check=True, stdout=subprocess.PIPE, timeout=250)
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-
     def shown(*words: str) -> str:
-        done = run_pytest(tmp_path, "-q", "-s", "--basetemp=base", *words, env={**env, "TMPDIR": str(temporary)})
+        done = run_pytest(tmp_path, "-q", "-s", "--basetemp=base", *words, env=env)
         assert done.code == 0, done.out
         assert list(temporary.iterdir()) == [], "AutoGraph's files are gone"
         return done.out
