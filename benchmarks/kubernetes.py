@@ -127,11 +127,13 @@ def _pod(kube: Namespace, name: str, labels: dict[str, str], tf_config: dict[str
         "image": kube.image,
         "imagePullPolicy": "Never",
         "command": ["python3", "/code/train.py"],
-        "env": [{"name": "TF_CONFIG", "value": json.dumps(tf_config)}, {"name": "TF_CPP_MIN_LOG_LEVEL", "value": "2"}],
+        "env": [{"name": "TF_CONFIG", "value": json.dumps(tf_config)}, {"name": "HOME", "value": "/tmp"}],
         "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spec = {
         "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
         "hostname": name,
         "subdomain": "train",
         "containers": [container],
