@@ -146,7 +146,7 @@ def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> N
         yard.take_back("queue")
         yard.ready("worker-0", "worker-1")
         wait_until(lambda: "running since" in orch(yard.path, "ps").stdout, "running tasks")
-        assert f"{name}  " in orch(yard.path, "ps", "--all").stdout
+        assert f"{name.rpartition('-')[0]}  " in orch(yard.path, "ps", "--all").stdout
         assert {line.split()[1] for line in orch(yard.path, "top").stdout.splitlines() if line.startswith("worker-")} == {"red", "blue"}
         assert "worker-0..1: in time.sleep (script.py:" in orch(yard.path, "stacks").stdout
         orch(yard.path, "restart")

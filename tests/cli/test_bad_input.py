@@ -418,7 +418,7 @@ def test_an_argument_of_a_script_may_be_longer(orch: Orch, tmp_path: Path, scrip
 
 
 @pytest.mark.parametrize(
-    "command", [["ps"], ["logs"], ["logs", "worker-0"], ["wait"], ["down"], ["logs", "-f"], ["ps", "--json"]], ids=" ".join
+    "command", [["logs"], ["logs", "worker-0"], ["wait"], ["down"], ["logs", "-f"], ["stacks", "--json"]], ids=" ".join
 )
 def test_before_any_run_there_is_nothing_to_show(orch: Orch, tmp_path: Path, command: list[str]) -> None:
     complaint(orch.in_process(*command), 2, "no run in", str(tmp_path / ".orch"))
