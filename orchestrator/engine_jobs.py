@@ -81,7 +81,10 @@ class _Renewer:
             channel = engine.channel(facts, job)
             if channel is not None and not self._has_all():
                 has_come = self._fetch(channel, heard)
-            if has_come and (is_last or self._has_all()) and not _is_copy(self._run):
+            if channel is not None and has_come and heard.word.is_gone and not self._has_all():
+                # Of what is gone nothing answers: the word was wrong, and a run that goes on must not be removed.
+                is_last = hear(self._run, anew=True).word.state == "ended"
+            elif has_come and (is_last or self._has_all()) and not _is_copy(self._run):
                 if channel is not None:
                     engine.forget(facts, job)
                 engine_files.keep_heard(self._run.path, replace(self._run.heard(), is_fetched=True))
@@ -114,8 +117,13 @@ class _Renewer:
 
 
 def hear(run: RunDir, *, anew: bool = False) -> Heard:
-    """The last word of the engine of a run, which is asked if the word is old, or `anew` in any case. May take seconds."""
+    """The last word of the engine of a run, which is asked if the word is old, or `anew` in any case. May take seconds.
+
+    The end of a job is not asked for again: later the engine may know less of it. But a job that seemed gone may be there.
+    """
     heard = run.heard()
+    if heard.word.state == "ended" and not heard.word.is_gone:
+        return heard
     if not _is_own(run) or not (anew or _is_due(run, heard, now())):
         return heard
     with engine_files.exclusive(run.path.parent.parent / "asking", ASKER_S) as is_alone:
@@ -170,9 +178,15 @@ def _job_of(run: RunDir) -> tuple[Engine, RunFacts, str]:
     from .backends import RunFacts, load
 
     submitted, spec = engine_files.read_submission(run.path), run.read_spec()
+    trouble = OrchError(f"{run.run_id}: {run.path / 'submission.json'} cannot be read, or its place has no engine")
+    if submitted is not None and submitted.pinned:
+        try:
+            spec = replace(spec, backend=replace(spec.backend, **submitted.pinned))
+        except TypeError:  # another version of orch has written it
+            raise trouble from None
     engine = load(spec).engine(spec)
     if submitted is None or engine is None:
-        raise OrchError(f"{run.run_id}: {run.path / 'submission.json'} cannot be read, or its place has no engine")
+        raise trouble
     return engine, RunFacts(spec, run.run_id, str(run.path)), submitted.job
 
 
@@ -222,7 +236,7 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
     engine.withdraw(facts, job)
     for heard in _until_ended(run):
         if heard.word.state == "ended":
-            engine_files.keep_heard(run.path, replace(heard, word=replace(heard.word, cause=reason, exit_code=code)))
+            engine_files.keep_heard(run.path, replace(heard, word=replace(heard.word, cause=reason, exit_code=code, is_gone=False)))
             return True
     raise OrchError(f"{run.run_id} was withdrawn, and its job has not ended yet: {heard.describe(now())}")
 
@@ -230,18 +244,22 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
 def clear(run: RunDir) -> str:
     """Remove what is left of the job of a run, whose controller is gone. Returns a line for the user; empty: nothing was removed.
 
-    A record that is still to be fetched is left there. Raises `OrchError`.
+    A record that is still to be fetched is left there, but not for ever: it may never come. Raises `OrchError`.
     """
     heard = run.heard()
-    is_to_come = heard.word.has_exited and run.own_verdict() is None
+    has_no_end = heard.word.has_exited and run.own_verdict() is None
+    is_to_come = has_no_end and 0 <= now() - heard.since < submission.GRACE_S
     if heard.is_fetched or heard.word.state != "ended" or is_to_come or _is_copy(run):
         return ""
     engine, facts, job = _job_of(run)
     if engine.channel(facts, job) is None:
         return ""
-    engine.forget(facts, job)
+    has_removed = engine.forget(facts, job)
     engine_files.keep_heard(run.path, replace(heard, is_fetched=True))
-    return f"what was left of {job} was removed"
+    if not has_removed:
+        return ""
+    lost = "; its record could not be fetched to the end, and the rest is lost" if has_no_end else ""
+    return f"what was left of {job} was removed{lost}"
 
 
 def _until_ended(run: RunDir) -> Iterator[Heard]:

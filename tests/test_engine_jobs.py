@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +20,7 @@ from orchestrator.model.spec import BACKENDS, derive
 from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
-from tests.backends import crate
+from tests.backends import crate, crate_engine
 from tests.backends.test_crate import orch
 from tests.record.storage.test_saves_of_run import save
 from worker.machine.file_system import is_of_this_machine
@@ -140,3 +141,63 @@ def test_a_run_continues_a_submitted_run_whose_job_has_ended(home: Path) -> None
     say(home, "ended")
     (run.path / "engine.json").unlink()  # the word is old
     orch(home.parent, "up", "--resume", "one", "--dry-run")
+
+
+def reach(home: Path) -> None:
+    (home.parent / "reach").write_text('#!/bin/sh\nexec "$@"\n')
+    (home.parent / "reach").chmod(0o700)
+
+
+def test_a_job_that_seemed_gone_and_answers_is_asked_for_again_and_not_removed(home: Path) -> None:
+    """As when kubectl was asked in another context."""
+    run = engine_jobs.attach(submitted(home, "far"))
+    say(home, "ended", is_gone=True)
+    engine_jobs.hear(run, anew=True)
+    reach(home)
+    say(home, "running")
+    run.renew()
+    assert run.heard().word == Word("running")
+    assert not (home.parent / "jobs/1/forgotten").exists()
+
+
+def test_the_end_of_a_job_stays_as_the_engine_told_it_at_first(home: Path) -> None:
+    run = submitted(home)
+    say(home, "ended", cause="its host died", exit_code=3)
+    assert engine_jobs.hear(run, anew=True).word.exit_code == 3
+    (home.parent / "jobs/1/word.json").unlink()
+    assert not engine_jobs.withdraw(run, "enough")
+    assert run.heard().word == Word("ended", cause="its host died", exit_code=3)
+
+
+def test_a_record_that_never_comes_does_not_keep_the_job_for_ever(home: Path) -> None:
+    run = submitted(home, "far")
+    say(home, "ended", has_exited=True)
+    heard = engine_jobs.hear(run, anew=True)
+    assert engine_jobs.clear(run) == ""
+    assert not (home.parent / "jobs/1/forgotten").exists()
+    engine_files.keep_heard(run.path, replace(heard, since=heard.since - GRACE_S))
+    assert engine_jobs.clear(run) == "what was left of 1 was removed; its record could not be fetched to the end, and the rest is lost"
+    assert (home.parent / "jobs/1/forgotten").exists()
+
+
+def test_only_what_was_there_is_told_as_removed(home: Path) -> None:
+    run = submitted(home, "far")
+    say(home, "ended")
+    engine_jobs.hear(run, anew=True)
+    (home.parent / "jobs/1/forgotten").touch()
+    assert engine_jobs.clear(run) == ""
+    assert run.heard().is_fetched
+
+
+def test_a_job_is_found_with_the_settings_of_its_submission(home: Path) -> None:
+    run = submitted(home)
+    (home.parent / "elsewhere").mkdir()
+    pinned = {"crates": "elsewhere/crates.txt"}
+    engine_files.keep_submission(run.path, replace(Submission("1", "crate job 1", 1.0, run.path.stat().st_ino), pinned=pinned))
+    engine, facts, _ = engine_jobs._job_of(run)
+    assert cast("crate_engine.CrateEngine", engine).yard.name == "elsewhere"
+    assert cast("crate.CrateSettings", facts.spec.backend).crates == pinned["crates"]
+    strange = Submission("1", "crate job 1", 1.0, pinned={"unknown": "x"})
+    engine_files.keep_submission(run.path, strange)
+    with pytest.raises(OrchError, match="cannot be read"):
+        engine_jobs._job_of(run)

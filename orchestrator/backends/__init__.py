@@ -220,8 +220,11 @@ class Engine(Protocol):
         """The way to the controller of a job; None: this machine and the controller share the file system of the run's directory."""
         ...
 
-    def forget(self, run: RunFacts, job: str) -> None:
-        """The run is over, and all that comes through its `channel` is here: remove what is left of the job. Raises `OrchError`."""
+    def forget(self, run: RunFacts, job: str) -> bool:
+        """The run is over, and all that comes through its `channel` is here: remove what is left of the job.
+
+        Returns whether anything was left. Raises `OrchError`.
+        """
         ...
 
 

@@ -121,8 +121,9 @@ def _is_own(path: Path) -> bool:
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(1), os.stat(path)):  # the one that is being printed
             return True
-    with open(path, "rb") as file:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
         return _OWN_MANIFEST.match(file.read(_MANIFEST_BYTES)) is not None
+    return False  # it cannot be read: whoever copies it says so
 
 
 def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:

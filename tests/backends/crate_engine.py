@@ -96,8 +96,10 @@ if __name__ != "__main__":
             way = (str(self.yard / "reach"),) if not (self.yard / "cut").exists() else ("false",)
             return Channel(way, run.directory, sys.executable) if self.is_far else None
 
-        def forget(self, run: RunFacts, job: str) -> None:
+        def forget(self, run: RunFacts, job: str) -> bool:
+            is_left = not (self.yard / "jobs" / job / "forgotten").exists()
             (self.yard / "jobs" / job / "forgotten").touch()
+            return is_left
 
 
 # --- the daemon --------------------------------------------------------------------------------

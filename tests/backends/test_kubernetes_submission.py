@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import random
@@ -14,16 +15,19 @@ import pytest
 import yaml
 
 from orchestrator.backends import RunFacts, load
-from orchestrator.backends.kubernetes.unattended import packed_files
-from orchestrator.backends.kubernetes.unattended.job_words import words_of
+from orchestrator.backends.kubernetes import kubectl
+from orchestrator.backends.kubernetes.unattended import inside, packed_files
+from orchestrator.backends.kubernetes.unattended.job_words import GONE, words_of
+from orchestrator.backends.kubernetes.unattended.listener import Listener
 from orchestrator.backends.kubernetes.unattended.packed_files import CODE_DIR, PART_BYTES, pack
 from orchestrator.errors import UsageError
-from orchestrator.model.run.submission import Word
+from orchestrator.model.run.submission import Submission, Word
 from orchestrator.model.spec import ClusterSpec, KubernetesSettings
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse
 from tests.backends.test_kubernetes_manifest import RELEASES, validate
 from tests.backends.test_kubernetes_pods import EVERYTHING, RUN, spec_of
+from worker.values.codec import from_json, to_json
 
 NAME = "orch-train-1a2b3c4d"
 
@@ -53,6 +57,7 @@ def test_one_object_owns_all_others_and_the_tasks_alone_get_gpus_volumes_and_the
     assert template["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert found[agents]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
     assert "kueue" not in str(found[agents]["spec"])
+    assert found[agents]["spec"]["activeDeadlineSeconds"] == 7 * 86400 + 7200 + 360, "pods may wait for room before they begin"
     assert (found[agents]["spec"]["parallelism"], found[agents]["spec"]["completions"]) == (1, 1)
 
 
@@ -150,7 +155,7 @@ CONTROLLER = f"{NAME}-controller"
 @pytest.mark.parametrize(
     ("pods", "word"),
     [
-        ([], Word("ended", "the pod of its controller is gone", "the pod of its controller is gone: it was deleted, or its node died")),
+        ([], Word("ended", GONE, f"{GONE}: it was deleted, or its node died", is_gone=True)),
         (
             [pod(CONTROLLER, "controller", phase="Pending", conditions=UNSCHEDULABLE)],
             Word("waiting", f"in Kubernetes: 0 of 1 pod ready; {CONTROLLER}: unschedulable: 0/2 nodes are available"),
@@ -186,3 +191,79 @@ CONTROLLER = f"{NAME}-controller"
 )
 def test_the_word_about_a_run(pods: list[dict[str, Any]], word: Word) -> None:
     assert words_of(pods, [NAME]) == {NAME: word}
+
+
+# --- the place -------------------------------------------------------------------------------------
+
+
+VIEW = json.dumps({"current-context": "lab", "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}]})
+"""What `kubectl config view --minify` says of a context without a namespace."""
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "pinned"),
+    [
+        (f"echo '{VIEW}'", {}, {"context": "lab", "namespace": "default"}),
+        (f"echo '{VIEW}'", {"namespace": "ml", "kubeconfig": "/k"}, {"context": "lab", "namespace": "ml", "kubeconfig": "/k"}),
+        ("echo 'error: current-context must exist in order to minify' >&2; exit 1", {}, {}),
+    ],
+    ids=["of the context", "set", "in a pod"],
+)
+def test_the_place_of_a_run_stays_when_the_current_context_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, settings: dict[str, Any], pinned: dict[str, str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    assert kubectl.pin(replace(KubernetesSettings(kubectl=(str(program),)), **settings), "cannot submit") == pinned
+
+
+def test_a_run_is_made_where_it_is_looked_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current context may change while the objects are made."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    program = tmp_path / "kubectl"
+    answers = f"*view*) echo '{VIEW}';; *auth*) echo yes;; *jsonpath*) cat > /dev/null; echo uid;; *) cat > /dev/null;;"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in {answers} esac\n')
+    program.chmod(0o700)
+    (tmp_path / "train.py").touch()
+    run = facts(tmp_path, f"kubectl: ['{program}']")
+    run = replace(run, spec=replace(run.spec, backend=_settings(run.spec).detached()))
+    backend = load(run.spec)
+    engine = backend.engine(run.spec)
+    assert engine is not None
+    submitted = engine.submit(backend.request(run))
+    assert submitted.pinned == {"context": "lab", "namespace": "default", "kubeconfig": f"{tmp_path}/mine"}
+    assert from_json(Submission, to_json(submitted)) == submitted
+    view, *others = (tmp_path / "calls").read_text().splitlines()
+    assert "config view" in view
+    assert {tuple(call.split()[:3]) for call in others} == {(f"--kubeconfig={tmp_path}/mine", "--context=lab", "--namespace=default")}
+
+
+def test_the_files_of_kubeconfig_are_named_later_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", "one")
+    pinned: dict[str, Any] = kubectl.pin(KubernetesSettings(kubectl=("false",)), "cannot submit")
+    found = replace(KubernetesSettings(), **pinned)
+    assert kubectl.kubectl_argv(found, "get") == ("env", f"KUBECONFIG={tmp_path}/one:", "kubectl", "get")
+    monkeypatch.setenv("KUBECONFIG", "/a::/b")
+    assert kubectl.pin(found, "cannot submit")["kubeconfig"] == f"{tmp_path}/one:", "what was pinned counts"
+    assert kubectl.pin(KubernetesSettings(kubectl=("false",)), "cannot submit")["kubeconfig"] == "/a:/b:"
+
+
+def test_pods_that_do_not_come_are_told_of_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Job that has given up makes no pod any more."""
+    monkeypatch.setattr(inside, "LATE_S", 0.05)
+    monkeypatch.setattr(inside, "LOOK_S", 0.02)
+    said: list[str] = []
+
+    async def use() -> None:
+        found = unattended(EVERYTHING)
+        request = load(found).request(RunFacts(found, RUN, "/home/me/.orch/runs/x"))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(inside._wait(Listener("x"), request, said.append), 0.5)
+
+    asyncio.run(use())
+    assert len(said) == 2
+    assert said[0] == "0 of 1 pod here; kubectl get pods tells of the others"
+    assert f"kubectl describe job {NAME}-agents tells" in said[1]

@@ -12,14 +12,19 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.backends import Diagnosis, Host, Transport
+from orchestrator.backends.connection.agent_link import AgentLink
 from orchestrator.backends.kubernetes.unattended import keeper_program, listener
 from orchestrator.backends.kubernetes.unattended.listener import DialledAgent, Listener, read_end
 from tests.live import wait_until
 from worker.host.connection import dialler
+from worker.protocol import messages
 
 TOKEN = "0123456789abcdef" * 4
 HELLO = f'{TOKEN} {{"pod": "a", "address": "10.0.0.7", "number": 1}}\n'.encode()
@@ -128,7 +133,59 @@ def test_sigterm_goes_to_the_agents_of_a_pod_and_then_the_pod_ends(tmp_path: Pat
                 await asyncio.sleep(0.5)
                 pod.send_signal(signal.SIGTERM)
                 assert await running == (b"upbye", 5)
-                assert await asyncio.to_thread(pod.wait) == 0
+                assert await asyncio.to_thread(pod.wait) == 143, "the Job makes another pod for it"
+
+    asyncio.run(use())
+
+
+def test_a_program_that_cannot_be_started_is_told_and_the_pod_goes_on(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with listening() as (found, port):
+            (tmp_path / "token").write_text(TOKEN)
+            refusing = "import os,runpy,sys\nprogram, sys.argv[1:] = sys.argv[1], sys.argv[2:]\n"
+            refusing += "def refuse(*_, **__): raise OSError(11, 'no process more')\nos.posix_spawn = refuse\n"
+            refusing += "runpy.run_path(program, run_name='__main__')"
+            argv = [sys.executable, "-c", refusing, dialler.__file__, "127.0.0.1", str(port), str(tmp_path / "token"), "60", "60"]
+            with started(argv, **{dialler.POD: "a", dialler.ADDRESS: "10.0.0.7"}):
+                for _ in range(2):
+                    out, code = await run_program(found, tmp_path / "log", "print('never')")
+                    assert (out, code) == (b"", dialler.NOT_STARTED)
+                assert (tmp_path / "log").read_text().count("cannot start a program: [Errno 11] no process more") == 2
+
+    asyncio.run(use())
+
+
+def test_an_agent_outlives_two_cuts_of_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first, the program that the pod tells of is no agent but the one that has brought the new connection."""
+    monkeypatch.setattr(Listener.end_of, "__defaults__", (1.0,))
+    lost: list[str] = []
+    notes: list[str] = []
+
+    async def use() -> None:
+        async with listening() as (found, port):
+            with dialling(port, tmp_path / "token"):
+                transport = Transport(
+                    ("dial", "a"), brings_worker=True, returns=True, begin=partial(DialledAgent, found, "a"), limit_s=30.0
+                )
+                host = Host("a", "10.0.0.7", sees_run_dir=False, lost_after_s=30.0, is_here=False, transport=transport)
+
+                def hear(_: str, frame: Any, __: bytes) -> None:
+                    notes.extend([frame.text] if isinstance(frame, messages.RunNoted) else [])
+
+                link = AgentLink(host, tmp_path / "log", hear, lambda loss: lost.append(loss.reason))
+                await link.open(transport, lambda *_: Diagnosis("not reached"))
+                hello = messages.Hello("run", cwd=str(tmp_path), lost_after_s=30.0, secret=link.secret)
+                assert (await link.request(hello, messages.HostReady)).door
+                link.keep_alive()
+                for number in (1, 2, 3):
+                    assert link._process is not None
+                    assert link._process.stdin is not None
+                    link._process.stdin.transport.abort()
+                    while sum("nothing is lost" in note for note in notes) < number and not lost:
+                        await asyncio.sleep(0.05)
+                    assert not lost
+                assert (await link.request(messages.Try(()), messages.Tried)).refused == ()
+                await link.close()
 
     asyncio.run(use())
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends import code_sync
 from orchestrator.backends.code_sync import collect
+from orchestrator.errors import UsageError
 from tests.bed import Bed
 from tests.conftest import Completed, Orch, needs_git
 from tests.live import LiveRun
@@ -257,3 +259,15 @@ def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch:
 def test_a_script_outside_of_what_is_copied_is_refused(orch: Orch, bed: Bed, project: Path) -> None:
     done = orch("up", "/etc/passwd", "-H", "hostA", "--set", "backend.code=ship", check=2)
     assert "lies outside of" in done.err
+
+
+def test_a_file_that_cannot_be_read_is_not_left_out_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "settings.yaml").touch()
+
+    def refuse(path: Any, *_: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(code_sync, "open", refuse, raising=False)
+    monkeypatch.setattr(code_sync, "digest_of", refuse)
+    with pytest.raises(UsageError, match=r"settings.yaml cannot be read"):
+        collect(str(tmp_path), 100, runs=tmp_path / ".orch")

@@ -121,8 +121,8 @@ class AgentLink:
         """When anything came last."""
         self._ended = 0, ""
         """The exit code of the channel's program, and what was wrong with the frames."""
-        self._has_answered = False
-        """A frame of an agent has come: the program of the transport has become one."""
+        self._has_answered = self._has_returned = False
+        """A frame of an agent has come: the program of the transport has become one. The channel is one that was made again."""
         self._is_leaving = False
         """The controller has let the agent go: the end of the channel is no loss."""
         self._is_dropped = False
@@ -378,8 +378,8 @@ class AgentLink:
 
     async def _come_back(self) -> bool:
         """The channel has ended. Whether there is a new one, by which the agent goes on; False: there is nothing to come back to."""
-        code, has_told = self._ended[0], self._transport.begin is not None and self._ended[0] != UNKNOWN  # the agent itself has ended
-        if not self._door or self._is_dropped or (self._is_leaving and code == 0) or has_told:
+        code, is_agents = self._ended[0], self._transport.begin is not None and not self._has_returned  # later: of `return_program`
+        if not self._door or self._is_dropped or (self._is_leaving and code == 0) or (is_agents and code != UNKNOWN):
             return False
         from .reconnection import BRIEF_S, NobodyWaitsError, Return, pauses
 
@@ -421,7 +421,7 @@ class AgentLink:
         """Use a new channel, whose agent has received so many bytes of orders."""
         assert self._sent is not None
         assert process.stdin is not None
-        self._process, self._return, cut, self._cut = process, None, self._cut, ""
+        self._process, self._return, self._has_returned, cut, self._cut = process, None, True, self._cut, ""
         self._heard_at = self._progress_at = time.monotonic()
         try:
             process.stdin.write(self._sent.after(received))

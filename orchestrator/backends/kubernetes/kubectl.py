@@ -9,6 +9,7 @@ import asyncio
 import codecs
 import contextlib
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -41,10 +42,31 @@ class Where(Protocol):
 
 
 def kubectl_argv(place: Where, *words: str) -> tuple[str, ...]:
-    """A command of kubectl for a namespace."""
-    where = ("kubeconfig", "context", "namespace")
+    """A command of kubectl for a namespace. A kubeconfig with a colon is the value of KUBECONFIG, a list, for which there is no option."""
+    is_list = os.pathsep in place.kubeconfig
+    where = ("context", "namespace") if is_list else ("kubeconfig", "context", "namespace")
     options = (f"--{name}={value}" for name in where if (value := getattr(place, name)))
-    return (*(place.kubectl or ("kubectl",)), *options, *words)
+    env = ("env", f"KUBECONFIG={place.kubeconfig}") if is_list else ()
+    return (*env, *(place.kubectl or ("kubectl",)), *options, *words)
+
+
+def pin(place: Where, doing: str) -> dict[str, str]:
+    """The kubeconfig, the context and the namespace that kubectl uses now, by the names of the settings. Blocks. Raises `OrchError`.
+
+    Without a context, as in a pod with a service account, kubectl has rules of its own, and only what is set is returned.
+    """
+    found = {name: value for name in ("kubeconfig", "context", "namespace") if (value := getattr(place, name))}
+    files = [os.path.abspath(file) for file in os.environ.get("KUBECONFIG", "").split(os.pathsep) if file]
+    if files and not place.kubeconfig:
+        # Not as an option, even for one file: a program around kubectl may set that option itself.
+        found["kubeconfig"] = os.pathsep.join([*files, ""])
+    done = call(kubectl_argv(place, "config", "view", "--minify", "-o", "json"), doing)
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        view = json.loads("" if done.returncode else done.stdout)
+        context, more = view["current-context"], view["contexts"][0]["context"]
+        if context:
+            found = {"context": context, "namespace": more.get("namespace") or "default", **found}
+    return found
 
 
 def refuse_without_exec(place: Where, doing: str) -> None:
@@ -63,19 +85,19 @@ def create(place: Where, text: str, doing: str, count: int = 0) -> None:
     ask(kubectl_argv(place, "create", "-f", "-"), doing, text, ANSWER_S + POD_S * count)
 
 
-def delete_owner(place: Where, owner: str) -> None:
-    """Delete the Service, and so all that it owns. Blocks. Raises `OrchError`."""
+def delete_owner(place: Where, owner: str) -> bool:
+    """Delete the Service, and so all that it owns. Returns whether it was there. Blocks. Raises `OrchError`."""
     argv = kubectl_argv(place, "delete", "service", owner, "--ignore-not-found", "--wait=false")
     for pause_s in (*DELETE_PAUSES_S, None):
         try:
-            ask(argv, "the pods were not deleted", limit_s=DELETE_S)
-            return
+            return bool(ask(argv, "the pods were not deleted", limit_s=DELETE_S).strip())
         except UsageError:
             raise
         except OrchError as error:
             if pause_s is None or not isinstance(error, (PassingError, UnansweredError)):
                 raise OrchError(f"{error}\n{by_hand(place, owner)}") from None
             time.sleep(pause_s)
+    raise AssertionError("the last try returns or raises")
 
 
 def by_hand(place: Where, *chosen: str) -> str:

@@ -65,8 +65,9 @@ class SlurmEngine:
         """None: login nodes and compute nodes share the file system of the run's directory."""
         return None
 
-    def forget(self, run: RunFacts, job: str) -> None:
+    def forget(self, run: RunFacts, job: str) -> bool:
         """Slurm itself removes its jobs."""
+        return False
 
 
 def find_details(job: str) -> JobDetails:

@@ -6,7 +6,8 @@ seen: before there is a controller, and on other machines than the controller's.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Literal
 
 from worker.values.fast_dataclass import dataclass
@@ -43,6 +44,9 @@ class Submission:
     """The run's directory, as its file system calls it: a copy of the directory is another one."""
     is_shared: bool = False
     """The controller writes into this very directory; otherwise its files are fetched."""
+    pinned: Mapping[str, str] = field(default_factory=dict)
+    """Settings of `backend:` as they were at the submission, where the spec left them to the user's surroundings, which change: the current
+    context of kubectl. With them the job is found again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Word:
     after a time limit. None: 125."""
     has_exited: bool = False
     """The controller may have ended by itself: its verdict counts, which a file server may show late."""
+    is_gone: bool = False
+    """Nothing is left of the job that could answer. If its channel answers all the same, the word is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

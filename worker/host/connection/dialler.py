@@ -35,6 +35,8 @@ SAID_BYTES = 2000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 """The pauses between two tries to reach the controller grow by half."""
 TELL_TIMES = 3
+NOT_STARTED = 126
+"""The exit code of a program that could not be started, as in a shell."""
 
 
 class Dialler:
@@ -50,7 +52,7 @@ class Dialler:
         self._number = 0
         self._programs: dict[int, tuple[int, IO[bytes]]] = {}
         """By pid: the number of the connection, and the file that has the program's stderr."""
-        self._has_reached = self._is_ending = False
+        self._has_reached = self._is_ending = self._is_over = False
         self._next_at, self._pause_s = 0.0, FIRST_PAUSE_S
         self._woken, wakes = socket.socketpair()
         for end in (self._woken, wakes):
@@ -61,11 +63,14 @@ class Dialler:
         signal.signal(signal.SIGTERM, lambda *_: self._end())
 
     def run(self) -> int:
-        """Returns the exit code: 0 once the run is over, or there is no controller any more; 1 if there never was one."""
+        """Returns the exit code: 0 once the run is over, or there is no controller any more; 1 if there never was one; 143 after SIGTERM.
+
+        A pod that exits 0 is done for its Job, which makes no other one: a node that shuts down must not look like that.
+        """
         while True:
             self._reap()
             if self._is_ending and not self._programs:
-                return 0
+                return 0 if self._is_over else 128 + signal.SIGTERM
             if self._line is None and not self._is_ending:
                 if not self._programs and time.monotonic() > self._limit:
                     return 0 if self._has_reached else 1
@@ -115,7 +120,7 @@ class Dialler:
     def _wait(self) -> None:
         """Wait for a signal, for what the controller sends, or for the next try."""
         lines = [self._woken] if self._line is None else [self._woken, self._line]
-        pause_s = 1.0 if self._line is not None else max(0.0, min(1.0, self._next_at - time.monotonic()))
+        pause_s = 1.0 if self._is_ending or self._line is not None else max(0.0, min(1.0, self._next_at - time.monotonic()))
         readable, _, _ = select.select(lines, [], [], pause_s)
         if self._woken in readable:
             with contextlib.suppress(OSError):
@@ -132,9 +137,13 @@ class Dialler:
         except OSError:
             said = b""
         if said == OVER:
+            self._is_over = True
             self._end()
         elif len(said) == len(OVER):
-            self._start(line)
+            try:
+                self._start(line)
+            except OSError as error:  # the node is short of memory, of processes, or of room for files
+                self._tell(self._number, NOT_STARTED, f"the pod cannot start a program: {error}\n")
             self._pause_s = FIRST_PAUSE_S
         else:
             self._limit = time.monotonic() + self._after_s
@@ -143,11 +152,15 @@ class Dialler:
 
     def _start(self, line: socket.socket) -> None:
         """Start a program whose stdin and stdout are the connection."""
-        said = tempfile.TemporaryFile()  # noqa: SIM115 (`_tell` closes it)
+        said = tempfile.TemporaryFile()  # noqa: SIM115 (`_reap` closes it)
         env = {name: value for name, value in os.environ.items() if name not in (POD, ADDRESS)}
         dups = [(os.POSIX_SPAWN_DUP2, line.fileno(), 0), (os.POSIX_SPAWN_DUP2, line.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)]
         argv = [sys.executable, "-I", "-c", BOOT]
-        pid = os.posix_spawn(sys.executable, argv, env, file_actions=dups, setpgroup=0, setsigdef=(signal.SIGCHLD, signal.SIGTERM))
+        try:
+            pid = os.posix_spawn(sys.executable, argv, env, file_actions=dups, setpgroup=0, setsigdef=(signal.SIGCHLD, signal.SIGTERM))
+        except OSError:
+            said.close()
+            raise
         self._programs[pid] = self._number, said
 
     def _reap(self) -> None:
@@ -160,15 +173,11 @@ class Dialler:
                 return
             if pid in self._programs:
                 number, said = self._programs.pop(pid)
-                self._tell(number, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), said)
+                self._tell(number, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), read_end(said))
                 self._limit = max(self._limit, time.monotonic() + self._after_s)
 
-    def _tell(self, number: int, code: int, said: IO[bytes]) -> None:
-        """Tell the controller how a program has ended."""
-        with said:
-            size = said.seek(0, os.SEEK_END)
-            said.seek(max(0, size - SAID_BYTES))
-            text = said.read().decode(errors="replace")
+    def _tell(self, number: int, code: int, text: str) -> None:
+        """Tell the controller how a program has ended. `text`: what it has said."""
         sys.stderr.write(text)
         for _ in range(TELL_TIMES):
             line = self._call({"ended": number, "code": code, "said": text})
@@ -176,6 +185,14 @@ class Dialler:
                 line.close()
                 return
             time.sleep(FIRST_PAUSE_S)
+
+
+def read_end(said: IO[bytes]) -> str:
+    """The end of a file, which is closed."""
+    with said:
+        size = said.seek(0, os.SEEK_END)
+        said.seek(max(0, size - SAID_BYTES))
+        return said.read().decode(errors="replace")
 
 
 def main(host: str, port: str, token_file: str, before_s: str, after_s: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -34,6 +35,8 @@ from .objects import RUN_DIR
 REACHING = Reaching(at_once=64, tries=3, first_wait_s=0.5)
 START_S = 90.0
 LOOK_S = 1.0
+LATE_S = 600.0
+"""After so long without all pods, the user should look."""
 
 
 class DialledPods(HasNoEngine):
@@ -67,11 +70,12 @@ class DialledPods(HasNoEngine):
 
 
 async def _wait(listener: Listener, request: Request, on_waiting: Callable[[str], None]) -> tuple[Host, ...]:
-    wanted, told = len(request.hosts), -1
+    wanted, told, late_at = len(request.hosts), (-1, False), time.monotonic() + LATE_S
+    job = request.hosts[0].name.rpartition("-")[0]  # of the stand-ins
     while len(lines := listener.lines) < wanted:
-        if len(lines) != told:
-            told = len(lines)
-            on_waiting(f"{told} of {count_of(wanted, 'pod')} here; kubectl get pods tells of the others")
+        if (len(lines), is_late := time.monotonic() > late_at) != told:
+            told = len(lines), is_late
+            on_waiting(_describe_wait(len(lines), wanted, job, is_late=is_late))
         with suppress(asyncio.TimeoutError):  # a pod that goes again tells nothing
             await asyncio.wait_for(listener.until_changed(), LOOK_S)
     model = request.hosts[0]
@@ -83,6 +87,16 @@ async def _wait(listener: Listener, request: Request, on_waiting: Callable[[str]
             transport=replace(model.transport, argv=("dial", line.pod), begin=partial(DialledAgent, listener, line.pod)),
         )
         for line in sorted_lines(lines.values())[:wanted]
+    )
+
+
+def _describe_wait(here: int, wanted: int, job: str, *, is_late: bool) -> str:
+    if not is_late:
+        return f"{here} of {count_of(wanted, 'pod')} here; kubectl get pods tells of the others"
+    # It may be the queue for nodes, which can take a day; or the Job has given up, and then no pod will ever come.
+    return (
+        f"{here} of {count_of(wanted, 'pod')} here after {LATE_S / 60:.0f} min: they wait for nodes, or the Job makes no more of them; "
+        f"kubectl describe job {job} tells; orch down ends the run"
     )
 
 

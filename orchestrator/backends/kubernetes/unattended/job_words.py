@@ -24,7 +24,8 @@ def words_of(pods: Sequence[Mapping[str, Any]], jobs: Sequence[str]) -> dict[str
         own = [one for one in pods if one["metadata"].get("labels", {}).get(INSTANCE) == job]
         controller = [one for one in own if _component(one) == CONTROLLER]
         agents = [one for one in own if _component(one) == AGENT]
-        found[job] = _word(job, controller[0], agents) if controller else Word("ended", GONE, f"{GONE}: it was deleted, or its node died")
+        gone = Word("ended", GONE, f"{GONE}: it was deleted, or its node died", is_gone=True)
+        found[job] = _word(job, controller[0], agents) if controller else gone
     return found
 
 

@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from worker.values.fast_dataclass import dataclass
 
@@ -15,7 +16,7 @@ from ....model.run.submission import Submission, Word
 from ....model.spec import ClusterSpec, KubernetesSettings
 from ... import Request, RunFacts, interpreters
 from ...engines import Channel
-from ..kubectl import ask, create, create_owner, delete_owner, kubectl_argv, refuse_without_exec
+from ..kubectl import ask, create, create_owner, delete_owner, kubectl_argv, pin, refuse_without_exec
 from ..object_names import MANAGER, labels_of, object_name
 from ..pods import Owner
 from ..run_objects import OWNER_UID
@@ -41,23 +42,26 @@ class KubernetesEngine:
         run, settings = request.run, _settings(request.run.spec)
         name = object_name(run.spec.name, run.run_id)
         parts = pack(run, settings)
-        refuse_without_exec(self, DOING)
+        pinned = pin(self, DOING)
+        kubeconfig, context, namespace = (pinned.get(name, "") for name in ("kubeconfig", "context", "namespace"))
+        here = replace(self, kubeconfig=kubeconfig, context=context, namespace=namespace)
+        refuse_without_exec(here, DOING)
         owner, _, rest = request.files[NAME].partition("---\n")
         rest = rest.replace(TOKEN, secrets.token_hex(32))
         try:
-            uid = create_owner(self, owner, DOING)
+            uid = create_owner(here, owner, DOING)
             for number, data in enumerate(parts.data):
-                create(self, _part(name, number, uid, data), DOING)
-            create(self, rest.replace(OWNER_UID, uid), DOING)
+                create(here, _part(name, number, uid, data), DOING)
+            create(here, rest.replace(OWNER_UID, uid), DOING)
         except OrchError as error:
             try:
-                delete_owner(self, name)
+                delete_owner(here, name)
             except OrchError as left:
                 error.args = (f"{error}\n{left}",)
             if isinstance(error, UnansweredError):  # what was made is deleted: there is no run
                 raise OrchError(*error.args) from None
             raise
-        return Submission(name, f"pod {controller_pod(name)} of Kubernetes", time.time())
+        return Submission(name, f"pod {controller_pod(name)} of Kubernetes", time.time(), pinned=pinned)
 
     def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
         words = ("get", "pods", "-l", f"{MANAGER}=orch,{COMPONENT}", "-o", "json")
@@ -71,8 +75,8 @@ class KubernetesEngine:
         prefix = kubectl_argv(self, "exec", "-i", controller_pod(job), "-c", KEEPER, "--")
         return Channel(prefix, directory_of(run.run_id), interpreters.find(run.spec, is_here=False, has_ours=False))
 
-    def forget(self, run: RunFacts, job: str) -> None:
-        delete_owner(self, job)
+    def forget(self, run: RunFacts, job: str) -> bool:
+        return delete_owner(self, job)
 
 
 def engine_of(settings: KubernetesSettings) -> KubernetesEngine:

@@ -8,6 +8,7 @@ another one where one is lost; nothing of orch in the cluster has rights of its 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,8 @@ def _agents(settings: KubernetesSettings, spec: ClusterSpec, name: str, pods: in
     body = {
         "parallelism": pods,
         "completions": pods,
+        # From the Job's beginning, so with the wait for room, of which the pods' own limit knows nothing.
+        "activeDeadlineSeconds": math.ceil(settings.deadline_s + deadline_of(settings, spec)),
         "backoffLimit": MOST_PODS_LOST + pods * spec.restart.max,
         "template": pod_template(replace(settings, pod=own), wish),
     }
