@@ -70,6 +70,8 @@ def train(case):
                 loss = tf.reduce_mean((found - wanted) ** 2) / strategy.num_replicas_in_sync
             optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
             metric.update_state(wanted, found)
+            if after == "norm":
+                metric.update_state([0.0], [tf.linalg.global_norm([one.value for one in model.trainable_variables])])
             if after == "clip":
                 model.trainable_variables[0].assign(tf.clip_by_value(model.trainable_variables[0], -0.5, 0.5))
             return loss
@@ -138,3 +140,14 @@ def test_fit_loses_no_step_and_ends_as_without(orch: Any, script: Any, tmp_path:
     assert len(ends[0]) == 2
     assert ends[0] == ends[1]
     assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
+
+
+def test_a_program_whose_metric_reads_the_new_weights_runs_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
+    """The record of a step cannot come before its gradients are added: there is none, and a line says so."""
+    program = str(script(LOOPS, "loops.py"))
+    env = {"CASES": "momentum", "AFTER": "norm"}
+    run(orch, program, {}, **env)
+    whole = latest(tmp_path)
+    done = run(orch, program, {"1": ["worker-1", "never", 0]}, **env)
+    assert "changes after the gradients of the workers are added" in words(done)
+    check(tmp_path, whole, 1)

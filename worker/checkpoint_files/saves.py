@@ -202,9 +202,11 @@ def write_bytes(files: Files, path: str, content: bytes) -> None:
     files.put(path, f"{path}.new")
 
 
-def write_file(files: Files, directory: str, name: str, tensors: Mapping[str, tensor_file.Tensor], note: Mapping[str, Any]) -> None:
-    """A file of tensors."""
-    new = join(directory, f"{name}.new")
+def write_file(
+    files: Files, directory: str, name: str, tensors: Mapping[str, tensor_file.Tensor], note: Mapping[str, Any], *, by: str = ""
+) -> None:
+    """A file of tensors. `by`: the task, where several may write this file at the same time."""
+    new = join(directory, f"{name}.{by}.new" if by else f"{name}.new")
     with files.open(new, "wb") as file:
         tensor_file.write(file, tensors, note)
     files.put(join(directory, name), new)

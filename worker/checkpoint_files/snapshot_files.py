@@ -14,6 +14,7 @@ If it was the chief's host, one of the others takes its part.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from . import saves, snapshot_memory, step_records, tensor_file
 from .saves import LOCAL
 from .snapshot_memory import StateSnapshot
 from .step_records import StepRecord
-from .tensor_file import Tensor
+from .tensor_file import DamagedError, Tensor
 
 OTHERS_S = 5.0
 """How long the agent of the chief's host waits for what the agents of the other hosts say."""
@@ -103,8 +104,9 @@ class _Writer:
             return
         left_by, lost = self._wait_for_others()
         for name in sorted(set[str].intersection(*left_by.values()), reverse=True):
-            if self._finish(name, sorted(left_by), lost):
-                break
+            with contextlib.suppress(FileNotFoundError):  # a file that is not there is no reason to take no older step either
+                if self._finish(name, sorted(left_by), lost):
+                    break
         LOCAL.remove(self._meeting)
 
     def _holders(self) -> list[StateSnapshot]:
@@ -133,10 +135,20 @@ class _Writer:
             return {}
         tensors = _tensors(kept, own=False)
         told = tensor_file.describe(tensors)
-        LOCAL.make(saves.join(self._directory, name))
-        note = {"document": kept.note["document"], "by": task, "tensors": told}
-        saves.write_file(LOCAL, saves.join(self._directory, name), saves.MODEL, tensors, note)
+        directory = saves.join(self._directory, name)
+        LOCAL.make(directory)
+        if "document" not in self._note_of_model(directory):  # survivors on several hosts write the same; or a save was not finished
+            note = {"document": kept.note["document"], "by": task, "tensors": told}
+            saves.write_file(LOCAL, directory, saves.MODEL, tensors, note, by=task)
         return {name: one["sha256"] for name, one in told.items()}
+
+    @staticmethod
+    def _note_of_model(directory: str) -> dict[str, Any]:
+        """The note of the file with what all workers have alike; empty: there is none."""
+        with contextlib.suppress(OSError, DamagedError), LOCAL.open(saves.join(directory, saves.MODEL), "rb") as file:
+            note: dict[str, Any] = tensor_file.read_note(file)
+            return note
+        return {}
 
     def _changed(self, kept: StateSnapshot) -> str:
         """The first variable that no optimizer changes, and that is another one than in the newest snapshot; empty: there is none."""

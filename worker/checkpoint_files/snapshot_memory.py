@@ -22,7 +22,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..values.fast_dataclass import dataclass
@@ -68,13 +68,20 @@ class Memory:
             raise
         self._sequence = max((found.sequence for fd in self._fds if (found := _read_header(fd)) is not None), default=0)
 
-    def write(self, note: bytes, data: Sequence[Any]) -> None:
-        """Write a snapshot in place of the older one. `data`: buffers of bytes. Raises OSError: then the newer one is still whole."""
+    def write(self, note: bytes, data: Sequence[Any], *, is_true: Callable[[], bool] = lambda: True) -> bool:
+        """Write a snapshot in place of the older one. `data`: buffers of bytes. Raises OSError: then the newer one is still whole.
+
+        `is_true`: whether the bytes, which are there, are what the note says. If not, there is no header, and so no snapshot; and the
+        result is false.
+        """
         fd = self._fds[(self._sequence + 1) % len(self._fds)]
         os.pwrite(fd, bytes(_HEADER.size), 0)
         size = _write_all(fd, [note, *data], _NOTE_AT) - len(note)
+        if not is_true():
+            return False
         self._sequence += 1
         os.pwrite(fd, _pack(self._sequence, note, size), 0)
+        return True
 
     def clear(self) -> None:
         """Forget all snapshots, and give the memory back."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from worker.checkpoint_files import saves, snapshot_files, snapshot_memory, step_records
+from worker.checkpoint_files import saves, snapshot_files, snapshot_memory, step_records, tensor_file
 from worker.checkpoint_files.saves import LOCAL
 from worker.checkpoint_files.snapshot_memory import Memory
 from worker.task.snapshots.schedule import MEASURED_STEPS, SHARE, SMALL, Schedule
@@ -343,3 +343,36 @@ def test_what_no_optimizer_changes_must_be_that_of_the_snapshot(agent: Any, tmp_
     (line,) = snapshot_files.write_saves([chief, other])
     assert "step-0000000020 is not saved: weights changes outside of the optimizer; an older save is taken" in line
     assert [save.step for save in listed(tmp_path)] == [8]
+
+
+def test_survivors_on_several_hosts_write_the_same_weights_once(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may share the directory. None stands in the way of another one, and their checksums are compared all the same."""
+    names: list[str] = []
+    real = tensor_file.write
+    monkeypatch.setattr(tensor_file, "write", lambda file, *args: (names.append(Path(file.name).name), real(file, *args))[1])
+    hosts = []
+    for worker in range(3):
+        paths = leave(agent, tmp_path, worker, 8, holds=True)
+        write_record(paths, worker, 20)
+        keep(paths, tmp_path, worker, 20)
+        hosts.append([paths])
+    assert on_hosts(*hosts) == []
+    (save,) = [save for save in listed(tmp_path) if save.step == 20]
+    assert (save.manifest or {})["how"] == "survivors"
+    written = [name for name in names if name.startswith(saves.MODEL)]
+    assert written
+    assert len(set(written)) == len(written)
+
+
+def test_a_file_that_is_gone_leaves_the_older_snapshot(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
+    real = snapshot_files._Writer._finish
+
+    def finish(writer: Any, name: str, *args: Any) -> bool:
+        if name == saves.name_of(8):
+            (tmp_path / "loop-1" / name / "worker-1.safetensors").unlink()
+        return real(writer, name, *args)
+
+    monkeypatch.setattr(snapshot_files._Writer, "_finish", finish)
+    assert snapshot_files.write_saves([chief, other]) == []
+    assert [save.step for save in listed(tmp_path)] == [7]

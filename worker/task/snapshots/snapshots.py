@@ -83,7 +83,7 @@ class TrainingSnapshots:
         if not self._is_on:
             return False
         if self._schedule is None:
-            self._schedule = self._begin()
+            self._schedule = self._begin(step)
         if self._is_on and self._schedule.step_ended(time.perf_counter()):
             self._make(self._schedule, step, document)
         if self._survivor is not None:
@@ -110,20 +110,23 @@ class TrainingSnapshots:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _begin(self) -> Schedule:
-        """Before the first snapshot: whether all workers have the room for it."""
+    def _begin(self, step: int) -> Schedule:
+        """Before the first snapshot, which is of this step: whether all workers have the room for it, and for what a survivor keeps."""
         named = self._named()
         size = variables.bytes_of([each for each in named if each.is_own or self._holds])
-        copies = 2 if self._survivor is None else 3  # one of them only once a worker has failed
-        has_room = copies * size <= room.most()
-        answers = world_facts.gather(self._series.strategy, int(has_room and self._memory is not None), variables.bytes_of(named))
-        if not all(can for can, _ in answers):
-            self._turn_off(
-                ""
-                if has_room
-                else f"this host has too little memory left for {'two' if copies == 2 else 'three'} copies of {bytes_of(size)}"
-            )
-        return Schedule(max(size for _, size in answers))
+        most = room.most()
+        has_room, survives = 2 * size <= most, self._survivor is not None and self._survivor.is_possible(step)
+        answers = world_facts.gather(
+            self._series.strategy,
+            int(has_room and self._memory is not None),
+            int(not survives or 3 * size <= most),  # the third copy is made only once a worker has failed
+            variables.bytes_of(named),
+        )
+        if not all(can for can, _, _ in answers):
+            self._turn_off("" if has_room else f"this host has too little memory left for two copies of {bytes_of(size)}")
+        elif self._survivor is not None and not all(can for _, can, _ in answers):
+            self._survivor.refuse(f"a host has too little memory left for three copies of {bytes_of(size)}")
+        return Schedule(max(size for _, _, size in answers))
 
     def _make(self, schedule: Schedule, step: int, document: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
         begun = time.perf_counter()

@@ -20,6 +20,7 @@ it in another graph or in none.
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -29,6 +30,7 @@ from ..checkpoints import variables
 from ..checkpoints.variables import NamedVariable
 from ..import_hooks import replace
 from ..pace import shared
+from . import program_order
 
 MOST_BYTES = 1 << 20
 """The most that a worker may have for itself: the record is a part of each step."""
@@ -38,9 +40,9 @@ _SCATTERS = ("scatter_mul", "scatter_div", "batch_scatter_update", "scatter_nd_a
 
 _gates: list[StepGate] = shared("step_gates", list)
 """Of the training that runs; empty: none has one."""
-_steps: list[tuple[Any, str, str]] = shared("gated_steps", list)
-"""The steps that were traced in this process: a weak reference to the graph, and the names of `begun` and `ended`. A second `fit` of a
-model uses the graphs of the first one."""
+_steps: list[list[Any]] = shared("gated_steps", list)
+"""The steps that were traced in this process: a weak reference to the graph, the names of `begun` and `ended`, and why the training of the
+step was refused, or nothing. A second `fit` of a model uses the graphs of the first one."""
 _is_installed = False
 
 
@@ -69,11 +71,19 @@ class StepGate:
         """The names of the common variables that the optimizer changes."""
         self._paths = paths
         self._own, self._alike = _parts(named, is_own=True), _parts(named, is_own=False)
-        self._names = {id(part.handle): name for name, part in self._alike if hasattr(part, "handle")}
+        self._names, self._own_names = _names(self._alike), _names(self._own)
         self._doors: list[tuple[Any, Any]] = []
         """Of the steps that are being traced: the operation before the gradients are given away, and the number of the step."""
-        self._traced: list[tuple[Any, str, str]] = []
+        self._traced: list[list[Any]] = []
         """Of `_steps`: those of this training that are not proved yet."""
+        self._mine: list[list[Any]] = []
+        """Of `_steps`: all of this training."""
+        self._recorded: Any = lambda: None
+        """A weak reference to the graph that got a record last."""
+        self._late_own = ""
+        """A variable that the same graph changes after its record."""
+        self._finished, self._has_new_own = step, False
+        """The last step that is over; and whether a variable of the worker itself has changed since the step of the graph after it."""
         self._brackets = 0
         self._is_armed = False
         unknown = [name for name, part in [*self._own, *self._alike] if not hasattr(part, "handle") or variables.code_of(part) is None]
@@ -85,11 +95,16 @@ class StepGate:
             self._begun, self._ended = (self._counter(tf, name, step) for name in ("begun", "ended"))
         _steps[:] = [each for each in _steps if each[0]() is not None]
         self._traced = [each for each in _steps if _handles(each[0](), self._names)]
+        self._mine = list(self._traced)
         self.has_traced = bool(self._traced)
+        if former := next((each[3] for each in self._traced if each[3]), ""):  # it may have no record
+            self.refuse(former)
         _install(self)
 
     def refuse(self, why: str) -> None:
         self.why = self.why or why
+        for each in self._mine:
+            each[3] = each[3] or why
 
     def close(self) -> None:
         if self in _gates:
@@ -115,6 +130,15 @@ class StepGate:
     def arm(self) -> None:
         """The training has begun: from now on, also an assignment outside of any graph changes a variable behind the optimizer's back."""
         self._is_armed = True
+
+    def ends(self, step: int) -> bool:
+        """A step is over. Returns whether the program has changed since what its record says; then there is no such record any more."""
+        self._finished = step
+        has_changed, self._has_new_own = self._has_new_own, False
+        if has_changed:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path_of(step), 0)
+        return has_changed
 
     # --- while a step is traced ------------------------------------------------------------------
 
@@ -155,8 +179,9 @@ class StepGate:
         made = [op for op in graph.get_operations()[before:] if op.op_def.is_stateful]
         with tf.control_dependencies(made), tf.device(_HOST):
             ended = tf.raw_ops.AssignAddVariableOp(resource=self._ended, value=one)
-        self._traced.append((weakref.ref(graph), begun.name, ended.name))
-        _steps.append(self._traced[-1])
+        made_step = [weakref.ref(graph), begun.name, ended.name, self.why]
+        for each in (self._traced, self._mine, _steps):
+            each.append(made_step)
 
     def end_of_replica(self) -> None:
         """The step of the replica is traced: write the record, and let its door wait for it."""
@@ -183,6 +208,7 @@ class StepGate:
             # TensorFlow otherwise lets all operations with effects on no variable wait for one another, as they stand in the program.
             graph.experimental_acd_manager.run_independently(record)
             door._add_control_input(record)
+            self._recorded, self._late_own = weakref.ref(graph), ""
 
     def _record(self, tf: Any, number: Any) -> Any:
         """The operation that writes what this worker has for itself, as it is at this place of the graph."""
@@ -203,7 +229,9 @@ class StepGate:
     def prove(self) -> None:
         """Walk the graphs that were traced since the last call; `why` then names what changes outside of the optimizer."""
         traced, self._traced = self._traced, []
-        for reference, begun, ended in traced:
+        if self._late_own:
+            self.refuse(f"{self._late_own} changes after the step of the replicas")
+        for reference, begun, ended, _ in traced:
             if (graph := reference()) is None:
                 continue
             after, before = _reach(graph.get_operation_by_name(begun), _followers), _reach(graph.get_operation_by_name(ended), _sources)
@@ -220,10 +248,27 @@ class StepGate:
         """A variable is assigned by Python: in a graph that is being made, or at once."""
         import tensorflow as tf
 
-        name = self._names.get(id(getattr(variable, "_handle", None)))
+        handle = id(getattr(variable, "_handle", None))
+        if own := self._own_names.get(handle):
+            self._on_own(tf, own)
+            return
+        name = self._names.get(handle)
         if name is None or self._brackets or self.why or (tf.executing_eagerly() and not (self._is_armed and name in self.changed)):
             return
         self.refuse(f"{variables_in_words([name])} also outside of the optimizer's update")
+
+    def _on_own(self, tf: Any, name: str) -> None:
+        """What changes after the record is not in it: in the same graph, or at once, before the program says that the step is over."""
+        if self.why:
+            return
+        if not tf.executing_eagerly():
+            graph, recorded = tf.compat.v1.get_default_graph(), self._recorded()
+            while graph is not None and graph is not recorded:
+                graph = getattr(graph, "outer_graph", None)
+            if graph is not None:
+                self._late_own = name
+        elif self.has_traced and self.read()[0] != self._finished:
+            self._has_new_own = True
 
     @staticmethod
     def _counter(tf: Any, name: str, step: int) -> Any:
@@ -242,6 +287,11 @@ def _parts(named: list[NamedVariable], *, is_own: bool) -> list[tuple[str, Any]]
     return [pair for each in named if each.is_own == is_own for pair in zip(each.names(), each.components(), strict=True)]
 
 
+def _names(parts: list[tuple[str, Any]]) -> dict[int, str]:
+    """The names of variables by the identity of their handles."""
+    return {id(part.handle): name for name, part in parts if hasattr(part, "handle")}
+
+
 def _install(gate: StepGate) -> None:
     """Notice assignments, and the end of a replica's step, from now on."""
     global _is_installed
@@ -250,7 +300,7 @@ def _install(gate: StepGate) -> None:
         return
     _is_installed = True
     from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable, UninitializedVariable
 
     def assign(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         for gate in _gates:
@@ -263,9 +313,10 @@ def _install(gate: StepGate) -> None:
             gate.end_of_replica()
         return result
 
-    for name in (*_ASSIGNMENTS, *_SCATTERS):
-        if hasattr(BaseResourceVariable, name):
-            replace(BaseResourceVariable, name, assign)
+    for kind in (BaseResourceVariable, ResourceVariable, UninitializedVariable):
+        for name in (*_ASSIGNMENTS, *_SCATTERS):
+            if name in vars(kind):  # TensorFlow copies methods into classes that it registers
+                replace(kind, name, assign)
     replace(distribute_lib.StrategyBase, "run", run)
 
 
@@ -320,14 +371,6 @@ def _writers(graph: Any, names: dict[int, str]) -> Iterator[tuple[Any, str]]:
 
 def _late(graph: Any, door: Any, own: list[tuple[str, Any]]) -> str:
     """The first of these variables whose last change comes after the door, so that no record can come before it; empty: there is none."""
-    names = {id(part.handle): name for name, part in own}
-    handles = _handles(graph, names)
-    after = _reach(door, _followers)
-    last = {name: op for op, name in _writers(graph, names)}
-    for op in graph.get_operations():
-        for name in {handles[each._id] for each in op.inputs if each._id in handles}:
-            if name in last and op in after:
-                return name
-            if last.get(name) is op:  # what only reads it after its last change does not matter
-                del last[name]
-    return ""
+    handles = _handles(graph, _names(own))
+    late = program_order.late_writes(graph, door)
+    return next((name for number, name in handles.items() if number in late), "")

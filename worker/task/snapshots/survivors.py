@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +52,11 @@ class Survivor:
         self._gate = StepGate(named, snapshot_memory.records_of(paths), step)
         self._memory = Memory(snapshot_memory.kept_of(paths))
         self._followed: list[tuple[str, Callable[[], Any]]] = []
-        self._is_proved = False
+        self._is_proved = self._is_told = False
+        self._lock = threading.Lock()
+        """A thread keeps the last step, while the training may end in the main thread: a file that is closed gives its number to the next
+        one that the program opens, and the thread would write there."""
+        self._is_closed = False
         self._at: tuple[int, Document, dict[str, Any]] | None = None
         """The last finished step, its document, and the values of `_followed`; None: no step was finished, or it cannot be saved."""
         if reason := _unfit(series.strategy):
@@ -67,6 +72,9 @@ class Survivor:
         if why := self._gate.why or self._look(step):
             self._end(why)
             return
+        if self._gate.ends(step):  # the record is older than what the worker has for itself now
+            self._at = None
+            return
         self._at = step, document, {name: read() for name, read in self._followed}
         if not self._is_lazy:
             self.freeze()
@@ -77,6 +85,14 @@ class Survivor:
             step, document, followed = self._at
             found = document()
             self._at = step, lambda: found, followed
+
+    def is_possible(self, step: int) -> bool:
+        """Whether a step that is over, such as the first one, can be saved."""
+        return not (self._gate.why or self._look(step))
+
+    def refuse(self, why: str) -> None:
+        """No step is kept from now on. The line about it comes at the end of the step."""
+        self._gate.refuse(why)
 
     def check(self, step: int, own: dict[str, Any]) -> None:
         """Compare the record of a step that is over with what the worker has for itself: the program may have changed it since."""
@@ -98,21 +114,28 @@ class Survivor:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until and not self._gate.why:
             at = self._at
-            if at is not None and self._gate.read() == (at[0], at[0]) and may():
-                self._write(at, writes=writes, note=note)
-                if self._at is at and self._gate.read() == (at[0], at[0]):
+            with self._lock:
+                if self._is_closed:
                     return
-                self._memory.clear()
+                if at is not None and self._is_of(at) and may() and self._write(at, writes=writes, note=note):
+                    return
             time.sleep(_POLL_S)
 
     def close(self) -> None:
         self._gate.close()
-        self._memory.clear()
-        self._memory.close()
+        with self._lock:
+            self._is_closed = True
+            self._memory.clear()
+            self._memory.close()
 
     # --- inside ------------------------------------------------------------------------------------
 
-    def _write(self, at: tuple[int, Document, dict[str, Any]], *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes]) -> None:
+    def _is_of(self, at: tuple[int, Document, dict[str, Any]]) -> bool:
+        """Whether what the optimizer changes is that of this step, which is still the last one."""
+        return self._at is at and not self._gate.why and self._gate.read() == (at[0], at[0])
+
+    def _write(self, at: tuple[int, Document, dict[str, Any]], *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes]) -> bool:
+        """Returns whether it is kept: the next step may have begun to change it meanwhile."""
         step, document, followed = at
         found, arrays = document()
         data = {name: as_bytes(followed[name] if name in followed else read()) for name, _, read, _ in self._parts}
@@ -124,7 +147,8 @@ class Survivor:
         still = [name for name, *_ in self._parts if name not in self._gate.changed and name not in followed]
         of_step = {"step": step, "at": time.time(), "kind": "", **self._series.facts()}
         of_snapshot = {"name": saves.name_of(step), "document": {**found, **of_step}, "alike": alike, "still": still}
-        self._memory.write(note(of_snapshot, json.dumps(told if writes else {}).encode()), list(data.values()) if writes else [])
+        text = note(of_snapshot, json.dumps(told if writes else {}).encode())
+        return self._memory.write(text, list(data.values()) if writes else [], is_true=lambda: self._is_of(at))
 
     def _look(self, step: int) -> str:
         """Whether this step, which is over, was one update by the optimizer; else the reason why the steps cannot be saved."""
@@ -145,9 +169,10 @@ class Survivor:
             self._followed = numbers[:MOST_FOLLOWED]
 
     def _end(self, why: str) -> None:
-        if self._at is not None or not self._is_proved:
-            self._at, self._is_proved = None, True
-            self._memory.clear()
+        if not self._is_told:
+            self._at, self._is_told = None, True
+            with self._lock:
+                self._memory.clear()
             print_once(f"checkpoints: a worker that is killed may cost the steps since the newest snapshot in memory: {why}")
 
 

@@ -1,0 +1,133 @@
+"""The gate of a step (worker/task/snapshots/step_gate.py) in graphs of TensorFlow, without a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker.agent_double import ROOT
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+GATE = """
+import os, sys
+import tensorflow as tf
+from worker.checkpoint_files import step_records
+from worker.task.checkpoints.variables import NamedVariable
+from worker.task.snapshots import step_gate
+
+weight, total, seen = tf.Variable(1.0), tf.Variable(0.0), tf.Variable(0.0)
+named = [NamedVariable("weight", weight, False), NamedVariable("total", total, True), NamedVariable("seen", seen, True)]
+paths = sys.argv[1:3]
+
+def begin(step=0):
+    return step_gate.StepGate(named, paths, step)
+
+def traced(gate, metric, after=lambda: None):
+    @tf.function
+    def step():
+        (grad,) = gate.open_door([weight * 0.5])
+        with gate.bracket():
+            weight.assign_sub(grad)
+        metric(grad)
+        gate.end_of_replica()
+        after()
+    step()
+    return step
+
+def why(metric, after=lambda: None):
+    step_gate._steps.clear()  # those before have the same variables
+    gate = begin()
+    step = traced(gate, metric, after)
+    gate.prove()
+    gate.close()
+    return gate.why
+
+late = " changes after the gradients of the workers are added"
+"""
+
+ORDER = (
+    GATE
+    + """
+# What the metric gets is known before the gradients are given away.
+assert why(lambda grad: total.assign_add(2.0)) == ""
+assert why(lambda grad: total.assign_add(seen.assign_add(1.0))) == ""
+# It comes after the sums by an edge that exists; or by those that TensorFlow adds at the end of the trace.
+assert why(lambda grad: total.assign_add(grad)) == "total" + late
+assert why(lambda grad: total.assign_add(weight)) == "total" + late
+assert why(lambda grad: seen.assign(tf.cond(weight > 0.0, lambda: 1.0, lambda: 2.0))) == "seen" + late
+kept = tf.Variable(0.0)
+
+def through_another(grad):
+    kept.assign(weight)
+    total.assign_add(kept)
+
+def write_after_read(grad):
+    with tf.control_dependencies([grad]):
+        kept.assign_add(total)
+    total.assign_add(1.0)
+
+def through_effects(grad):
+    with tf.control_dependencies([grad]):
+        tf.py_function(lambda: 1.0, [], tf.float32)
+    total.assign_add(tf.py_function(lambda: 1.0, [], tf.float32))
+
+for metric in (through_another, write_after_read, through_effects):
+    assert why(metric) == "total" + late, metric
+
+def reads_only(grad):  # after its last change, it may be read by what comes late
+    total.assign_add(1.0)
+    kept.assign_add(weight + total)
+
+assert why(reads_only) == ""
+# What the same graph changes after the record is not in it.
+assert why(lambda grad: total.assign_add(2.0), lambda: total.assign_add(1.0)) == "total changes after the step of the replicas"
+"""
+)
+
+CHANGES = (
+    GATE
+    + """
+gate = begin()
+step = traced(gate, lambda grad: total.assign_add(2.0))
+gate.prove()
+assert not gate.why, gate.why
+assert not gate.ends(1)
+assert step_records.read(gate.path_of(1)).step == 1
+total.assign(0.0)  # between two steps: the next record has it
+step()
+assert not gate.ends(2)
+step()
+seen.assign(5.0)  # between the graph and the end of its step
+assert gate.ends(3)
+assert step_records.read(gate.path_of(3)) is None
+assert step_records.read(gate.path_of(2)).step == 2
+step()
+assert not gate.ends(4)
+assert not gate.why
+gate.close()
+# A second training with the same graph, which was not refused; then one that was.
+again = begin(4)
+assert (again.has_traced, again.why) == (True, "")
+again.close()
+gate = begin(4)
+step = traced(gate, lambda grad: total.assign_add(grad))
+gate.close()
+assert begin(5).why == "total" + late
+"""
+)
+
+
+@pytest.mark.parametrize("program", [ORDER, CHANGES], ids=["order", "changes"])
+def test_the_gate(tmp_path: Path, program: str) -> None:
+    """`order`: a record that cannot come before the sums is refused, and the step runs. `changes`: what the program changes after a record
+    makes it no record; and a graph that was refused stays so in the next training of the process."""
+    (tmp_path / "gate.py").write_text(program)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(tmp_path / "gate.py"), *(str(tmp_path / f"record-{number}") for number in range(2))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
