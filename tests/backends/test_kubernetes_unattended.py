@@ -38,6 +38,7 @@ async def listening() -> AsyncIterator[tuple[Listener, int]]:
         yield found, port
     finally:
         found.close()
+        await asyncio.sleep(0.1)  # connections that are accepted, or aborted, at this moment are closed by the loop
 
 
 @contextmanager
