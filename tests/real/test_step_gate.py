@@ -31,7 +31,7 @@ def traced(gate, metric, after=lambda: None):
     @tf.function
     def step():
         (grad,) = gate.open_door([weight * 0.5])
-        with gate.bracket():
+        with gate.bracket([grad]):
             weight.assign_sub(grad)
         metric(grad)
         gate.end_of_replica()

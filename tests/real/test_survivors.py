@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.test_resume import FIT, HEAD, ORDER, latest, saved, steps_of, words
+from tests.real.test_resume import FIT, HEAD, LOOP, ORDER, check_whenever_killed, latest, saved, steps_of, words
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
@@ -81,7 +81,7 @@ def train(case):
         for epoch in saver.epochs(4):
             for batch in saver.batches(dataset):
                 at = saver.steps + 1
-                if after == "unequal" and at == 8 and TASK == "worker-1" and ATTEMPT == "1":
+                if after == "unequal" and at == 10 and TASK == "worker-1" and ATTEMPT == "1":
                     kernel = model.trainable_variables[0].value.values[0]
                     tf.raw_ops.AssignAddVariableOp(resource=kernel.handle, value=tf.fill(kernel.shape, 1e-3))
                 if DEATH and TASK in DEATH[0].split() and DEATH[1:] == [case, at]:
@@ -99,6 +99,8 @@ for case in os.environ.get("CASES", "momentum decay statistics sparse").split():
 )
 BEGIN = "    def on_epoch_begin(self, epoch, logs=None):\n"
 RARE_FIT = FIT.replace("class Death(", f"{RARE}\nclass Death(").replace(BEGIN, f"{BEGIN}        make_snapshots_rare()\n")
+SAVER = "saver = worker.checkpoints(model=model, optimizer=optimizer, every=5)\n"
+RARE_LOOP = LOOP.replace(SAVER, f"{SAVER}{RARE}\nmake_snapshots_rare()\n")
 
 
 def run(orch: Any, program: str, deaths: dict[str, list[Any]], *options: str, **env: str) -> Any:
@@ -113,18 +115,48 @@ def check(tmp_path: Path, whole: Any, cases: int) -> None:
     assert steps_of(killed) == steps_of(whole)
 
 
-def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pack", ["0", "1024"])
+def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path: Path, pack: str) -> None:
     """Momentum, the decay of AdamW with dropout, statistics of BatchNormalization with moving averages of the weights, and gradients of an
-    embedding. Each of the workers dies once, and two of them at once."""
+    embedding. Each of the workers dies once, and two of them at once. With gradients in one pack, or in several."""
     program = str(script(LOOPS, "loops.py"))
-    run(orch, program, {})
+    run(orch, program, {}, PACK=pack)
     whole = latest(tmp_path)
     places = {"1": ["worker-1", "momentum", 12], "2": ["worker-0", "decay", 11], "3": ["worker-2", "statistics", 15]}
-    done = run(orch, program, {**places, "4": ["worker-0 worker-2", "sparse", 12]})
+    done = run(orch, program, {**places, "4": ["worker-0 worker-2", "sparse", 12]}, PACK=pack)
     said = words(done)
     for attempt, (number, step) in enumerate([(1, 11), (2, 10), (3, 14), (4, 11)], 1):
         assert re.search(rf"loop-{number} continues at step {step} .{{,80}} by attempt {attempt} by those that had survived; no step", said)
     check(tmp_path, whole, 4)
+
+
+def test_a_stopped_worker_costs_no_finished_step_and_replicas_that_differ_are_not_saved(orch: Any, script: Any, tmp_path: Path) -> None:
+    program = str(script(LOOPS, "loops.py"))
+    run(orch, program, {}, CASES="momentum")
+    whole = latest(tmp_path)
+    stopped = run(orch, program, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "8", CASES="momentum", AFTER="stop")
+    # orch continues the worker that was stopped, so that it can end by itself, and it may go on with the training meanwhile.
+    assert re.search(r"loop-1 continues at step 1[1-6]\b.{,80} by those that had survived; no step is lost", words(stopped))
+    check(tmp_path, whole, 1)
+    unequal = words(run(orch, program, {"1": ["worker-2", "momentum", 12]}, CASES="momentum", AFTER="unequal"))
+    assert re.search(r"step-0000000011 in memory is not saved: the replicas have diverged: worker-\d has another model/\S+ than", unequal)
+    assert "loop-1 continues at step 8 (epoch 3, after 0 batches), saved" in unequal, "the end of an epoch is on the disk"
+    assert "the training had finished step 11: 3 steps are done again" in unequal
+    check(tmp_path, whole, 1)
+
+
+@pytest.mark.parametrize("after", ["clip", "pull"])
+def test_what_changes_weights_beside_the_optimizer_is_named(orch: Any, script: Any, tmp_path: Path, after: str) -> None:
+    """In the step itself, or by Python after it: a restart continues with the newest save, and ends as without."""
+    program = str(script(LOOPS, "loops.py"))
+    run(orch, program, {}, CASES="decay", AFTER=after)
+    whole = latest(tmp_path)
+    said = words(run(orch, program, {"1": ["worker-1", "decay", 12]}, CASES="decay", AFTER=after))
+    assert "a worker that is killed may cost the steps since the newest snapshot in memory: model/" in said
+    assert "outside of the optimizer's update" in said
+    assert "loop-1 continues at step 8 (epoch 3, after 0 batches), saved" in said, "the end of an epoch is on the disk"
+    assert "the training had finished step 11: 3 steps are done again" in said
+    check(tmp_path, whole, 1)
 
 
 def test_fit_loses_no_step_and_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
@@ -151,3 +183,11 @@ def test_a_program_whose_metric_reads_the_new_weights_runs_as_without(orch: Any,
     done = run(orch, program, {"1": ["worker-1", "never", 0]}, **env)
     assert "changes after the gradients of the workers are added" in words(done)
     check(tmp_path, whole, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize(("text", "series"), [(RARE_LOOP, "loop-1"), (RARE_FIT, "fit-1")], ids=["loop", "fit"])
+def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool, text: str, series: str) -> None:
+    """As the test of this name in test_resume.py, with few snapshots in memory."""
+    check_whenever_killed(orch, str(script(text, "train.py")), tmp_path, series, seeds=10 if soaks else 1)

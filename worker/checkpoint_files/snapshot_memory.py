@@ -28,9 +28,9 @@ from typing import Any
 from ..values.fast_dataclass import dataclass
 
 VARIABLE = "ORCH_SNAPSHOTS"
-"""The environment variable with the paths of the files of a task, colons between them: two for snapshots, two for the records of its steps
+"""The environment variable with the paths of the files of a task, colons between them: two for snapshots, four for the records of its steps
 (`step_records`), and one for the state that it keeps if another worker fails (`worker/task/snapshots/survivors.py`)."""
-FILES = 5
+FILES = 7
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
 _BUSY_AT, _NOTE_AT = 128, 4096
@@ -45,12 +45,12 @@ def snapshots_of(paths: Sequence[str]) -> list[str]:
 
 def records_of(paths: Sequence[str]) -> list[str]:
     """Of all files of a task: those for the records of its steps."""
-    return list(paths[2:4])
+    return list(paths[2:6])
 
 
 def kept_of(paths: Sequence[str]) -> list[str]:
     """Of all files of a task: that for the state which it keeps if another worker fails."""
-    return list(paths[4:FILES])
+    return list(paths[6:FILES])
 
 
 class Memory:

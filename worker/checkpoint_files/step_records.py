@@ -2,8 +2,8 @@
 
 TensorFlow writes a record itself, in the graph of the step, by its operation `WriteFile` (worker/task/snapshots/step_gate.py): a line of
 JSON, which names the values, and a serialized `TensorProto` of bytes (tensorflow/core/framework/tensor.proto). These are the number of the
-step, the values one after the other, and the number again. A worker writes its records into two files in memory by turns, so a worker that
-is killed while it writes leaves the record before.
+step, the values one after the other, and the number again. A worker writes its records into four files in memory by turns: one that is
+killed while it writes leaves the records before, and of two survivors one may be a step ahead of the other.
 """
 
 from __future__ import annotations

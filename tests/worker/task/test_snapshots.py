@@ -267,7 +267,7 @@ def write_record(paths: Paths, worker: int, step: int, *, ends: int | None = Non
     """As TensorFlow does in the step. `ends`: the number at the end; `most`: the bytes that were written before the worker was killed."""
     content = step_records.NUMBER.pack(step) + bytes([worker, step]) + step_records.NUMBER.pack(step if ends is None else ends)
     proto = b"\x08\x04\x12\x04\x12\x02\x08" + bytes([len(content)]) + b"\x22" + bytes([len(content)]) + content
-    path = snapshot_memory.records_of(paths)[step % 2]
+    path = snapshot_memory.records_of(paths)[step % 4]
     with open(path, "wb") as file:
         file.write((step_records.head([("own", "U8", [2])]) + proto)[:most])
 

@@ -162,7 +162,8 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
     if gate is not None:
         grads = gate.open_door(list(grads))
     grads = _added(self, grads, trainable_variables)
-    with _gate(grads), gate.bracket() if gate is not None else contextlib.nullcontext(), _is_added():
+    added = _tensors(grads)
+    with gate.bracket(added) if gate is not None else _gate(added), _is_added():
         real(self, grads, trainable_variables)
 
 
@@ -229,13 +230,20 @@ def _is_added(is_added: bool = True) -> Iterator[None]:
         _here.is_added = before
 
 
-def _gate(grads: Any) -> Any:
-    """While this is entered in a graph, each operation waits for all of these gradients: a worker that waits for a dead worker has changed
-    no variable of the step.
+def _tensors(grads: Any) -> list[Any]:
+    import tensorflow as tf
+
+    found: list[Any] = tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True)
+    return found
+
+
+def _gate(added: list[Any]) -> Any:
+    """While this is entered in a graph, each operation waits for all of these sums: a worker that waits for a dead worker has changed no
+    variable of the step.
     """
     import tensorflow as tf
 
-    return tf.control_dependencies(tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True))
+    return tf.control_dependencies(added)
 
 
 def _counted(grads: Any) -> Any:

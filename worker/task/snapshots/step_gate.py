@@ -116,7 +116,7 @@ class StepGate:
         from tensorflow.python.ops import gen_resource_variable_ops
 
         read = gen_resource_variable_ops.read_variable_op
-        return int(read(self._begun, tf.int64)), int(read(self._ended, tf.int64))
+        return int(read(self._begun, tf.int64)._numpy()), int(read(self._ended, tf.int64)._numpy())
 
     @property
     def has_new(self) -> bool:
@@ -158,21 +158,22 @@ class StepGate:
             return [None if grad is None else tf.nest.map_structure(tf.identity, grad, expand_composites=True) for grad in grads]
 
     @contextlib.contextmanager
-    def bracket(self) -> Iterator[None]:
-        """While this is entered, behind the gate, the optimizer changes the variables."""
+    def bracket(self, added: list[Any]) -> Iterator[None]:
+        """While this is entered, each operation waits for all of the sums of the gradients, and the optimizer changes the variables."""
         import tensorflow as tf
 
         graph = tf.compat.v1.get_default_graph()
         if tf.executing_eagerly() or not self._doors or self._doors[-1][0].graph is not graph:
-            yield
+            with tf.control_dependencies(added):
+                yield
             return
         one = tf.constant(1, tf.int64)
-        with tf.device(_HOST):
+        with tf.control_dependencies(added), tf.device(_HOST):
             begun = tf.raw_ops.AssignAddVariableOp(resource=self._begun, value=one)
         before = len(graph.get_operations())
         self._brackets += 1
         try:
-            with tf.control_dependencies([begun]):
+            with tf.control_dependencies([begun]):  # and so for all sums: one edge for each operation, in place of one for each sum
                 yield
         finally:
             self._brackets -= 1

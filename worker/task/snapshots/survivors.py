@@ -24,6 +24,7 @@ from ...checkpoint_files.snapshot_memory import Memory
 from ..checkpoints import variables
 from ..checkpoints.variables import NamedVariable
 from ..import_hooks import print_once
+from .schedule import SMALL
 from .step_gate import StepGate
 from .values import as_bytes, reader
 
@@ -49,6 +50,7 @@ class Survivor:
             for name, part in zip(each.names(), each.components(), strict=True)
         ]
         self._series, self._is_lazy = series, is_lazy
+        self._size = variables.bytes_of([each for each in named if not each.is_own])
         self._gate = StepGate(named, snapshot_memory.records_of(paths), step)
         self._memory = Memory(snapshot_memory.kept_of(paths))
         self._followed: list[tuple[str, Callable[[], Any]]] = []
@@ -107,10 +109,12 @@ class Survivor:
             self._gate.refuse(f"{other} changes after the step")
 
     def save(self, *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes], may: Callable[[], bool]) -> None:
-        """Another worker has failed: keep the last finished step, if the counters show it. `writes`: the values, too, not only checksums.
+        """Another worker has failed: keep the last finished step, if the counters show it. `writes`: the values, too, not only checksums;
+        where they are small, each survivor keeps them, for one may be a step ahead of another one, or die, too.
 
         `note`: makes the note of a snapshot; `may`: whether the generators of random numbers are those of the last snapshot.
         """
+        writes = writes or self._size <= SMALL
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until and not self._gate.why:
             at = self._at
