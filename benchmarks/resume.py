@@ -5,8 +5,8 @@ steps, or, beside snapshots in memory, at the end of each epoch. Worker 1 kills 
 save. Measured are the median time of a step without a death, and the share of all steps' time that saves add; and, with a death, how many
 finished steps are done again, and the seconds from the death until the training has finished the step at which it died.
 
-Then the same training is run longer, with snapshots in memory in every other epoch. So both kinds of epochs meet the same load of the
-machine: the ratio of their seconds, and of their seconds of CPU, is the cost of snapshots.
+Then two trainings of one model take turns of some steps, one with all that orch does so that a restart can continue from memory, and one
+without. Each pair of turns meets the same load of the machine; the figure is the median of the pairs, for seconds and for seconds of CPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from pathlib import Path
 from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread, table
 
 DIE_AT = 136
+STEPS = 10
+"""In each turn."""
+COLUMNS = ("steps that can continue", "ms of a step", "seconds", "seconds of CPU", "after the step", "memory", "pairs")
 WAYS = {
     "no saves": ("none", ()),
     "orch --checkpoint: snapshots in memory": ("none", ("--checkpoint",)),
@@ -50,20 +53,30 @@ def train(saves: str, options: tuple[str, ...], die_at: int) -> dict[int, list[t
         return found
 
 
-def take_turns() -> list[tuple[str, ...]]:
-    """What snapshots cost each worker, measured in epochs with and without them by turns."""
+def take_turns(turns: int) -> list[tuple[str, ...]]:
+    """What it costs each worker that its steps can be continued from memory."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        run(name, "turns", ("--checkpoint",), -1)
+        program = [str(PROGRAMS / "resume_turns.py"), "-n", "2", "--max-restarts", "1", "--quiet"]
+        words = [*orch_command(), "up", *program, "--", name, str(turns), str(STEPS)]
+        subprocess.run(words, cwd=name, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), check=True, capture_output=True, timeout=1800)
         for task in ("worker-0", "worker-1"):
-            lines = [[float(word) for word in line.split()] for line in (Path(name) / f"turns-{task}").read_text().splitlines()]
-            pairs = list(zip(lines[::2], lines[1::2], strict=False))[2:]
-            wall = [with_them[1] / without[1] for with_them, without in pairs]
-            cpu = [with_them[2] / without[2] for with_them, without in pairs]
-            share = sum(with_them[3] for with_them, _ in pairs) / sum(with_them[1] for with_them, _ in pairs)
-            percent = [f"{100 * (statistics.median(each) - 1):+.1f} %" for each in (wall, cpu)]
-            rows.append((task, *percent, f"{100 * share:.2f} %", f"{lines[-1][4] / 1e6:.1f} MB", str(len(pairs))))
+            *lines, last = (Path(name) / f"turns-{task}").read_text().splitlines()
+            told = [[float(word) for word in line.split()] for line in lines]
+            pairs = [sorted(pair, reverse=True) for pair in zip(told[::2], told[1::2], strict=True)]
+            columns = [shown([100 * (kept[place] / plain[place] - 1) for kept, plain in pairs]) for place in (1, 2)]
+            after = 100 * sum(kept[3] - plain[3] for kept, plain in pairs) / sum(kept[1] for kept, _ in pairs)
+            step = 1000 * statistics.median(plain[1] for _, plain in pairs) / STEPS
+            rows.append((task, f"{step:.1f}", *columns, f"{after:.2f} %", f"{int(last) / 1e6:.1f} MB", str(len(pairs))))
     return rows
+
+
+def shown(shares: list[float]) -> str:
+    """The median of the pairs, and the interval that has the true one in 95 of 100 cases, whatever the distribution of the noise is."""
+    ordered, margin = sorted(shares), round(0.98 * len(shares) ** 0.5)  # the binomial distribution of the pairs below the true median
+    middle = len(ordered) // 2
+    low, high = ordered[max(0, middle - margin)], ordered[min(len(ordered) - 1, middle + margin)]
+    return f"{statistics.median(ordered):+.2f} % ({low:+.2f} to {high:+.2f})"
 
 
 def step_times(steps: list[tuple[int, float]]) -> tuple[float, float]:
@@ -75,9 +88,15 @@ def step_times(steps: list[tuple[int, float]]) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=1200, help="how many turns the two trainings take; a multiple of 4")
+    parser.add_argument("--cost", action="store_true", help="only these turns")
     parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
     print(load(), flush=True)
+    if options.cost:
+        table(COLUMNS, take_turns(options.turns))
+        print(load())
+        return
     medians: dict[str, list[float]] = {name: [] for name in WAYS}
     means: dict[str, list[float]] = {name: [] for name in WAYS}
     again: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -101,8 +120,7 @@ def main() -> None:
     ]
     table(("2 workers", "ms of a step", "all steps", "steps done again", "s to the step of the death"), rows)
     print()
-    columns = ("snapshots in memory", "seconds of an epoch", "seconds of CPU", "measured in the training", "memory", "pairs of epochs")
-    table(columns, take_turns())
+    table(COLUMNS, take_turns(options.turns))
     print(load())
 
 

@@ -1,0 +1,74 @@
+"""Two trainings of the same model on several workers, step by step in turns: one is kept in memory by orch, the other is not.
+
+resume_turns.py DIRECTORY TURNS STEPS     (STEPS in each turn)
+
+The turns go kept, plain, plain, kept, and so on. A line for each turn: whether it is kept, its seconds, its seconds of CPU, and the seconds
+of the calls after its steps. Both trainings report their steps, and their graphs differ only in what keeps a step for a restart.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import worker
+
+directory, turns, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+task, strategy = worker.context(), worker.strategy()
+x = np.random.default_rng(0).normal(size=(32, 64)).astype("float32")
+batch = next(iter(strategy.distribute_datasets_from_function(lambda _: tf.data.Dataset.from_tensors((x, x.sum(1, keepdims=True))))))
+
+
+def make():
+    with strategy.scope():
+        layers = [
+            keras.layers.Dense(512, "relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(512, "relu"),
+        ]
+        model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(1e-3)
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(batch):
+        def of_replica(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x, training=True) - y) ** 2) / strategy.num_replicas_in_sync
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            return loss
+
+        return strategy.reduce("SUM", strategy.run(of_replica, args=(batch,)), axis=None)
+
+    return model, optimizer, step
+
+
+_, _, plain_step = make()
+plain_step(batch)  # traced before there is a saver, so that orch keeps nothing of it
+model, optimizer, kept_step = make()
+saver = worker.checkpoints(model=model, optimizer=optimizer, every=10**9)
+plain_steps = 0
+for _ in range(300):  # so that orch has chosen how often it makes snapshots
+    saver.step(loss=kept_step(batch))
+with (directory / f"turns-{task.task}").open("w") as lines:
+    for turn in range(turns):
+        is_kept, after = turn % 4 in (0, 3), 0.0
+        begun, cpu = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            loss = float(kept_step(batch) if is_kept else plain_step(batch))
+            ended = time.perf_counter()
+            if is_kept:
+                saver.step(loss=loss)
+            else:
+                plain_steps += 1
+                worker.report(step=plain_steps, loss=loss)
+            after += time.perf_counter() - ended
+        print(int(is_kept), time.perf_counter() - begun, time.process_time() - cpu, after, file=lines)
+    memory = sum(os.stat(path).st_blocks * 512 for path in os.environ["ORCH_SNAPSHOTS"].split(":"))
+    print(memory, file=lines)
