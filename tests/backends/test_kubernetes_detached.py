@@ -5,32 +5,41 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.backends import test_kubernetes_runs as runs
 from tests.backends.test_kubernetes_runs import holds
 from tests.conftest import Orch
 from tests.kubernetes_bed.bed import Namespace
-from tests.live import LiveRun, wait_until, write_script
+from tests.live import LiveRun, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 GOES_ON = "print('attempt', os.environ['ORCH_ATTEMPT'], 'of', TASK, flush=True)\nsleep()\n"
 
 
-class Place:
+FAILS_WHEN_BOTH_HAVE_WRITTEN = """
+print('data of', TASK, flush=True)
+host, _, port = json.loads(os.environ['TF_CONFIG'])['cluster']['worker'][0].rpartition(':')
+if TASK == 'worker-0':
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind((host, int(port)))
+    server.listen()
+    sleep()
+while True:
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+        raise ValueError('no data')
+    except OSError:
+        time.sleep(0.05)
+"""
+
+
+class Place(runs.Place):
     """A directory with a script, whose runs are submitted."""
-
-    def __init__(self, orch: Orch, kubernetes: Namespace, directory: Path) -> None:
-        self.orch, self.kubernetes, self.directory = orch, kubernetes, directory
-
-    def write(self, script: str, *, more: str = "", **backend: object) -> None:
-        write_script(self.directory, script)
-        settings = {"type": "kubernetes", "image": self.kubernetes.image, "image_pull_policy": "Never", **backend}
-        with (self.directory / "orch.yaml").open("a") as file:
-            file.write(f"backend: {json.dumps(settings)}\ntimeouts: {{grace_s: 2}}\n{more}\n")
 
     def submit(self, *words: str) -> LiveRun:
         self.orch("up", "script.py", "-d", *words, check=0)
@@ -42,9 +51,6 @@ class Place:
     def wait_for_log(self, *texts: str) -> None:
         for text in texts:
             wait_until(lambda text=text: text in self.logs(), text)
-
-    def pods(self, component: str) -> list[dict[str, Any]]:
-        return self.kubernetes.items("pods", f"-lapp.kubernetes.io/component={component}")
 
     def nothing_left(self) -> bool:
         left = self.kubernetes.left_behind()
@@ -86,7 +92,7 @@ def test_a_run_is_submitted_followed_and_ended_from_any_shell(place: Place) -> N
 
 
 def test_a_run_ends_while_nobody_looks_and_its_record_is_fetched_later(place: Place) -> None:
-    place.write("print('data of', TASK)\nif TASK == 'worker-1':\n    raise ValueError('no data')\nsleep()\n")
+    place.write(FAILS_WHEN_BOTH_HAVE_WRITTEN)
     run = place.submit("-n", "2")
     wait_until(lambda: {pod["status"]["phase"] for pod in place.pods("agent")} == {"Succeeded"}, "end of the pods", 120)
     assert not (run.path / "result.json").exists()

@@ -39,8 +39,9 @@ class Place:
             up.wait_for(f"worker-{number} | attempt 1")
         return up
 
-    def pods(self) -> list[dict[str, Any]]:
-        return self.kubernetes.items("pods")
+    def pods(self, component: str = "") -> list[dict[str, Any]]:
+        """All pods, or those of a component of a run: its `controller`, or each `agent`."""
+        return self.kubernetes.items("pods", *([f"-lapp.kubernetes.io/component={component}"] if component else []))
 
     def uids(self) -> list[str]:
         return sorted(one["metadata"]["uid"] for one in self.pods())

@@ -100,7 +100,7 @@ def facts(directory: Path, more: str = "") -> RunFacts:
 
 
 def unpacked(run: RunFacts) -> dict[str, bytes]:
-    data = b"".join(pack(run, _settings(run.spec)).data)
+    data = b"".join(pack(run, _settings(run.spec)))
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
         return {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
 
@@ -125,7 +125,7 @@ def test_an_archive_is_cut_into_parts_and_one_that_is_too_large_is_refused(tmp_p
     (tmp_path / "train.py").touch()
     (tmp_path / "data").write_bytes(random.Random(1).randbytes(PART_BYTES))
     run = facts(tmp_path)
-    parts = pack(run, _settings(run.spec)).data
+    parts = pack(run, _settings(run.spec))
     assert len(parts) == 2
     assert len(parts[0]) == PART_BYTES
     monkeypatch.setattr(packed_files, "MOST_PARTS", 1)

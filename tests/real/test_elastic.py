@@ -118,3 +118,44 @@ def test_files_give_any_number_of_workers_the_same_global_batches(orch: Any, scr
     assert all(sorted(itertools.chain(*epoch)) == list(range(60)) for epoch in (whole[0][:5], whole[0][5:]))
     assert whole[0][:5] != whole[0][5:], "each epoch has an order of its own"
     assert [text.partition(":")[0] for text in told] == ["worker.files"] * 2
+
+
+FIT = """
+import json, os
+os.environ["ORCH_ELASTIC"] = "1"
+import keras
+import numpy as np
+import tensorflow as tf
+
+numbers = np.random.default_rng(0)
+x = numbers.normal(size=(101, 8)).astype("float32")
+y = (x @ numbers.normal(size=(8, 1))).astype("float32")
+strategy = tf.distribute.MultiWorkerMirroredStrategy() if "TF_CONFIG" in os.environ else tf.distribute.get_strategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "tanh", kernel_initializer=keras.initializers.GlorotUniform(1)),
+                              keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2))])
+    model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mse", metrics=["mae"])
+for data in (dict(shuffle_seed=5), dict()):
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(101, seed=data.get("shuffle_seed")).batch(16)
+    found = model.fit(dataset, epochs=2, verbose=0, validation_data=(x[:13], y[:13]))
+    print("FOUND", json.dumps(found.history), flush=True)
+"""
+
+
+def test_one_worker_of_an_elastic_fit_has_the_batches_of_two_and_of_one_process(orch: Any, script: Any, tmp_path: Path) -> None:
+    """With AdamW, data that no batch divides, and a shuffle with a seed and without: Keras takes a batch for the model of a worker alone,
+    and would begin with the second order of the shuffle.
+    """
+    program = str(script(FIT, "fit.py"))
+
+    def found(*options: str) -> list[Any]:
+        orch("up", program, *options, "--checkpoint", "--set", "checkpoints.order=one", check=0)
+        lines = LiveRun(tmp_path).log("worker-0").decode().splitlines()
+        return [json.loads(line.removeprefix("FOUND ")) for line in lines if line.startswith("FOUND ")]
+
+    process, one, two = found("--strategy", "none"), found("-n", "1"), found("-n", "2")
+    for alone, with_another in zip(one, two, strict=True):
+        for name, values in alone.items():
+            assert values == pytest.approx(with_another[name], rel=1e-4), name
+    for name, values in process[0].items():  # with the seed of the program
+        assert values == pytest.approx(two[0][name], rel=1e-4), name

@@ -6,8 +6,8 @@ These fail, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras
 * `_make_function` makes a function that reduces scalars along an axis, which scalars do not have (see `steps`).
 * Each worker counts the batches of its own data, so a worker with fewer batches leaves an epoch that the other workers continue.
 
-The replacements work only for this strategy: under every other strategy, and with one worker, Keras's own functions run. A Keras with
-functions that orch does not know stays unchanged, and a line on stderr says so.
+The replacements work only for this strategy: under every other strategy, and with one worker, Keras's own functions run (but see
+`_is_last_worker`). A Keras with functions that orch does not know stays unchanged, and a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from ...tensorflow_facts.keras_3 import INSTALL
 from ..import_hooks import print_once, replace
+from ..input import input_policy
 from . import data
 
 TRAINER = "keras.src.backend.tensorflow.trainer"
@@ -166,12 +167,21 @@ def _build(real: Any, self: Any, iterator: Any = None, data_batch: Any = None) -
 
     if type(self).call is Model.call and is_wanted(self._distribute_strategy):
         return
-    if iterator is not None and is_wanted(self._distribute_strategy):
+    if iterator is not None and (is_wanted(self._distribute_strategy) or _is_last_worker(self._distribute_strategy)):
         from keras.src import tree
 
         data_batch = tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
         iterator = None
     real(self, iterator, data_batch)
+
+
+def _is_last_worker(strategy: Any) -> bool:
+    """Whether other attempts of this run may have more workers than this one, which is alone.
+
+    Keras would take a batch for the model, and so begin with the second order of a shuffle. Several workers begin with the first.
+    """
+    is_known_kind = type(getattr(strategy, "extended", None)).__name__ == "CollectiveAllReduceExtended"
+    return input_policy.is_elastic() and is_known_kind and is_known()
 
 
 def _of_first_replica(spec: Any) -> Any:

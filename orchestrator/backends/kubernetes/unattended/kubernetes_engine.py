@@ -43,14 +43,14 @@ class KubernetesEngine:
         name = object_name(run.spec.name, run.run_id)
         parts = pack(run, settings)
         pinned = pin(self, DOING)
-        kubeconfig, context, namespace = (pinned.get(name, "") for name in ("kubeconfig", "context", "namespace"))
+        kubeconfig, context, namespace = (pinned.get(key, "") for key in ("kubeconfig", "context", "namespace"))
         here = replace(self, kubeconfig=kubeconfig, context=context, namespace=namespace)
         refuse_without_exec(here, DOING)
         owner, _, rest = request.files[NAME].partition("---\n")
         rest = rest.replace(TOKEN, secrets.token_hex(32))
         try:
             uid = create_owner(here, owner, DOING)
-            for number, data in enumerate(parts.data):
+            for number, data in enumerate(parts):
                 create(here, _part(name, number, uid, data), DOING)
             create(here, rest.replace(OWNER_UID, uid), DOING)
         except OrchError as error:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import worker
-from worker.values.fast_dataclass import dataclass
 
 from ....errors import UsageError
 from ....model.spec import ClusterSpec, KubernetesSettings
@@ -29,20 +28,13 @@ MOST_PARTS = 8
 CODE_DIR = f"{HOME}/code"
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The archive, cut."""
-
-    data: tuple[bytes, ...]
-
-
 def directory_of(run_id: str) -> str:
     """The directory of a run in the controller's pod."""
     return f"{HOME}/.orch/runs/{run_id}"
 
 
-def pack(run: RunFacts, settings: KubernetesSettings) -> Parts:
-    """Raises `UsageError` if the working directory cannot be read, or is too large."""
+def pack(run: RunFacts, settings: KubernetesSettings) -> tuple[bytes, ...]:
+    """The archive in parts of at most `PART_BYTES` bytes. Raises `UsageError` if the working directory cannot be read, or is too large."""
     limit = PART_BYTES * MOST_PARTS
     data = tar(_files(run, settings), limit)
     if len(data) > limit:
@@ -50,7 +42,7 @@ def pack(run: RunFacts, settings: KubernetesSettings) -> Parts:
             f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB. Put the working "
             "directory into the image, and write backend.code_in_image: true; or name data in .gitignore; or run without -d"
         )
-    return Parts(tuple(data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)))
+    return tuple(data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
 
 
 def _files(run: RunFacts, settings: KubernetesSettings) -> Iterator[Packed]:
