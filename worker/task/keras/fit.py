@@ -180,8 +180,8 @@ def _is_last_worker(strategy: Any) -> bool:
 
     Keras would take a batch for the model, and so begin with the second order of a shuffle. Several workers begin with the first.
     """
-    is_known_kind = type(getattr(strategy, "extended", None)).__name__ == "CollectiveAllReduceExtended"
-    return input_policy.is_elastic() and is_known_kind and is_known()
+    extended = getattr(strategy, "extended", None)
+    return input_policy.is_elastic() and hasattr(extended, "_in_multi_worker_mode") and is_known()
 
 
 def _of_first_replica(spec: Any) -> Any:
