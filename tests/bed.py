@@ -161,6 +161,15 @@ class BedHost:
         """Plug it in again."""
         _ip(f"link set {self._link} up")
 
+    @contextmanager
+    def slow_link(self, megabits: int) -> Iterator[None]:
+        """What the host sends goes no faster than so many megabits a second, as long as this lasts."""
+        _ip(f"netns exec {self.netns} tc qdisc add dev eth0 root tbf rate {megabits}mbit burst 32kbit latency 400ms")
+        try:
+            yield
+        finally:
+            _ip(f"netns exec {self.netns} tc qdisc del dev eth0 root")
+
     def filter_ports(self, first: int, last: int) -> None:
         """A firewall that drops: whoever connects to one of these ports of this host hears nothing.
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from orchestrator.backends.slurm.queue import parse_time
-from tests.conftest import Orch
+from tests.conftest import IMPATIENT, Completed, Orch
 from tests.live import LiveRun, wait_for_file, wait_until, write_script
 from tests.slurm_bed import SlurmBed
 
@@ -35,8 +35,8 @@ tell(f"{TASK}.node", os.uname().nodename)
 class Place:
     """A directory with a script and its spec, whose runs are submitted."""
 
-    def __init__(self, orch: Orch, slurm: SlurmBed, directory: Path) -> None:
-        self.orch, self.slurm, self.directory = orch, slurm, directory
+    def __init__(self, orch: Orch, slurm: SlurmBed, directory: Path, script: str = "script.py") -> None:
+        self.orch, self.slurm, self.directory, self._script = orch, slurm, directory, script
 
     def write(self, script: str, *, nodes: int = 2, more: str = "", **backend: object) -> None:
         write_script(self.directory, script)
@@ -46,8 +46,12 @@ class Place:
 
     def submit(self, *words: str) -> tuple[str, str]:
         """The name of a run that is left alone, and the number of its job."""
-        name = self.orch("up", "script.py", "-d", *words, check=0).out.strip()
+        name = self.orch("up", self._script, "-d", *words, check=0).out.strip()
         return name, json.loads((self.directory / ".orch/runs" / name / "submission.json").read_text())["job"]
+
+    def wait(self, name: str, check: int, timeout: float = 200, home: Path | None = None) -> Completed:
+        """`orch wait`, which asks Slurm ten times as often as elsewhere. `home`: where the run is, if not here."""
+        return self.orch("wait", name, env={**IMPATIENT, **({"ORCH_HOME": str(home)} if home else {})}, check=check, timeout=timeout)
 
     def ps(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.orch("ps", name, "--json").out)

@@ -18,7 +18,7 @@ from tests.live import LiveRun, wait_until_gone, wait_until_ready, write_script
 from tests.slurm_bed import GPUS, SlurmBed
 from tests.slurm_runs import SLEEP, forget_agents
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 VARIABLES = """
 found = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "CUDA"))}
@@ -169,9 +169,11 @@ def test_two_jobs_share_their_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path)
 
 
 def test_a_run_ends_before_the_time_of_its_allocation_is_over(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
-    """The tasks have the time to save."""
+    """The tasks have the time to save: half of the limit, where that is less than was asked for."""
     write_script(tmp_path, "ready()\nsignal.signal(signal.SIGTERM, lambda *_: (tell(f'{TASK}.saved'), os._exit(42)))\nsleep()")
-    done = up(orch, "--set", "backend.save_before_s=55", nodes="-N2 -t1", check=124)
+    sooner = 'scontrol update jobid="$SLURM_JOB_ID" endtime=now+30seconds && exec "$@"'  # than a minute, Slurm's smallest limit
+    by = ("salloc", "--quiet", "-N2", "-t1", "sh", "-c", sooner, "sh")
+    done = orch.start("up", "script.py", "--set", "backend.save_before_s=55", by=by).wait(check=124)
     assert "the time of its allocation is nearly over" in done.err, done
     assert (tmp_path / "worker-0.saved").exists()
     assert (tmp_path / "worker-1.saved").exists()
@@ -210,19 +212,28 @@ def test_a_node_that_dies_is_named(orch: Orch, slurm: SlurmBed, tmp_path: Path, 
     forget_agents()
 
 
-def test_a_slurmd_that_is_killed_ends_nothing(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    write_script(tmp_path, "ready()\nwait_for('done')\n")
-    running = start(orch)
-    wait_until_ready(tmp_path, *(f"worker-{index}" for index in range(3)))
+@pytest.mark.slow
+def test_output_that_a_node_could_not_send_is_counted(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
+    """Slurm gives a node up whose slurmd stays away (SlurmdTimeout), and ends its step. The task has ended well before that, and a part of
+    its output is still on its way over a slow link.
+    """
+    size = 60_000_000
+    write_script(tmp_path, f"ready()\nwait_for('go')\nsys.stdout.write('x' * {size})\n")
+    running = start(orch, nodes="--no-kill -N2")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
     slurm.kill_slurmd("hostB")
-    (tmp_path / "done").write_text("")
-    running.wait(check=0)
-
-
-def test_output_of_a_hundred_megabytes_arrives(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "sys.stdout.write('x' * 50_000_000)\nsys.stdout.write('y\\n' * 25_000_000)\n")
-    up(orch, "-q", nodes="-N1")
-    assert (run.path / "attempt-1/worker-0/stdout.log").stat().st_size == 100_000_000
+    with slurm.bed["hostB"].slow_link(megabits=10):
+        (tmp_path / "go").write_text("")
+        done = running.wait(check=0)
+    lost = size - len(run.log("worker-1"))
+    assert 0 < lost < size
+    assert len(run.log("worker-0")) == size
+    (remark,) = run.result()["remarks"]
+    assert remark.startswith(f"attempt-1/worker-1: the last {lost:,} bytes of its stdout did not come from host hostB: "), remark
+    assert remark in " ".join(done.err.split())
+    slurm.mend_daemons()  # a slurmd that is back kills what is left of the step: the agent, which believes for 20 s that it is awaited
+    assert slurm.left_behind() == []
+    forget_agents()
 
 
 def test_an_allocation_that_has_ended_is_said_to_have(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
@@ -230,24 +241,6 @@ def test_an_allocation_that_has_ended_is_said_to_have(orch: Orch, slurm: SlurmBe
     env = {"SLURM_JOB_ID": "4000000", "SLURM_JOB_NODELIST": "hostA", "SLURM_TASKS_PER_NODE": "1"}
     done = orch("up", "script.py", env=env, check=125)
     assert "Invalid job id specified; the allocation has ended: make a new one" in done.err, done
-
-
-@pytest.mark.parametrize(
-    ("trouble", "told"),
-    [
-        ("slurmctld", "Unable to contact slurm controller (connect failure); is slurmctld up? scontrol ping tells"),
-        ("munged", "Munge encode failed: Failed to access"),
-        ("key", "slurmctld does not believe this machine, whose munge key or clock may differ"),
-        ("expired", "slurmctld does not believe this machine, whose munge key or clock may differ"),
-    ],
-)
-def test_a_slurm_that_cannot_be_asked_is_one_message(orch: Orch, slurm: SlurmBed, tmp_path: Path, trouble: str, told: str) -> None:
-    write_script(tmp_path, "")
-    with slurm.broken(trouble) as config:
-        done = orch("up", "script.py", env={"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "hostA", "SLURM_CONF": str(config)}, check=125)
-    assert done.err.startswith(("Error: cannot ask Slurm for its job 7: ", "Error: slurmctld cannot be asked: ")), done
-    assert told in done.err, done
-    assert len(done.err.splitlines()) == 1, done
 
 
 def test_no_programs_of_slurm_is_one_message(orch: Orch, tmp_path: Path) -> None:

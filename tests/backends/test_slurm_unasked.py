@@ -1,4 +1,4 @@
-"""A run that goes on in a Slurm that nobody can ask, as a machine sees it to which the shared disk shows no locks. No TensorFlow."""
+"""A Slurm that nobody can ask: what is said of its runs, and to those who want to start one. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.live import LiveRun, wait_until, wait_until_ready
 from tests.slurm_bed import SlurmBed
 from tests.slurm_runs import SLEEP, Place
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 TROUBLES = {
     "none": "cannot ask Slurm: there is no squeue on PATH here; load Slurm's module, or go to a login node",
@@ -23,11 +23,19 @@ TROUBLES = {
 }
 
 
-def test_ps_of_a_running_job_says_that_it_cannot_ask(
+IN_ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "hostA"}
+
+
+def test_a_slurm_that_cannot_be_asked(
     orch: Orch, slurm: SlurmBed, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, run: LiveRun
 ) -> None:
+    """ps says so, and the last answer, of a job that runs: as a machine sees it to which the shared disk shows no locks. A new run is
+    refused, in an allocation with one line. Without slurmctld also on a login node, where a job waits.
+    """
     place = Place(orch, slurm, tmp_path)
     place.write(SLEEP)
+    waiting, _ = place.submit("--set", "backend.options={hold: true}")
+    place.wait_for_words(waiting, "queued in Slurm: JobHeldUser")
     name, _ = place.submit()
     processes = wait_until_ready(tmp_path, "worker-0", "worker-1")
     layers = tmp_path_factory.mktemp("layers")
@@ -37,12 +45,12 @@ def test_ps_of_a_running_job_says_that_it_cannot_ask(
     mount = f"mount -t overlay overlay -o lowerdir={tmp_path},upperdir={layers}/upper,workdir={layers}/work {tmp_path}"
     by = ("unshare", "--mount", "sh", "-c", f'{mount} && cd {tmp_path} && exec "$@"', "sh")
 
-    def wait_for(told: str, env: dict[str, str], *words: str) -> str:
+    def wait_for(told: str, env: dict[str, str], *words: str, of: str = name) -> str:
         said = ""
 
         def fits() -> bool:
             nonlocal said
-            done = orch.start("ps", name, by=(*by, *words), env={**IMPATIENT, **env}).wait(check=0)
+            done = orch.start("ps", of, by=(*by, *words), env={**IMPATIENT, **env}).wait(check=0)
             said = " ".join(done.out.split())
             return told in said
 
@@ -59,11 +67,20 @@ def test_ps_of_a_running_job_says_that_it_cannot_ask(
             said = wait_for(told, {}, "env", f"PATH={layers}/none")
         else:
             with slurm.broken(trouble) as config:
-                said = wait_for(told, {"SLURM_CONF": str(config)})
+                env = {"SLURM_CONF": str(config)}
+                said = wait_for(told, env)
+                refused = orch("up", "script.py", env={**env, **IN_ALLOCATION}, check=125).err
+                assert refused.startswith(("Error: cannot ask Slurm for its job 7: ", "Error: slurmctld cannot be asked: ")), refused
+                assert told.removeprefix("cannot ask Slurm: ") in refused
+                assert len(refused.splitlines()) == 1, refused
+                if trouble == "slurmctld":
+                    assert told in orch("up", "script.py", env=env, check=125).err
+                    assert "queued in Slurm: JobHeldUser" in wait_for(told, env, of=waiting)
         assert "ago: running in Slurm on hostA,hostB" in said
         assert said.count("cannot ask Slurm") == 1
     slurm.mend_daemons()
     wait_until(lambda: "cannot ask" not in wait_for("running since", {}), "answer of Slurm")
     assert all(process.is_running() for process in processes.values())
+    place.orch("down", waiting, check=0)
     place.orch("down", name, check=0)
     assert os.path.exists(run.path / "result.json")

@@ -16,7 +16,7 @@ from tests.live import is_alive, wait_for_file, wait_until, write_script
 from tests.slurm_bed import SlurmBed, User
 from tests.slurm_runs import SLEEP
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 
 class Person(User):

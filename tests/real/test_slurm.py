@@ -10,88 +10,94 @@ import pytest
 
 from tests.conftest import ROOT, Orch
 from tests.live import LiveRun, wait_for_file, wait_until
-from tests.real.test_resume import LOOP, latest, steps_of
 from tests.slurm_bed import SlurmBed
 from tests.slurm_runs import Place
 
-pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXAMPLE = str(ROOT / "examples/mwms_custom_loop.py")
+STEP = "        saver.step(loss=loss)\n"
+TELLS = f"""
+        with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"steps-{{os.environ['ORCH_TASK']}}"), "a") as told:
+            print(saver.steps + 1, float(loss), file=told)
+{STEP}
+        time.sleep(float(os.environ.get("PACE") or (1.5, 0.5, 0.0, 0.0)[task.attempt - 1]))
+        if task.attempt == 3 and saver.steps % 10 == 4:
+            open("stalled-" + os.environ["ORCH_TASK"], "w").close()
+            while True:  # for good: so it can save nothing when its job is taken away
+                signal.pause()
+"""
+STEPS = 4 * 23
+"""Four epochs of the digits in batches of sixty."""
 
 
-@pytest.mark.slow
-def test_three_nodes_train_together_in_an_allocation_and_as_a_job(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    losses = []
-    for words, by in (((), ("salloc", "--quiet", "-N3")), (("--backend", "slurm", "--nodes", "3"), ())):
-        done = orch.start("up", EXAMPLE, *words, by=by).wait(timeout=300, check=0)
-        assert "cluster formed" in done.err
-        run = LiveRun(tmp_path)
-        losses.append({run.log(f"worker-{index}").decode().splitlines()[-1].partition("]")[2] for index in range(3)})
-        assert {event["host"] for event in run.events() if event["event"] == "template_ready"} == {"hostA", "hostB", "hostC"}
-    assert len(losses[0]) == 1, losses  # the same loss everywhere
-    assert losses[0] == losses[1]
+def steps_of(run: LiveRun, index: int = 0) -> list[str]:
+    """A line for each step that a worker has taken, in their order: its number and its loss."""
+    path = run.path / f"steps-worker-{index}"
+    return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.slow
-def test_a_job_that_is_queued_again_goes_on_from_its_checkpoint(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    """Slurm requeues it while it trains, and the line about the save says how many steps are lost."""
+def wait_for_steps(run: LiveRun, count: int) -> None:
+    """Wait until so many steps more have been taken than before."""
+    begun = len(steps_of(run))
+    wait_until(lambda: len(steps_of(run)) >= begun + count, f"{count} more steps than {begun}")
+
+
+def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an_allocation(
+    orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun
+) -> None:
+    """By its time limit and by a job of a higher partition it saves itself at one named step. ``scontrol requeue`` comes while it stands
+    still, so it continues from its newest save. Beside its first attempt, on the same nodes, runs the same training in ``salloc``, which
+    ``scancel`` ends.
+    """
     shutil.copy(ROOT / "examples/digits.py", tmp_path)
-    done_step = "saver.step(loss=loss)"
-    # For good: a training that goes on saves itself when its job is taken away, and loses no step.
-    stalls = "        if task.attempt == 1 and saver.steps == 34:\n            open('stalled', 'w').close()"
-    stalls += "\n            while True:\n                signal.pause()"
     text = (ROOT / "examples/resume_loop.py").read_text()
-    assert text.count(done_step) == 1
-    (tmp_path / "train.py").write_text(text.replace(done_step, f"{done_step}\n{stalls}"))
-    running = orch.start("up", "train.py", "--backend", "slurm", "--nodes", "3", "--grace", "2")
-    wait_for_file(tmp_path / "stalled")
-    saved = LiveRun(tmp_path).path / "checkpoints/loop-1/step-0000000030"
-    wait_until(saved.exists, "save")
-    (job,) = slurm.jobs()
-    slurm.run("scontrol", "requeue", job)
-    Place(orch, slurm, tmp_path).start_again(job)
-    done = running.wait(timeout=400, check=0)
-    assert re.search(r"loop-1 continues at step 30 .*the training had finished step 34: 4 steps are done again", done.err), done
-    assert "test accuracy 0.9" in done.out, done
+    assert text.count(STEP) == text.count("import sys\n") == 1
+    (tmp_path / "train.py").write_text(text.replace(STEP, TELLS).replace("import sys\n", "import sys\nimport time\n"))
+    (tmp_path / "orch.yaml").write_text("script: train.py\ncheckpoints: {order: one}\ntimeouts: {grace_s: 2}\n")
+    place = Place(orch, slurm, tmp_path, script="train.py")
+    settings = ("save_before_s=45", "partition=low", "requeue=always")
+    words = [word for setting in settings for word in ("--set", f"backend.{setting}")]
+    name, job = place.submit("--backend", "slurm", "--nodes", "3", "--time", "2", "--log-placement", *words)
+    wait_for_steps(run, 2)
 
+    beside = LiveRun(tmp_path, "beside")
+    attached = orch.start("up", "train.py", "--run-dir", "beside", "--env", "PACE=0.2", by=("salloc", "--quiet", "-N3"))
+    attached.wait_for("cluster formed")
+    wait_for_steps(beside, 20)
+    (allocation,) = {*slurm.jobs()} - {job}
+    slurm.run("scancel", "--signal=TERM", allocation)
+    attached.wait(check=42)
+    assert {event["host"] for event in beside.events() if event["event"] == "template_ready"} == {"hostA", "hostB", "hostC"}
 
-@pytest.mark.slow
-def test_a_training_that_is_taken_away_three_times_loses_no_step(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
-    """By its time limit, by a job of a higher partition, and by ``scancel --signal``: each time all tasks save at one named step."""
-    slow = 'time.sleep(2.0 if ATTEMPT == "1" else 0.7)'
-    text = LOOP.replace('time.sleep(float(os.environ.get("PACE", 0)))', slow).replace("saver.epochs(4)", "saver.epochs(40)")
-    assert text.count(slow) == text.count("epochs(40)") == 1
-    (tmp_path / "train.py").write_text(text)
-    spec = "checkpoints: {order: one}\nbackend: {type: slurm, nodes: 2, time: '2', save_before_s: 60, partition: low, requeue: always}\n"
-    (tmp_path / "orch.yaml").write_text(spec)
-    place = Place(orch, slurm, tmp_path)
-    running = orch.start("up", "train.py")
-
-    def wait_for_steps(attempt: int) -> int:
-        """Wait until an attempt has begun two steps."""
-        ready = {"event": "task_saves", "attempt": attempt}
-        wait_until(lambda: any(ready.items() <= event.items() for event in run.events()), f"training of attempt {attempt}")
-        begun = len(steps_of(latest(tmp_path)).get("ids-worker-0", {}))
-        wait_until(lambda: len(steps_of(latest(tmp_path)).get("ids-worker-0", {})) >= begun + 2, f"steps of attempt {attempt}")
-        return begun
-
-    wait_until((run.path / "events.jsonl").exists, "first event")
-    wait_for_steps(1)
-    (job,) = slurm.jobs()
+    wait_until(lambda: slurm.jobs().get(job) == "PENDING", "end of the time")
+    slurm.run("scontrol", "update", f"jobid={job}", "timelimit=60")
     place.start_again(job)
-    wait_for_steps(2)
+    wait_for_steps(run, 2)
     with place.no_room("--partition=high"):
         wait_until(lambda: slurm.jobs().get(job) == "PENDING", "preempted job")
     place.start_again(job)
-    wait_for_steps(3)
-    slurm.run("scancel", "--signal=TERM", job)
-    done = running.wait(timeout=100, check=143)
-    ends = [str(attempt["cause"]["what"]) for attempt in (*run.result()["past"], run.result())]
-    steps = [int(re.search(r"; the training has saved itself at step (\d+)$", end)[1]) for end in ends]  # type: ignore[index]
-    assert ends[0].startswith("the time of its allocation is nearly over; ")
-    assert steps == sorted({*steps}), done
-    for number in steps[:2]:
-        assert f"loop-1 continues at step {number} " in " ".join(done.err.split()), done
-    for path in run.path.glob("ids-*"):
-        begun = [int(line.split()[0]) for line in path.read_text().splitlines()]
-        assert begun == list(range(1, steps[2] + 1)), "no step was done twice, and none is missing"
+    for index in range(3):
+        wait_for_file(tmp_path / f"stalled-worker-{index}")
+    stalled = len(steps_of(run))
+    slurm.run("scontrol", "requeue", job)
+    place.start_again(job)
+    place.wait(name, timeout=400, check=0)
+
+    told = " ".join(" ".join(path.read_text() for path in run.path.glob("attempt-*/worker-0/*.log")).split())
+    ends = [str(attempt["cause"]["what"]) for attempt in run.result()["past"]]
+    assert ends[0].startswith("the time of its allocation is nearly over; "), ends
+    for end in ends[:2]:
+        (number,) = re.findall(r"; the training has saved itself at step (\d+)$", end)
+        assert f"loop-1 continues at step {number} " in told, told
+    (newest,) = re.findall(
+        rf"loop-1 continues at step (\d+) .*the training had finished step {stalled}: \d steps? (?:is|are) done again", told
+    )
+    numbers = [int(step.split()[0]) for step in steps_of(run)]
+    assert numbers == [*range(1, stalled + 1), *range(int(newest) + 1, STEPS + 1)], "no other step was taken twice, and none is missing"
+    assert len({*steps_of(run)}) == STEPS, "a step that was taken again had the same loss"
+    assert "test accuracy 0.9" in told
+    for index in range(3):
+        assert steps_of(run, index) == steps_of(run)
+        assert steps_of(beside, index) == steps_of(run)[: len(steps_of(beside))]
+    placed = orch.start("placement", name, by=slurm.login_node("hostC")).wait(check=0)
+    assert "CPU:0" in placed.out, placed
