@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -50,16 +51,25 @@ COMMANDS = {
     "help": ("explanations", "Explain a command, or a failure that a report has named."),
 }
 HABITS = {
-    **dict.fromkeys(("status", "list", "ls", "queue", "show"), "ps"),
+    **dict.fromkeys(("status", "list", "ls", "queue", "show", "get", "metrics"), "ps"),
+    **dict.fromkeys(("watch", "stats"), "top"),
+    "events": "ps --timeline",
     **dict.fromkeys(("runs", "history"), "ps --all"),
     "check": "doctor",
     **dict.fromkeys(("stop", "cancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),
-    **dict.fromkeys(("describe", "config"), "plan"),
+    "config": "plan",
     **dict.fromkeys(("rm", "clean", "cleanup", "delete"), "prune"),
 }
 """Words of other launchers, with the command that means the same."""
+OTHERWISE = {
+    "resume": "orch up --resume RUN continues a run, and orch checkpoints shows its saves",
+    "tensorboard": "orch up --tensorboard DIR runs TensorBoard beside the tasks, and tensorboard --logdir DIR looks at what they wrote",
+    "exec": "orch stacks shows where each task is, and orch logs what it has written",
+    "test": "pytest runs tests with clusters (docs/testing.md)",
+}
+"""Words of other launchers for what orch does in another way."""
 WORD = "orch.word"
 """The key, among the notes of Click's context, of the word of `HABITS` that the user has typed."""
 SETTINGS = {
@@ -105,16 +115,23 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and name not in COMMANDS and not name.startswith("-"):
-            if name in HABITS:
+            meant = HABITS.get(name) if name != "describe" else _describe(args[1:])
+            if meant is not None:
                 ctx.meta[WORD] = name
-                meant = HABITS[name].split()
-                return super().resolve_command(ctx, [*meant, *args[1:]])
+                return super().resolve_command(ctx, [*meant.split(), *args[1:]])
+            if name in OTHERWISE:
+                raise click.UsageError(f"there is no command {name!r}: {OTHERWISE[name]}", ctx)
             from ..model.spec.findings import nearest
 
             near = nearest(name, COMMANDS, cutoff=0.75)
             hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _describe(words: Sequence[str]) -> str:
+    """What ``orch describe`` means: torchx describes what would run, kubectl what runs."""
+    return "plan" if any(word.startswith("-") or os.path.isfile(word) for word in words) else "ps"
 
 
 @click.group(cls=Commands, context_settings=SETTINGS)
@@ -158,8 +175,9 @@ def main(args: list[str] | None = None) -> None:
         click.echo(_complaint(error), err=True)
         code = error.exit_code
     except OSError as error:  # such as a full disk under standard output
+        what = str(error.filename or "standard output cannot be written")
         with contextlib.suppress(OSError):  # or under standard error
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {what}: {error.strerror or error}", err=True)
         sys.stdout = None
         code = BROKEN
     code = code if isinstance(code, int) else 0

@@ -5,6 +5,7 @@ This module checks no setting: `spec_overlays` reads the values.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -111,6 +112,24 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
         if not self._least <= found <= self._most:
             limits = f"at least {self._least:g}" + (f" and at most {self._most:g}" if self._most < math.inf else "")
             self.fail(f"{value!r} must be {limits} seconds", parameter, ctx)
+        return found
+
+
+class Count(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """A whole number, of at least `least` and at most `most`. The help text has no range, as it has with Click's own type."""
+
+    name = "integer"
+
+    def __init__(self, least: int = 0, most: int | None = None) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, parameter: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = None
+        with contextlib.suppress(ValueError):
+            found = int(value)
+        if found is None or found < self._least or (self._most is not None and found > self._most):
+            limits = f"at least {self._least:,}" + (f" and at most {self._most:,}" if self._most is not None else "")
+            self.fail(f"{value!r} must be a whole number, {limits}", parameter, ctx)
         return found
 
 

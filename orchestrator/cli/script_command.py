@@ -25,18 +25,30 @@ GROUPS = {
     "Limits and restarts": ("timeouts", "restart", "fail_on_nan"),
     "Saves of a training": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
-    "Output": ("defaults.log_level", "log_limit", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
+    "Output": (
+        "defaults.log_level",
+        "log_limit",
+        "home",
+        "only",
+        "quiet",
+        "verbose",
+        "timestamps",
+        "color",
+        "everything",
+        "as_json",
+        "tensorboard",
+    ),
 }
 """The headings of a help text. Below each: keys of orch.yaml, and parameters of options that are no settings."""
 OTHERS, MOST_USED = "This command", "Most used"
 _USUAL = (
-    *("spec_workers", "spec_ps", "spec_strategy", "spec_hosts", "spec_gpus", "spec_max_restarts", "spec_timeout", "spec_keras"),
-    *("variables", "file", "detached", "dry_run", "only", "quiet"),
+    *("spec_workers", "spec_ps", "spec_strategy", "spec_hosts", "spec_gpus", "spec_max_restarts", "spec_timeout"),
+    *("spec_checkpoint", "spec_resume", "variables", "file", "detached", "dry_run", "quiet"),
 )
 """The parameters that ``--help`` shows; ``--help-all`` shows all. The options of a command that are no settings are always shown."""
 
 SAME = {
-    **dict.fromkeys(("-np", "--np", "--num-proc", "--num-workers"), "--workers"),
+    **dict.fromkeys(("-np", "--np", "--num-proc", "--num-processes", "--num-workers"), "--workers"),
     "--logical-cpus": "--cpus",
     "--task": "--only",
 }
@@ -58,6 +70,11 @@ OTHERWISE = {
     "--tee": "orch keeps stdout and stderr of each task in files and shows them, always; --only TASK shows one task",
     "--output-filename": "orch keeps the output of each task in files, always, below --run-dir DIR",
     "--hosts-file": "orch calls this --hostfile",
+    **dict.fromkeys(
+        ("--memory", "--mem"),
+        "the memory of a host is limited by Slurm (--set backend.mem=64G), by Kubernetes "
+        "(--set backend.resources.memory=8Gi), or by a container around orch; that of a GPU by --gpu-memory MB",
+    ),
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
 OTHERWISE_OF = {

@@ -30,8 +30,8 @@ class Samples:
         return lines
 
     def describe_absent(self, cluster: Cluster) -> str:
-        """Which tasks have not come to where the others wait, in words; empty: no task is awaited."""
-        return stragglers.describe_absent(self._latest, stragglers.training(cluster))
+        """Which tasks have not come to where the others wait at a hang, in words; empty: no task is awaited."""
+        return stragglers.describe_absent(self._latest, stragglers.training(cluster), at_a_hang=True)
 
     def close(self) -> None:
         """Close the files."""

@@ -306,6 +306,13 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)  # a controller may be about to end there
 
 
+@pytest.mark.parametrize("words", [("schema",), ("ps", "--all"), ("--help",)])
+def test_output_that_cannot_be_written_is_an_error_in_words(orch: Orch, words: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as disk:
+        done = orch.start(*words, stdout=disk).wait(check=125)
+    assert done.err == "Error: standard output cannot be written: No space left on device\n"
+
+
 @pytest.mark.root
 def test_a_read_only_disk_is_named(mounted: Callable[[str], Path], orch: Orch) -> None:
     disk = mounted("ro,size=300k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +25,14 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     orch("run", "hello.py", "--strategy", "none", check=0)
     for word in ("status", "ls", "list"):
         assert "succeeded" in orch.in_process(word, check=0).out
+    assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == "orch: no run has reported a number los\n"
     assert "was not running" in orch.in_process("stop", check=0).out
     assert "hello" in orch.in_process("tail", check=0).out
     assert "worker-1" in orch.in_process("describe", "hello.py", "-np", "2", check=0).out
+    for words in (["describe"], ["describe", "hello"], ["get"], ["metrics"], ["events"]):
+        assert re.search("^worker-0 ", orch.in_process(*words, check=0).out, re.M)
+    for word in ("watch", "stats"):
+        assert "succeeded" in orch.in_process(word, "--once", check=0).out
     assert "worker-2" in orch.in_process("plan", "hello.py", "--num_workers=3", check=0).out
     assert "devices.cpus: 2" in orch.in_process("plan", "hello.py", "--logical-cpus", "2", check=0).out
 
@@ -34,6 +40,13 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
 @pytest.mark.parametrize("word", ["stat", "sharp", "login", "clear"])
 def test_a_word_of_which_only_the_letters_are_alike_is_no_suggestion(orch: Orch, word: str) -> None:
     assert "did you mean" not in complaint(orch.in_process(word), 2, f"there is no command {word!r}")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("resume", "orch up --resume RUN"), ("tensorboard", "--tensorboard DIR"), ("exec", "orch stacks")]
+)
+def test_a_word_for_what_orch_does_in_another_way_is_answered(orch: Orch, word: str, said: str) -> None:
+    complaint(orch.in_process(word, "x"), 2, f"there is no command {word!r}: ", said)
 
 
 def test_help_is_a_command_too(orch: Orch) -> None:
@@ -78,6 +91,7 @@ def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: 
         (["--nproc-per-node", "4"], "--workers N on this machine, -H hostA:N,hostB:N on several hosts"),
         (["--nproc_per_node=4"], "--workers N on this machine"),
         (["--standalone"], "leave --standalone out"),
+        (["--memory", "4G"], "the memory of a host is limited by Slurm"),
     ],
 )
 def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: str) -> None:

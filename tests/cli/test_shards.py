@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from tests import tfrecords
@@ -64,13 +65,20 @@ def test_an_epoch_without_a_whole_batch_has_no_step(orch: Orch) -> None:
     assert "An epoch has no step." in orch.in_process("shards", "data/*", "-n", "2", "-b", "60", "--drop-remainder", check=0).out
 
 
-def test_every_worker_reads_every_byte_under_data(orch: Orch) -> None:
+def test_every_worker_reads_every_byte_under_data(orch: Orch, tmp_path: Path) -> None:
     told = shards(orch, "data/*", "-n", "3", "-b", "12", "--policy", "data")
     assert {one["bytes"] for one in told["shares"]} == {96 * SIZE}
     assert sum(one["elements"] for one in told["shares"]) == 96
     (reads,) = told["advice"]
     assert "DATA reads every byte 3 times, once on each worker: 5.8 kB instead of 1.9 kB" in reads["what"]
-    assert reads["remedy"] == "set auto_shard: file"
+    assert (reads["what"].endswith(", which costs little at this size"), reads["remedy"]) == (True, "")
+    for number in range(3):
+        (tmp_path / f"large-{number}").touch()
+        os.truncate(tmp_path / f"large-{number}", 50_000_000)
+    words = ("large-*", "-n", "3", "--policy", "data", "--elements-per-file", "9", "--format")
+    remedies = [shards(orch, *words, kind)["advice"][0]["remedy"] for kind in ("text", "other")]
+    assert remedies[0] == "set auto_shard: file"
+    assert remedies[1].startswith("TensorFlow cannot shard this by file: write TFRecords")
 
 
 def test_fewer_files_than_workers_is_an_error_that_names_both_remedies(orch: Orch) -> None:
@@ -170,6 +178,9 @@ def test_files_of_an_unknown_kind_are_shared_out_by_size(orch: Orch, tmp_path: P
     assert shards(orch, "*.bin", "-n", "2", "-b", "4", "--elements-per-file", "10")["steps"] == 5
     tfrecords.write(tmp_path / "train-00000-of-00002", [b"x"] * 3)
     assert shards(orch, "train-*")["kinds"] == ["tfrecord"]
+    numpy.savez(tmp_path / "uneven.npz", x_train=numpy.zeros([9, 2]), x_test=numpy.zeros([4, 2]))
+    told = shards(orch, "uneven.npz", "-n", "2")
+    assert (told["elements"], told["advice"][1]["remedy"]) == (None, "say how many each has with --elements-per-file")
 
 
 def test_each_file_and_each_step_is_listed(orch: Orch) -> None:

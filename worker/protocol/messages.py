@@ -41,5 +41,8 @@ Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
 """The answers of an agent to `Hello`, `Try`, `Code`, `TakeGpus` and `Examine`. It answers orders of one kind in their order."""
 Frame = HostEvent | TaskEvent | Output | Answer | Pong | Sampled
 
+NO_PORT = "no port is open yet"
+"""The reason of `TaskWaiting` as long as nothing listens."""
+
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

@@ -28,7 +28,7 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
 from ...record.text.log_reader import LogReader
 from .. import completion
-from ..options import color_options, home_option, only_tasks
+from ..options import Count, color_options, home_option, only_tasks
 
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
@@ -64,10 +64,10 @@ class LogOptions:
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over, then how it ended.")
 @click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("--until", metavar="T", help="End at this time, which is written as for --since.")
-@click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
+@click.option("-n", "--tail", type=Count(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
+@click.option("--attempt", type=Count(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with the time at which orch saw the line, about a second late.")
 @click.option("--merge", is_flag=True, help="Show the lines of all tasks in the order of time, which orch knows to about a second.")
 @click.option("--fold", is_flag=True, help="Show a line that several tasks write only once: worker-0..7 | ..., in the order of time.")

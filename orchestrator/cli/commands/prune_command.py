@@ -18,7 +18,7 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import begun_at
 from ...record.text.run_list import state
 from .. import WORD, completion
-from ..options import Span, home_option
+from ..options import Count, Span, home_option
 
 KEEP = "Keep the newest N runs. Default: 20, or none with --older."
 OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
@@ -27,7 +27,7 @@ OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
 @click.command("prune")
 @click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=completion.runs)
 @home_option
-@click.option("--keep", type=click.IntRange(0), metavar="N", help=KEEP)
+@click.option("--keep", type=Count(0), metavar="N", help=KEEP)
 @click.option("--older", type=Span(), metavar="TIME", help=OLDER)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

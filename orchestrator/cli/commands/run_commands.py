@@ -35,7 +35,7 @@ from ...record.text.run_list import summarise
 from ...record.text.run_table import table
 from ...requests import ask_restart, ask_stop
 from .. import completion
-from ..options import Span, home_option, run_argument
+from ..options import Count, Span, home_option, run_argument
 
 STUCK_S = 15.0
 """Seconds until `orch down` prints what ends a run that has not ended."""
@@ -51,7 +51,7 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @click.argument("run", required=False, shell_complete=completion.runs)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
-@click.option("-n", "--newest", "most", type=click.IntRange(1), metavar="N", help="With --all: only the newest N runs.")
+@click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="With --all: only the newest N runs.")
 @click.option("--sort", metavar="NAME", help="With --all: order the runs by this value of their last reports, such as val_loss.")
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -71,6 +71,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     if everything:
         runs = [summarise(one, time.time()) for one in find_all(home)[-most if most else None :]]
         runs = run_list.ordered(runs, sort) if sort else runs
+        if sort and not any(run_list.has_number(one, sort) for one in runs):
+            click.echo(f"orch: no run has reported a number {sort}", err=True)
         if as_json:
             _print_json([asdict(one) for one in runs])
         else:

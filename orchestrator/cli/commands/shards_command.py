@@ -24,19 +24,18 @@ from ...model.input.spec_inputs import SpecInput, input_of
 from ...model.spec import ClusterSpec
 from ...record.lines import clean
 from ...sources import read_file, with_program
+from ..options import Count
 from ..spec_overlays import says
 
 
 @click.command("shards")
 @click.argument("files", nargs=-1)
-@click.option(
-    "-n", "--workers", type=click.IntRange(1, 100_000), metavar="N", help="The number of workers. Default: as in orch.yaml, or 1."
-)
+@click.option("-n", "--workers", type=Count(1, 100_000), metavar="N", help="The number of workers. Default: as in orch.yaml, or 1.")
 @click.option(
     "-r",
     "--replicas-per-worker",
     "replicas",
-    type=click.IntRange(1, 1024),
+    type=Count(1, 1024),
     metavar="R",
     help="The number of replicas (such as GPUs) in each worker. Default: 1.",
 )
@@ -45,7 +44,7 @@ from ..spec_overlays import says
     "--batch",
     "--global-batch-size",
     "batch",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="B",
     help="The global batch size: the elements of all replicas in one step.",
 )
@@ -59,7 +58,7 @@ from ..spec_overlays import says
 )
 @click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
 @click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
-@click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Count nothing: each file has N elements.")
+@click.option("--elements-per-file", "elements", type=Count(0), metavar="N", help="Count nothing: each file has N elements.")
 @click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
 @click.option(
     "--script",

@@ -10,7 +10,7 @@ from worker.protocol.messages import Sampled, TaskUse
 from worker.values.fast_dataclass import dataclass
 
 from ...model.cause.exit_status import describe_code
-from ...model.run import stragglers
+from ...model.run import readiness, stragglers
 from ...model.run.cluster import Cluster, TaskState, TaskStatus
 
 Page = Literal["tasks", "logs", "stacks", "help"]
@@ -93,14 +93,15 @@ def rows_of(cluster: Cluster, latest: Mapping[str, Sampled]) -> tuple[Row, ...]:
         use = uses.get((task.name, task.attempt))
         others = [other for other in peers if other is not use]
         is_slow = use is not None and use in peers and bool(others) and stragglers.is_slow(use, others)
-        found.append(_row(task, use, is_slow=is_slow, is_missing=task.name in missing))
+        row = _row(task, use, is_slow=is_slow, is_missing=task.name in missing)
+        found.append(replace(row, note=_note(task, is_alone=len(cluster.tasks) == 1)))
     return tuple(found)
 
 
 def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, is_missing: bool) -> Row:
     step = task.report.get("step")  # where no sample has it, such as of a task that ended before the last sample
     reported = float(step) if isinstance(step, (int, float)) and not isinstance(step, bool) else None
-    row = Row(task.name, task.host, task.state.value, task.attempt, step=reported, note=_note(task))
+    row = Row(task.name, task.host, task.state.value, task.attempt, step=reported)
     if use is None:
         return row
     steps = {"step": use.step or row.step}
@@ -116,7 +117,7 @@ def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, is_missing: bo
 
 def _state(task: TaskStatus, use: TaskUse, *, is_slow: bool, is_missing: bool) -> str:
     """What a task that runs does, in one word."""
-    if use.state in ("T", "t"):
+    if use.state in stragglers.STOPPED:
         return "SIGSTOP"
     if is_missing:
         return "missing"
@@ -127,11 +128,11 @@ def _state(task: TaskStatus, use: TaskUse, *, is_slow: bool, is_missing: bool) -
     return "runs" if task.state in ALIVE else task.state.value
 
 
-def _note(task: TaskStatus) -> str:
+def _note(task: TaskStatus, *, is_alone: bool) -> str:
     if task.code:
         return describe_code(task.code, task.killed)
-    if task.waiting and not task.has_ended:
-        return task.waiting
+    if waits := readiness.describe_waiting(task, is_alone=is_alone):
+        return waits
     return " ".join(f"{key}={_short(value)}" for key, value in task.report.items() if key not in ("step", "steps_per_s"))
 
 

@@ -192,7 +192,9 @@ _KILLED_FOR_MEMORY = Remedy(
 )
 _BY_CODE = {
     _SIGKILL: Remedy(
-        "killed-by-sigkill", "orch did not send this SIGKILL by itself: a person, a program, a scheduler or a memory watchdog may have"
+        "killed-by-sigkill",
+        "ask who has sent SIGKILL, which orch did not: a person, a scheduler at a limit, a watchdog for memory (dmesg | tail); "
+        "--max-restarts N starts the tasks again",
     ),
     _SIGSEGV: Remedy(_NATIVE, "a crash in native code: the stacks that Python had are at the end of its stderr"),
     _SIGABRT: Remedy(_NATIVE, "native code gave up (abort): the reason stands at the end of its stderr"),

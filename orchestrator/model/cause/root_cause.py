@@ -71,6 +71,14 @@ def is_same_error(one: Failure | None, other: Failure | None) -> bool:
     return one is not None and other is not None and _without_numbers(one) == _without_numbers(other)
 
 
+def has_ended_alike(one: TaskStatus, other: TaskStatus) -> bool:
+    """Whether two tasks failed with the same exception, or without one with the same code and the same last words."""
+    if one.failure is not None or other.failure is not None:
+        return is_same_error(one.failure, other.failure)
+    words = one.evidence.last_words
+    return bool(words) and (one.code, words) == (other.code, other.evidence.last_words)
+
+
 def describe_loss(cluster: Cluster, task: str) -> str:
     """The peer that a task has lost: ``worker-1 (its connection was closed)``; empty if the failure is about the task itself."""
     loss = _loss(cluster.tasks[task]) if cluster.tasks[task].code else None

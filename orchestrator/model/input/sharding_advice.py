@@ -15,6 +15,8 @@ IDLE = 0.02
 """The share of the workers' steps without data above which orch prints a warning."""
 FILES_PER_WORKER = 16
 """The advised number of files for each worker: their sizes even out, and a directory of 128 files for 8 workers is still small."""
+SMALL = 100_000_000
+"""The bytes that each worker reads in a second or two: it is no use to divide less."""
 _ORDER = ("error", "warning", "note")
 
 
@@ -78,8 +80,9 @@ def _advise(planned: Sharded) -> Iterator[Advice]:
         what = "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line is counted as an element, also that of a header"
         yield Advice("note", "csv", what, "say --format text, if the script reads lines with TextLineDataset")
     if planned.found.uncounted:
-        what = "it is not known how many elements these files hold"
-        yield Advice("note", "not counted", what, "say how many each has with --elements-per-file, or what they are with --format")
+        what, remedy = "it is not known how many elements these files hold", "say how many each has with --elements-per-file"
+        remedy += "" if "array" in planned.kinds else ", or what they are with --format"
+        yield Advice("note", "not counted", what, remedy)
 
 
 def _cannot_shard(planned: Sharded) -> Iterator[Advice]:
@@ -114,12 +117,16 @@ def _bytes(sharding: Sharding, found: Tally) -> Iterator[Advice]:
         remedy = "set auto_shard: data or file, unless each worker shuffles in its own way and you count epochs accordingly"
         yield Advice("warning", "all see all", what, remedy)
         return
+    what = f"DATA reads every byte {workers} times, once on each worker: {all_bytes}"
+    if found.bytes < SMALL:
+        yield Advice("note", "reads all", f"{what}, which costs little at this size")
+        return
     remedy = "set auto_shard: file"
     if not sharding.has_reader:
         remedy = "TensorFlow cannot shard this by file: write TFRecords, or let the script shard its list of files (worker.files)"
     elif found.files < workers:
         remedy = f"write {workers * FILES_PER_WORKER} files of even size, and set auto_shard: file"
-    yield Advice("note", "reads all", f"DATA reads every byte {workers} times, once on each worker: {all_bytes}", remedy)
+    yield Advice("note", "reads all", what, remedy)
 
 
 def _uneven(planned: Sharded, summed: Epoch) -> Iterator[Advice]:

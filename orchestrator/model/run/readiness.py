@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from worker.protocol.messages import NO_PORT
 from worker.protocol.task_id import DATA_SERVICE, TENSORBOARD
 
 from ..task_names import group_tasks
@@ -60,7 +61,10 @@ def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
 
 
 def describe_formation(cluster: Cluster) -> str:
-    """``waiting for worker-1 on hostB:41233: no port is open yet (2 of 3 up)``; empty if the cluster waits for no task."""
+    """``waiting for worker-1 on hostB:41233: no port is open yet (2 of 3 up)``; empty if the cluster waits for no task.
+
+    Also empty for the port of a cluster's only task: nobody waits for it, and a program without a strategy never opens it.
+    """
     if cluster.phase is Phase.PREPARING:
         return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
     late = awaited(cluster)
@@ -72,7 +76,19 @@ def describe_formation(cluster: Cluster) -> str:
     members = sum(not task.is_aside for task in cluster.members)
     # Tasks without a port are up as soon as they have started.
     up = members - len(late) - len(gone(cluster))
-    return "; ".join(filter(None, (text, describe_gone(cluster)))) + f" ({up} of {members} up)"
+    opens = ""
+    if all(task.trains and _reason(task) == NO_PORT for task in late):
+        if members == 1:
+            return ""
+        opens = "; a strategy of tf.distribute opens them" if not up else ""
+    return "; ".join(filter(None, (text, describe_gone(cluster)))) + f" ({up} of {members} up{opens})"
+
+
+def describe_waiting(task: TaskStatus, *, is_alone: bool) -> str:
+    """What a task that runs has not done yet, for its row of a table. `is_alone`: there is no other that it could form a cluster with."""
+    if task.has_ended or (task.waiting == NO_PORT and is_alone):
+        return ""
+    return "not in the cluster yet" if task.waiting == NO_PORT else task.waiting
 
 
 def unprepared(cluster: Cluster) -> list[str]:
@@ -166,9 +182,12 @@ def describe_awaited(cluster: Cluster, tasks: Iterable[TaskStatus]) -> str:
     """``waiting for worker-1..2: no port is open yet``; with several hosts: ``waiting for worker-1 on hostB:41233: no port is …``."""
     by_reason: dict[str, list[str]] = {}
     for task in tasks:
-        reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
-        by_reason.setdefault(reason, []).append(task.name)
+        by_reason.setdefault(_reason(task), []).append(task.name)
     return "waiting for " + "; ".join(f"{_locate(cluster, names)}: {reason}" for reason, names in by_reason.items())
+
+
+def _reason(task: TaskStatus) -> str:
+    return task.waiting or ("not started" if task.state is TaskState.PENDING else NO_PORT)
 
 
 def _locate(cluster: Cluster, names: Sequence[str]) -> str:

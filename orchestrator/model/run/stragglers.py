@@ -7,6 +7,7 @@ collective operation) in which the others are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -28,6 +29,10 @@ TIMES, TIMES_IF_FULL = 2, 6
 """And is seen to be slow in so many samples; more on a host without a free core, where any task may get no core for some seconds."""
 LASTS_S = 1.5
 """Tasks that have been in a meeting for so long wait for the others."""
+SURE_S, SURE_STEPS = 5.0, 20
+"""After this time, or that of so many steps, the others have not come: on a busy machine a healthy task may be seconds late."""
+STOPPED = ("T", "t")
+"""The states of a process that SIGSTOP, or a debugger, has stopped."""
 THROTTLED, FAULTS, OTHERS_CORES = 10.0, 50.0, 0.5
 """From here on a cause is named: percent of the periods in which a CPU limit is reached, page faults per second with a disk, and cores that
 other programs use."""
@@ -188,22 +193,29 @@ def _span(values: Sequence[float]) -> str:
 # --- at a standstill -------------------------------------------------------------------------------
 
 
-def absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """The tasks that have not come to the meeting in which others have been for some time, and those others; nothing if none is awaited."""
+def absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, at_a_hang: bool = False) -> tuple[list[str], list[str]]:
+    """The tasks that have not come to the meeting in which others have been for long, and those others; nothing if none is awaited.
+
+    `at_a_hang`: nothing has gone on for the time of `--hang-timeout`, so a shorter wait is enough. The same if the tasks were stopped.
+    """
     uses = running(latest, tasks)
     most = max((use.came for use in uses.values()), default=0)
     there = [name for name, use in uses.items() if use.came == most and use.met < most and use.waits >= LASTS_S]
     missing = [name for name, use in uses.items() if use.came < most]
-    return (missing, there) if there and len(missing) + len(there) == len(uses) else ([], [])
+    if not there or len(missing) + len(there) != len(uses):
+        return [], []
+    is_sure = at_a_hang or all(uses[name].state in STOPPED for name in missing)
+    is_sure = is_sure or all(uses[name].waits >= max(SURE_S, SURE_STEPS / (uses[name].rate or math.inf)) for name in there)
+    return (missing, there) if is_sure else ([], [])
 
 
-def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> str:
-    """``worker-2 did not come: worker-0..1 wait for it after step 47``; empty if no task is awaited."""
-    missing, there = absent(latest, tasks)
+def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, at_a_hang: bool = False) -> str:
+    """``worker-2 did not come: worker-0..1 wait for it after step 47``; empty if no task is awaited. See `absent`."""
+    missing, there = absent(latest, tasks, at_a_hang=at_a_hang)
     if not missing:
         return ""
     uses = running(latest, tasks)
-    stopped = [name for name in missing if uses[name].state in ("T", "t")]
+    stopped = [name for name in missing if uses[name].state in STOPPED]
     state = " (stopped by SIGSTOP)" if stopped == missing else ""
     after = f" after step {min(uses[name].step for name in there):g}" if all(uses[name].step for name in there) else ""
     waits = "waits" if len(there) == 1 else "wait"

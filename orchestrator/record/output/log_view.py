@@ -155,8 +155,9 @@ class LogView:
         """A line with the number of hidden lines, and the option that shows them; empty if none is hidden."""
         if not self._folded:
             return ""
-        other = " and of repeated tracebacks" if any(held.has_folded for held in self._tracebacks.values()) else ""
-        return f"{count_of(self._folded, 'line')} of TensorFlow's own messages{other} folded; --all shows all lines"
+        repeated = sum(held.folded for held in self._tracebacks.values())
+        what = ["of TensorFlow's own messages"] * (self._folded > repeated) + ["of repeated tracebacks"] * (repeated > 0)
+        return f"{count_of(self._folded, 'line')} {' and '.join(what)} folded; --all shows all lines"
 
     def _shared(self, read: Callable[[SameLines], list[SharedLine]]) -> list[tuple[str, str]]:
         texts = [(stream, "".join(map(self._text_of_shared, read(held)))) for stream, held in self._once.items()]

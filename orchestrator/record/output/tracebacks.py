@@ -42,8 +42,8 @@ class Tracebacks:
         self._exception = ""
         """The first line of the exception's message, once it has come."""
         self._begun = self._fed = 0.0
-        self.has_folded = False
-        """Whether a traceback has been folded."""
+        self.folded = 0
+        """The lines that were folded."""
 
     def fold(self, lines: list[str], now: float) -> list[str]:
         """The lines that are to be shown now, in order; the same list object if these are all."""
@@ -79,7 +79,7 @@ class Tracebacks:
         other = self._shown.get(key, self._task)
         head = f"the same traceback as {other}" if other != self._task else _after_loss(self._task, lines)
         if head:
-            self.has_folded = True
+            self.folded += len(lines) - 1
             return [f"{head}: {shorten_line(exception, _MOST_CHARACTERS)}"]
         if len(self._shown) < _MOST_TRACEBACKS:
             self._shown[key] = other

@@ -52,14 +52,14 @@ def discard(run: RunDir) -> None:
 
 
 def find_run(home: Path, name: str | None) -> RunDir:
-    """The run whose id is `name` or begins with it; the latest if `name` is None. Raises `UsageError`."""
+    """The run whose id is `name` or begins with it; the latest, or else the newest, if `name` is None. Raises `UsageError`."""
     if name is None:
         latest = home / "latest"
-        if not os.path.isdir(latest):  # it was removed, or no run has got a plan
-            known = _named(list_runs(home))
-            what = f"the latest run is not known in {home}; name one of its runs: {known}" if known else f"there is no run in {home}"
-            raise UsageError(what)
-        return RunDir(latest.resolve())
+        if os.path.isdir(latest):
+            return RunDir(latest.resolve())
+        if not (runs := list_runs(home)):
+            raise UsageError(f"there is no run in {home}")
+        return runs[-1]  # the link was removed, or no run has got a plan
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]
     if not found:

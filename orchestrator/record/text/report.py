@@ -163,7 +163,8 @@ def _describe_others(cause: Cause, cluster: Cluster) -> list[str]:
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
     lines += [f"  not started because of it: {group_tasks(withdrawn)}"] if withdrawn else []
     lines += _first_of([f"  failed because of it: {group_tasks(names)}: lost {peer}" for peer, names in by_loss.items()])
-    same = [task.name for task in failed if root_cause.is_same_error(task.failure, cause.failure)]
+    first = cluster.tasks.get(cause.task)
+    same = [task.name for task in failed if first is not None and root_cause.has_ended_alike(task, first)]
     lines += [f"  failed with the same error: {group_tasks(same)}"] if same else []
     failed = [task for task in failed if task.name not in same]
     return lines + _first_of([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])

@@ -105,13 +105,17 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None) -> s
 
 def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
     """The runs by a number of their last reports, such as ``val_loss``; those that have no such number come first."""
-    return sorted(runs, key=lambda run: _number(run, key))
+    return sorted(runs, key=lambda run: (has_number(run, key), *_numbers(run, key)[:1]))
 
 
-def _number(run: RunSummary, key: str) -> tuple[bool, float]:
+def has_number(run: RunSummary, key: str) -> bool:
+    """Whether the last report of a task has a number of this name."""
+    return bool(_numbers(run, key))
+
+
+def _numbers(run: RunSummary, key: str) -> list[float]:
     values = (report.get(key) for report in (run.reports or {}).values())
-    found = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
-    return bool(found), found[0] if found else 0.0
+    return [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
 
 
 def _short_id(name: str, ids: Sequence[str]) -> str:
@@ -135,7 +139,8 @@ def _row(run: RunSummary, name: str, now: float) -> tuple[str, ...]:
     last = describe_report({key: report[key] for key in sorted(report, key=_place)})
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
-    why = f"{failure.get('type')}: {failure.get('message')}" if failure else f"{cause.get('task', '')} {cause.get('what', '')}"
+    why = f"{cause.get('task', '')} {cause.get('what', '')}"
+    why = ": ".join(filter(None, (failure.get("type"), failure.get("message")))) if failure else why
     last = last or why
     return name, began, took, state, arguments, clean(run.problem or " ".join(last.split())), tasks
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
-from ...model.run import endings
+from ...model.run import endings, readiness
 from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
 from ..lines import clean
 from .format import aligned, cut, describe_seconds
@@ -19,7 +19,10 @@ def table(cluster: Cluster, now: float, width: int | None = None) -> str:
     UP: the time since the task started, or, once it has ended, the time that it took. After the end: TOOK.
     """
     since = "TOOK" if all(task.has_ended for task in cluster.tasks.values()) else "UP"
-    rows = [("TASK", "HOST", "STATE", "PID", since, "NOTE"), *(_row(task, now) for task in cluster.tasks.values())]
+    rows = [
+        ("TASK", "HOST", "STATE", "PID", since, "NOTE"),
+        *(_row(task, now, is_alone=len(cluster.tasks) == 1) for task in cluster.tasks.values()),
+    ]
     return "\n".join([*cut(aligned(rows), width), *_describe_size(cluster), *endings.remarks(cluster)])
 
 
@@ -30,7 +33,7 @@ def _describe_size(cluster: Cluster) -> list[str]:
     return [f"workers: {', then '.join(map(str, sizes))}, of {cluster.policy.workers} at most"] if cluster.policy.workers else []
 
 
-def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
+def _row(task: TaskStatus, now: float, *, is_alone: bool) -> tuple[str, str, str, str, str, str]:
     note = ""
     report = describe_report(task.report)
     if task.code:
@@ -42,8 +45,8 @@ def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
     elif task.report or task.input:
         note = report
         note += f"  {input_counts.describe(task.input)}" if task.input else ""
-    elif task.waiting and not task.has_ended:
-        note = task.waiting
+    else:
+        note = readiness.describe_waiting(task, is_alone=is_alone)
     took = describe_seconds(max(0.0, (task.ended_at or now) - task.started_at)) if task.started_at else ""
     note = clean(" ".join(note.split()))  # it may be the words of a task
     state = "running" if task.state is TaskState.STARTED else task.state.value

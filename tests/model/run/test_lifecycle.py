@@ -528,6 +528,17 @@ def test_what_is_waited_for_is_said_with_how_many_are_there() -> None:
     assert readiness.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"
 
 
+def test_what_opens_a_port_is_said_where_no_task_has_one() -> None:
+    history = History(tasks=WORKERS).start_all(up=False)
+    assert readiness.describe_formation(history.cluster) == (
+        "waiting for worker-0..2: no port is open yet (0 of 3 up; a strategy of tf.distribute opens them)"
+    )
+    alone = History(tasks={"worker-0": "a"}).start_all(up=False)
+    assert readiness.describe_formation(alone.cluster) == "", "nobody waits for the only task"
+    alone.happen(ev.TaskWaiting("worker-0", 1, "importing tensorflow", 102.0))
+    assert readiness.describe_formation(alone.cluster) == "waiting for worker-0: importing tensorflow (0 of 1 up)"
+
+
 def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> None:
     tasks = {"worker-0": "a", "dispatcher-0": "a", "data_worker-0": "a"}
     history = History(Policy("none", opens_ports=False), tasks).start_all(up=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,3 +138,8 @@ def test_the_task_that_did_not_come_is_named(third: tuple[str, int, int, float],
     tasks = {f"worker-{number}": 1 for number in range(3)}
     assert stragglers.describe_absent(latest, tasks) == expected
     assert stragglers.describe_absent({}, tasks) == ""
+    for rate, enough in ((0.0, 5.0), (10.0, 5.0), (2.0, 10.0)):
+        for waits, is_enough in ((enough - 0.1, state == "T"), (enough, True)):
+            busy = {"a": Sampled(1.0, 2.0, (*(replace(one, waits=waits, rate=rate) for one in uses), odd), host="a")}
+            assert stragglers.describe_absent(busy, tasks) == (expected if is_enough else ""), "a busy machine is no hang"
+            assert stragglers.describe_absent(busy, tasks, at_a_hang=True) == expected

@@ -47,8 +47,10 @@ def both(first: str, second: str) -> tuple[str, str, str]:
 
 
 def test_the_same_traceback_of_a_second_task_is_one_line() -> None:
-    note = "4 lines of TensorFlow's own messages and of repeated tracebacks folded; --all shows all lines"
+    note = "4 lines of repeated tracebacks folded; --all shows all lines"
     assert both(RAISED, f"before\n{RAISED}after\n") == (headed("worker-0", RAISED), f"worker-1 | before\n{SAME}worker-1 | after\n", note)
+    own = "I0000 00:00:1.1 2 coordination_service.cc:502] Waiting for 1/2 tasks to connect.\n"
+    assert both(RAISED, own + RAISED)[2] == note.replace("4 lines", "5 lines of TensorFlow's own messages and")
 
 
 def test_addresses_numbers_of_tasks_and_generated_names_make_no_other_traceback() -> None:

@@ -21,10 +21,17 @@ def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
     lines = table(state, now=161.0).splitlines()
     assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
     assert lines[1].endswith("1 min 01 s  step=12 loss=0.1235")
-    assert lines[2].endswith("no port is open yet")
+    assert lines[2].endswith("not in the cluster yet")
     assert (lines[2].split()[2], state.word) == ("running", "running"), "a program without TensorFlow never opens one"
     assert len({line.index("local") for line in lines[1:]} | {lines[0].index("HOST")}) == 1
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_task_without_others_has_no_cluster_to_come_to() -> None:
+    alone = cluster(events.TaskWaiting("worker-0", 1, "no port is open yet", 103.0), workers=1)
+    assert table(alone, now=161.0).splitlines()[1].endswith("1 min 01 s")
+    busy = cluster(events.TaskWaiting("worker-0", 1, "timed out", 103.0), workers=1)
+    assert table(busy, now=161.0).splitlines()[1].endswith("1 min 01 s  timed out")
 
 
 def test_a_task_that_orch_stopped_is_not_called_killed() -> None:

@@ -13,14 +13,13 @@ from ..loop import Loop
 
 FIRST_S, MOST_S = 0.05, 0.5
 _TIMEOUT_S = 0.2
-_REFUSED = "no port is open yet"
 
 
 @dataclass(slots=True)
 class _Awaited:
     order: messages.TaskOrder
     find_other_tf_config: Callable[[], str]
-    refusal: str = _REFUSED
+    refusal: str = messages.NO_PORT
     """Why the port did not answer at the last try. After a time-out, for one, the machine may only be too busy to answer."""
     told: str = ""
     """The reason that the controller was told last."""
@@ -54,7 +53,7 @@ class Prober:
 
     def is_closed(self, order: messages.TaskOrder) -> bool:
         """Whether a task has a port, and the connection was refused there whenever it was tried."""
-        return any(one.order is order and one.refusal == _REFUSED for one in self._awaited)
+        return any(one.order is order and one.refusal == messages.NO_PORT for one in self._awaited)
 
     def poll(self) -> None:
         """Try all ports at which a task was not seen to listen: the tasks may be stopped next."""
@@ -85,7 +84,7 @@ def _connect(port: int) -> str:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
     except ConnectionRefusedError:
-        return _REFUSED
+        return messages.NO_PORT
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
