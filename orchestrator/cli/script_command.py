@@ -26,16 +26,7 @@ GROUPS = {
     "Saves of a training": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
     "Output": (
-        "defaults.log_level",
-        "log_limit",
-        "home",
-        "only",
-        "quiet",
-        "verbose",
-        "timestamps",
-        "color",
-        "everything",
-        "as_json",
+        *("defaults.log_level", "log_limit", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
         "tensorboard",
     ),
 }
