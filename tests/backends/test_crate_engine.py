@@ -148,7 +148,7 @@ def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> N
         wait_until(lambda: "running since" in orch(yard.path, "ps").stdout, "running tasks")
         assert f"{name.rpartition('-')[0]}  " in orch(yard.path, "ps", "--all").stdout
         assert {line.split()[1] for line in orch(yard.path, "top").stdout.splitlines() if line.startswith("worker-")} == {"red", "blue"}
-        assert "worker-0..1: in time.sleep (script.py:" in orch(yard.path, "stacks").stdout
+        wait_until(lambda: "worker-0..1: in time.sleep (script.py:" in orch(yard.path, "stacks").stdout, "both in the same line")
         orch(yard.path, "restart")
         LiveRun(yard.path).event("planned", attempt=1)
         LiveRun(yard.path).event("task_began", attempt=2, task="worker-1")
