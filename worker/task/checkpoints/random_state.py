@@ -31,11 +31,15 @@ def raw() -> tuple[Any, ...]:
     return random.getstate(), kind, keys.tobytes(), *rest
 
 
+KERAS_GENERATOR = "global_seed_generator"
+"""The attribute in which Keras 3 keeps its generator (keras/src/random/seed_generator.py; before 3.13 the file has no constant for it)."""
+
+
 def made() -> tuple[bool, bool]:
     """Whether the program has used the global generators of Keras 3 and of TensorFlow."""
     keras, stateful = sys.modules.get("keras.src.random.seed_generator"), sys.modules.get("tensorflow.python.ops.stateful_random_ops")
     return (
-        keras is not None and keras.global_state.get_global_attribute(keras.GLOBAL_SEED_GENERATOR) is not None,
+        keras is not None and keras.global_state.get_global_attribute(KERAS_GENERATOR) is not None,
         stateful is not None and stateful.global_generator is not None,
     )
 
@@ -55,10 +59,10 @@ def generators(strategy: Any, wanted: Any = ()) -> list[NamedVariable]:
     keras = sys.modules.get("keras.src.random.seed_generator")
     if keras is not None:
         name = "keras.random/state"
-        if name in wanted and keras.global_state.get_global_attribute(keras.GLOBAL_SEED_GENERATOR) is None:
+        if name in wanted and keras.global_state.get_global_attribute(KERAS_GENERATOR) is None:
             with strategy.scope():
                 keras.global_seed_generator()
-        made = keras.global_state.get_global_attribute(keras.GLOBAL_SEED_GENERATOR)
+        made = keras.global_state.get_global_attribute(KERAS_GENERATOR)
         if made is not None:
             found.append(NamedVariable(name, made.state._value, True))
     stateful = sys.modules.get("tensorflow.python.ops.stateful_random_ops")
