@@ -90,6 +90,7 @@ TWO_OF_TWO: tuple[Unit, ...] = _of(
     "metrics of chances",
     "statistics for rows",
     "EarlyStopping",
+    "gather and experimental_local_results of a batch",
     "predict: arrays, a dataset, a dataset of unknown length",
 )
 KERAS_2: tuple[Unit, ...] = (

@@ -13,8 +13,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from orchestrator.testing import cluster
 from worker.values.fast_dataclass import dataclass
 
@@ -23,8 +21,8 @@ from .tasks import Unit, patience, run_units
 UNIT_S = 180.0
 """How long nothing may happen before a unit counts as hanging. A unit takes about a second on a free core."""
 WAITING_S, IDLE = 45, 0.02
-"""For so many seconds all tasks together may use less than this part of a core: then they wait for each other. On a machine with much other
-work a task gets little of a core, and more than this.
+"""For so many seconds all tasks together may be awake for less than this part of the time: then they wait for each other. On a machine with
+much other work a task gets little of a core, and waits for more.
 """
 Answers = dict[str, dict[str, Any]]
 """By task: the result of a unit, or its error, and the lines that orch has printed."""
@@ -115,10 +113,10 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
             if any(outcome.has_ended for outcome in job.tasks.values()):
                 job.join(4)  # the others may raise the same
                 break
-            now, change, used = time.time(), _last_change(directory), _core_seconds([c[name].pid for name in job.tasks])
-            waits = change == mark[1] and now - mark[0] > WAITING_S and used - mark[2] < IDLE * (now - mark[0])
+            now, change, awake = time.time(), _last_change(directory), _awake_seconds([c[name].pid for name in job.tasks])
+            waits = change == mark[1] and now - mark[0] > WAITING_S and awake - mark[2] < IDLE * (now - mark[0])
             if change != mark[1] or now - mark[0] > WAITING_S:
-                mark = (now, change, used)
+                mark = (now, change, awake)
             if waits or now - change > patience(UNIT_S):
                 hangs = True
                 for name, stack in c.stacks().items():
@@ -128,14 +126,14 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
         (directory / "endings.json").write_text(json.dumps(endings))
 
 
-def _core_seconds(pids: list[int | None]) -> float:
-    """The time of a core that these processes have used."""
-    used = 0.0
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):  # it has ended
-            times = psutil.Process(pid).cpu_times()
-            used += times.user + times.system
-    return used
+def _awake_seconds(pids: list[int | None]) -> float:
+    """How long the threads of these processes have run or waited for a core (proc(5), schedstat)."""
+    awake = 0
+    for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
+        with contextlib.suppress(OSError):  # it has ended
+            on_core, waiting, _ = path.read_text().split()
+            awake += int(on_core) + int(waiting)
+    return awake / 1e9
 
 
 def _last_change(directory: Path) -> float:

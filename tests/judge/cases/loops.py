@@ -149,7 +149,7 @@ def reduced(place: Place) -> Result:
     return {"steps": [[float(value) for value in traced(batch)] for batch in data]}
 
 
-@case("loops", "gather and experimental_local_results of a batch")
+@case("loops", "gather and experimental_local_results of a batch", says="come worker by worker")
 def gathered(place: Place) -> Result:
     strategy, x = place.strategy, place.draws(8)
     data = strategy.experimental_distribute_dataset(place.dataset(x))

@@ -53,7 +53,16 @@ def _mend(module: Any) -> None:
     def distribute(real: Any, strategy: Any, dataset: Any, options: Any = None) -> Any:
         return real(strategy, in_one_order(dataset, strategy), options)
 
+    def gather(real: Any, strategy: Any, value: Any, axis: int) -> Any:
+        if has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
+            print_once(
+                f"gather at {failure.calling_line()}: several replicas in each worker: the rows of a batch come worker by worker, which "
+                "differs from the order of the dataset; gather the labels, or numbers of the rows, beside them"
+            )
+        return real(strategy, value, axis)
+
     import_hooks.replace(module.StrategyBase, "experimental_distribute_dataset", distribute)
+    import_hooks.replace(module.Strategy, "gather", gather)
 
 
 def word() -> str:

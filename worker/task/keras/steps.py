@@ -18,6 +18,13 @@ from . import metrics, parts
 from .fit import is_wanted
 from .rows import count
 
+_UNFED = "You must feed a value for placeholder tensor"
+"""What TensorFlow says where several replicas of a worker make their variables in the first call of a `tf.function`."""
+_BUILT_TOO_LATE = (
+    "{model} makes variables in its first step, which TensorFlow cannot do with several replicas in each of several workers: make them "
+    "before fit, in the scope of the strategy: call the model or its layers once, or layer.build(shape)"
+)
+
 
 def mend(trainer: Any) -> None:
     """Replace the functions of Keras's trainer. A replacement calls the original where it is not wanted."""
@@ -60,6 +67,10 @@ def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable
                 if logs is None:
                     raise
                 break
+            except tf.errors.InvalidArgumentError as error:
+                if _UNFED in str(error) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
+                    raise ValueError(_BUILT_TOO_LATE.format(model=type(self).__name__)) from None
+                raise
         return logs
 
     return steps
