@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -195,20 +195,44 @@ def _has_child(pid: int) -> bool:
     return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
 
-def test_the_keeper_tells_the_pods_of_the_run_alone_that_it_is_over(tmp_path: Path) -> None:
+@contextmanager
+def keeping(directory: Path, *, stranger_s: float = keeper_program.STRANGER_S) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The keeper after the end of the controller, and its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "alive").touch()
-    argv = [sys.executable, "-I", keeper_program.__file__, str(tmp_path), str(tmp_path / "token"), str(port), "600"]
-    with started(argv) as keeper:
+    (directory / "token").write_text(TOKEN)
+    (directory / "alive").touch()
+    program = f"import sys; names = {{'__name__': 'keeper'}}; exec(open({keeper_program.__file__!r}).read(), names)\n"
+    program += f"names['STRANGER_S'] = {stranger_s}; names['main'](*sys.argv[1:])"
+    with started([sys.executable, "-I", "-c", program, str(directory), str(directory / "token"), str(port), "600"]) as keeper:
+        yield keeper, port
+
+
+def test_the_keeper_tells_the_pods_of_the_run_alone_that_it_is_over(tmp_path: Path) -> None:
+    with keeping(tmp_path) as (keeper, port):
         with dialling(port, tmp_path / "token") as pod:
             assert pod.wait() == 0
         for said in (b"", b"x" * 64, HELLO[:63], b"\0" * 5000):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
                 assert _said_to(stranger, said) == b""
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            assert silent.recv(1) == b""
         keeper.send_signal(signal.SIGTERM)
         assert keeper.wait() == 0
+
+
+def test_a_crowd_of_strangers_keeps_no_pod_from_the_keeper(tmp_path: Path) -> None:
+    """All places are taken, no time frees them, and more connections wait in the kernel than it takes."""
+    with keeping(tmp_path, stranger_s=1e6) as (_, port), ExitStack() as lines:
+        with dialling(port, tmp_path / "token") as pod:  # once the keeper listens
+            assert pod.wait() == 0
+        crowd = [
+            lines.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
+            for _ in range(4 * keeper_program.MOST_GUESTS)
+        ]
+        with dialling(port, tmp_path / "token") as pod:
+            assert pod.wait() == 0
+        assert crowd[0].recv(1) == b""
 
 
 def _said_to(line: socket.socket, data: bytes) -> bytes:
@@ -279,7 +303,7 @@ def test_words_with_the_token_that_no_pod_sends_are_dropped(words: str) -> None:
     asyncio.run(use())
 
 
-def test_strangers_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_bounded_in_number_time_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "HELLO_S", 0.5)
     monkeypatch.setattr(listener, "MOST_STRANGERS", 8)
 
@@ -290,6 +314,38 @@ def test_strangers_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatc
                 assert await _until_end(reader) == b""
                 writer.close()
             assert not found._strangers
+            monkeypatch.setattr(listener, "HELLO_S", 1e6)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"x" * len(TOKEN))  # no more is waited for
+            assert await _until_end(reader) == b""
+            writer.close()
+
+    asyncio.run(use())
+
+
+def test_a_crowd_of_strangers_keeps_no_pod_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pod that is there before the crowd and slow, nor one that comes after it. All places are taken, and no time frees them."""
+    monkeypatch.setattr(listener, "HELLO_S", 1e6)
+    monkeypatch.setattr(listener, "MOST_STRANGERS", 8)
+
+    async def use() -> None:
+        with ExitStack() as lines:
+
+            def come(address: str) -> socket.socket:
+                return lines.enter_context(socket.create_connection(("127.0.0.1", port), source_address=(address, 0)))
+
+            async with listening() as (found, port):
+                slow = come("127.0.0.1")
+                for _ in range(30):
+                    come("127.0.0.2")
+                    await asyncio.sleep(0.01)
+                slow.sendall(HELLO)
+                await line_of(found)
+                come("127.0.0.2")
+                come("127.0.0.1").sendall(HELLO.replace(b'"a"', b'"b"'))
+                while "b" not in found.lines:
+                    await found.until_changed()
+                assert len(found._strangers) >= 7
 
     asyncio.run(use())
 

@@ -132,6 +132,11 @@ OCI = (
             126,
             Diagnosis("the image has no program python9", "name its Python with python: or --python"),
         ),
+        (
+            "error: Internal error occurred: error executing command in container: no running task found: no such file or directory",
+            1,
+            Diagnosis("Internal error occurred: error executing command in container: no running task found: no such file or directory"),
+        ),
         ('Error from server (NotFound): pods "x-0" not found', 1, Diagnosis('pods "x-0" not found', "the pod was deleted")),
         (
             'Error from server (Forbidden): pods "x-0" is forbidden: User "me" cannot create resource "pods/exec" in API group "" in the '
@@ -183,6 +188,12 @@ def container(**state: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "main", "state": state}]}
 
 
+GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 RUNS = {"phase": "Running", "podIP": "10.0.0.7", **container(running={"startedAt": "x"})}
 
 
@@ -207,6 +218,10 @@ RUNS = {"phase": "Running", "podIP": "10.0.0.7", **container(running={"startedAt
                 node="",
             ),
             PodState("x-0", waits="unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu", reason="Unschedulable"),
+        ),
+        (
+            {**pod({"phase": "Pending", "conditions": [GATED]}), "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}},
+            PodState("x-0", waits=f"SchedulingGated: {GATED['message']} (kueue.x-k8s.io/admission)", reason="SchedulingGated"),
         ),
         (
             pod({"phase": "Pending", **container(waiting={"reason": "ContainerCreating"})}),
@@ -234,7 +249,13 @@ def test_the_state_of_a_pod(found: dict[str, Any], state: PodState) -> None:
 
 
 TAKEN = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted to make room for a pod"}
-KUEUE = {"type": "TerminationTarget", "status": "True", "reason": "StoppedByKueue", "message": "Preempted by a workload of higher priority"}
+KUEUE = {
+    "type": "TerminationTarget",
+    "status": "True",
+    "reason": "WorkloadEvictedDueToPreempted",
+    "message": "Preempted to accommodate a workload (UID: 5a0c) due to prioritization in the ClusterQueue",
+}
+"""What Kueue writes into the status of a plain pod before it deletes the pod (kueue, pkg/controller/jobs/pod/pod_controller.go, `Stop`)."""
 
 
 @pytest.mark.parametrize(
@@ -243,7 +264,7 @@ KUEUE = {"type": "TerminationTarget", "status": "True", "reason": "StoppedByKueu
         (None, "the pod was deleted", ""),
         (pod(RUNS), "", ""),
         (pod(RUNS, deleted=True), "the pod on n1 was deleted", ""),
-        (pod({**RUNS, "conditions": [KUEUE]}, deleted=True), f"the pod on n1 was deleted: StoppedByKueue: {KUEUE['message']}", ""),
+        (pod({**RUNS, "conditions": [KUEUE]}, deleted=True), f"the pod on n1 was deleted: {KUEUE['reason']}: {KUEUE['message']}", ""),
         (pod({**RUNS, "conditions": [TAKEN]}), f"the pod on n1 is taken away: PreemptionByScheduler: {TAKEN['message']}", ""),
         (
             pod({"phase": "Failed", **container(terminated={"reason": "OOMKilled", "exitCode": 137})}, memory="1Gi"),

@@ -228,7 +228,7 @@ class AgentLink:
                 silent_s = 0.0
             elif silent_s >= silence_s / 2 and self._door and not self._cut:
                 # The line may be up again, or another may be: TCP tries the old one again in its own time, which doubles.
-                self._cut = f"no message from it for {silent_s:g} s"
+                self._cut = f"no message from it for {silent_s:.0f} s"
                 self._kill_process()
         overdue_s = time.monotonic() - self._heard_at - 1.5 * beat_s
         # In a call of its own, so that the handler of the loop gets the exceptions of `on_lost`.
@@ -381,7 +381,7 @@ class AgentLink:
         code, is_agents = self._ended[0], self._transport.begin is not None and not self._has_returned  # later: of `return_program`
         if not self._door or self._is_dropped or (self._is_leaving and code == 0) or (is_agents and code != UNKNOWN):
             return False
-        from .reconnection import BRIEF_S, NobodyWaitsError, Return, pauses
+        from .reconnection import BRIEF_S, NobodyWaitsError, Return, limit_of_try, pauses
 
         self._cut = self._cut or self.describe_end()
         cut_at, is_told, argv, other = time.monotonic(), False, self._transport.way_back or self._transport.argv, self._transport.argv
@@ -394,7 +394,7 @@ class AgentLink:
                 await asyncio.wait([self._return.made], timeout=BRIEF_S)
             made = self._return.made
             is_told = is_told or (not made.done() and not self._is_over.is_set() and self._tell_of_cut())
-            await asyncio.wait([made], timeout=self._transport.limit_s - BRIEF_S)
+            await asyncio.wait([made], timeout=limit_of_try(self._transport.limit_s, self._silence_s) - BRIEF_S)
             await self._return.give_up()  # does nothing once the channel is made
             try:
                 return self._go_on(*made.result(), cut_at)

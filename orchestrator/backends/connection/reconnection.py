@@ -17,6 +17,16 @@ LONGEST_PAUSE_S = 2.0
 BRIEF_S = 1.0
 """How long a try keeps others waiting, and how long nobody is told of the try: a host that is down must not hold up those that are not."""
 
+SHORTEST_LIMIT_S = 5.0
+
+
+def limit_of_try(limit_s: float, silence_s: float) -> float:
+    """How long a try may take. A line that looks open and answers nothing must leave time for another try before the host is lost.
+
+    `limit_s`: how long a first connection may take; `silence_s`: after how long without a word the host is lost.
+    """
+    return min(limit_s, max(SHORTEST_LIMIT_S, silence_s / 2))
+
 
 def pauses() -> Iterator[float]:
     """The pauses between the tries: hosts that were cut together must not try again together."""

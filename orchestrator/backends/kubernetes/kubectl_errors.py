@@ -121,9 +121,8 @@ def without_end(said: str) -> str:
 def explain_exec(said: str, code: int) -> Diagnosis | None:
     """Why `kubectl exec` ended before the program in the pod ran; None: the program ran, and failed by itself."""
     text = last_line(without_end(said))
-    if _EXEC_SIGNS.search(text):
-        found = re.search(r'exec: "([^"]+)"', text)
-        return Diagnosis(f"the image has no program {found[1] if found else 'of that name'}", "name its Python with python: or --python")
+    if _EXEC_SIGNS.search(text) and (found := re.search(r'exec: "([^"]+)"', text)):  # otherwise some other file is missing
+        return Diagnosis(f"the image has no program {found[1]}", "name its Python with python: or --python")
     if text.startswith(("error:", "Error from server", "Unable to connect", "The connection to the server")) or (code == 1 and text):
         return diagnose(text)[0]
     return None

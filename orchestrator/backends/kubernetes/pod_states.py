@@ -66,9 +66,9 @@ def read(pod: Mapping[str, Any]) -> PodState:
     scheduled = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
     if scheduled.get("status") == "False":
         reason = scheduled.get("reason", "")
-        return PodState(
-            name, waits=_joined(reason.lower() if reason == "Unschedulable" else reason, scheduled.get("message", "")), reason=reason
-        )
+        text = _joined(reason.lower() if reason == "Unschedulable" else reason, scheduled.get("message", ""))
+        gates = ", ".join(one.get("name", "") for one in pod.get("spec", {}).get("schedulingGates", ()))  # such as that of Kueue's queue
+        return PodState(name, waits=f"{text} ({gates})" if gates else text, reason=reason)
     return PodState(name, node=node, waits=f"is starting on {node}" if node else "is not scheduled yet", reason=reason)
 
 

@@ -507,6 +507,26 @@ def test_an_agent_that_is_dropped_as_it_is_reached_again_is_told_so(tmp_path: Pa
     assert b"goodbye" in back.data
 
 
+def test_a_try_that_gets_no_answer_leaves_time_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [reconnection.limit_of_try(*limits) for limits in ((90, 20), (90, 4), (3, 20), (60, float("inf")))] == [10, 5, 3, 60]
+    monkeypatch.setattr(reconnection, "SHORTEST_LIMIT_S", 0.1)
+    monkeypatch.setattr(reconnection, "BRIEF_S", 0.05)
+    tries = iter((True, False))
+
+    async def make() -> Any:
+        while next(tries):
+            await asyncio.sleep(10 * PATIENCE_S)
+        return Written(), 0
+
+    async def run() -> None:
+        returning(monkeypatch, make)
+        link = cut_link(tmp_path, [])
+        link._silence_s, link._transport = 0.2, replace(link._transport, limit_s=10 * PATIENCE_S)
+        assert await asyncio.wait_for(link._come_back(), PATIENCE_S)
+
+    asyncio.run(run())
+
+
 def test_a_mistake_on_the_way_back_loses_the_host_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def make() -> Any:
         raise UnicodeEncodeError("ascii", "caf\u00e9", 3, 4, "no")

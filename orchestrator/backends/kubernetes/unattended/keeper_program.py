@@ -1,18 +1,23 @@
 """The second program of a controller's pod: keeps the record of the run after the end of the controller, until somebody has fetched it.
 
 It is sent as text. As soon as the controller has ended, however it did, the pods of the run that still dial are told that the run is over.
+Strangers may dial, too: they get nothing, and their time and their number are bounded.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import hmac
 import os
+import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 ALIVE = "alive"
 OVER = b"over\n"
@@ -21,6 +26,26 @@ LOOK_S = 0.5
 LEAVING_S = 5.0
 """How long the pods are told that the run is over when this pod is to end."""
 STRANGER_S = 2.0
+"""How long a connection may take to send the token, and to take the answer."""
+MOST_GUESTS = 64
+"""How many connections may be open at a time. A further one takes the place of the `first_to_go`."""
+Key = TypeVar("Key")
+
+
+def first_to_go(addresses: Mapping[Key, str]) -> Key:
+    """Of connections in the order in which they came, with their addresses: the oldest one of the address that has the most of them.
+
+    So whoever opens many connections closes his own.
+    """
+    crowd = collections.Counter(addresses.values()).most_common(1)[0][0]
+    return next(one for one, address in addresses.items() if address == crowd)
+
+
+class Guest:
+    """A connection whose token is still to come, or that has been told that the run is over."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.said, self.until = address, b"", time.monotonic() + STRANGER_S
 
 
 class Keeper:
@@ -29,6 +54,7 @@ class Keeper:
     def __init__(self, home: str, token: bytes, port: int, keep_s: float) -> None:
         self._path, self._token, self._port, self._keep_s = os.path.join(home, ALIVE), token, port, keep_s
         self._is_ending = False
+        self._guests: dict[socket.socket, Guest] = {}
         signal.signal(signal.SIGTERM, lambda *_: self._end())
 
     def run(self) -> None:
@@ -38,11 +64,12 @@ class Keeper:
         began = time.monotonic()
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
-        with socket.create_server(("", self._port), family=family, backlog=64, dualstack_ipv6=both) as server:
-            server.settimeout(LOOK_S)
+        with socket.create_server(("", self._port), family=family, backlog=MOST_GUESTS, dualstack_ipv6=both) as server:
+            server.setblocking(False)
             while time.monotonic() < began + (LEAVING_S if self._is_ending else self._keep_s):
-                with contextlib.suppress(OSError):
-                    self._dismiss(server.accept()[0])
+                self._serve(server)
+            for line in list(self._guests):
+                self._send_away(line)
 
     def _end(self) -> None:
         self._is_ending = True
@@ -61,14 +88,41 @@ class Keeper:
             os.close(fd)
         return True
 
-    def _dismiss(self, line: socket.socket) -> None:
-        """Tell a pod of this run that the run is over; nothing to anybody else."""
-        with line:
-            line.settimeout(STRANGER_S)
-            if hmac.compare_digest(line.recv(TOKEN_BYTES, socket.MSG_WAITALL), self._token):
+    def _serve(self, server: socket.socket) -> None:
+        """Hear for a moment whoever has come."""
+        for line in select.select([server, *self._guests], [], [], LOOK_S)[0]:
+            if line is server:
+                with contextlib.suppress(OSError):
+                    self._receive(*server.accept())
+            elif line in self._guests:  # it may just have gone for the one that has come
+                self._hear(line)
+        for line in [line for line, guest in self._guests.items() if time.monotonic() > guest.until]:
+            self._send_away(line)
+
+    def _receive(self, line: socket.socket, peer: tuple[Any, ...]) -> None:
+        if len(self._guests) >= MOST_GUESTS:
+            self._send_away(first_to_go({line: guest.address for line, guest in self._guests.items()}))
+        line.setblocking(False)
+        self._guests[line] = Guest(peer[0])
+
+    def _hear(self, line: socket.socket) -> None:
+        """Tell a pod of this run that the run is over, once its token has come whole; nothing to anybody else."""
+        guest = self._guests[line]
+        missing = TOKEN_BYTES - len(guest.said)
+        try:
+            data = line.recv(missing or 4096)
+            guest.said += data[:missing]
+            if not data or (len(data) == missing and not hmac.compare_digest(guest.said, self._token)):
+                self._send_away(line)
+            elif len(data) == missing:
                 line.sendall(OVER)
-                line.shutdown(socket.SHUT_WR)
-                line.recv(4096)  # what is not read would take the words back
+                line.shutdown(socket.SHUT_WR)  # and then the rest is read, which would take the words back otherwise
+        except OSError:
+            self._send_away(line)
+
+    def _send_away(self, line: socket.socket) -> None:
+        del self._guests[line]
+        line.close()
 
 
 def main(home: str, token_file: str, port: str, keep_s: str) -> None:

@@ -1,7 +1,8 @@
 """The port of a controller in a pod, to which the other pods of its run dial (worker/host/connection/dialler.py).
 
 Whoever has reached the port can send what he wants: until the token of the run has come, nothing is read but as many bytes as the token
-has, nothing is sent, and the time and the number of such connections are bounded.
+has, nothing is sent, and the time and the number of such connections are bounded. A crowd of strangers keeps no pod out, because a new
+connection takes the place of one of the crowd.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from worker.values.fast_dataclass import dataclass
 
 from ....model.spec.sections.pod_section import LABEL
 from ...connection.agent_pipes import MOST_BYTES, UNKNOWN, make_protocol
+from .keeper_program import first_to_go
 
 PORT = 7468
 TOKEN_BYTES = 64
 HELLO_S = 10.0
 """How long a connection may take to send its token, and its line."""
 MOST_STRANGERS = 256
-"""How many connections may be open that have not sent their line yet. Further ones are closed at once."""
+"""How many connections may be open that have not sent their line yet. A further one takes the place of the `first_to_go`."""
 LINE_BYTES = 16384
 END_S = 5.0
 """How long after the end of a connection the word may come how its program ended."""
@@ -67,7 +69,8 @@ class Listener:
     def __init__(self, token: str) -> None:
         self._token = token.encode("ascii")
         self._server: asyncio.Server | None = None
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], tuple[str, asyncio.StreamWriter]] = {}
+        """The connections that have not sent their line yet, in the order in which they came, with their addresses."""
         self._lines: dict[str, DialledLine] = {}
         self._ends: dict[tuple[str, int], End] = {}
         self._changed = asyncio.Event()
@@ -83,8 +86,8 @@ class Listener:
         """Close the port, and the connections that wait."""
         if self._server is not None:
             self._server.close()
-        for stranger in self._strangers:
-            stranger.cancel()
+        for stranger in list(self._strangers):
+            self._send_away(stranger)
         for line in self._lines.values():
             line.writer.close()
         self._lines.clear()
@@ -125,11 +128,15 @@ class Listener:
 
     def _on_guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) >= MOST_STRANGERS:
-            writer.transport.abort()
-            return
+            self._send_away(first_to_go({stranger: address for stranger, (address, _) in self._strangers.items()}))
         stranger = asyncio.get_running_loop().create_task(self._admit(reader, writer))
-        self._strangers.add(stranger)
-        stranger.add_done_callback(self._strangers.discard)
+        self._strangers[stranger] = (writer.get_extra_info("peername") or ("",))[0], writer
+        stranger.add_done_callback(lambda _: self._strangers.pop(stranger, None))
+
+    def _send_away(self, stranger: asyncio.Task[None]) -> None:
+        _, writer = self._strangers.pop(stranger)
+        writer.transport.abort()  # by itself: a task that is cancelled before its first step does nothing
+        stranger.cancel()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -137,9 +144,6 @@ class Listener:
         except (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError, RecursionError):
             writer.transport.abort()
             return
-        except asyncio.CancelledError:
-            writer.transport.abort()
-            raise
         if "ended" in found:
             writer.close()
             end = read_end(found)
