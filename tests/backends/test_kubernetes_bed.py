@@ -77,24 +77,6 @@ def test_a_user_may_do_what_roles_grant(kubernetes: Namespace) -> None:
     assert kubernetes.kubectl(own, "get", "pods", "-o", "name") == ""
 
 
-@pytest.mark.slow
-def test_every_fault_is_mended(kubernetes_alone: Namespace) -> None:
-    """A node that loses its power, and an API server that is killed: afterwards both nodes take pods again."""
-    kube = kubernetes_alone
-    kube.apply(*(sleeping(f"on-{node}", node=node) for node in kube.nodes))
-    kube.wait_for("pod", "--all", "--for=condition=Ready")
-    kube.kill_node("node-2")
-    kube.restart_api_server()
-    kube.wait_for("node/node-2", "--for=condition=Ready=Unknown")
-    kube.mend()
-    kube.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
-    kube.apply(*(pod(f"again-{node}", "python3", "-c", "print('here')", node=node) for node in kube.nodes))
-    for node in kube.nodes:
-        kube.wait_for_phase(f"again-{node}", "Succeeded")
-        assert kube.kubectl("logs", f"again-{node}") == "here\n"
-    kube.kubectl("delete", "pods", "--all")
-
-
 # --- the stand-in for CoreDNS --------------------------------------------------------------------
 
 

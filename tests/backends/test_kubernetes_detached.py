@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
+from orchestrator.backends.kubernetes.unattended.listener import PORT
 from tests.backends import test_kubernetes_runs as runs
+from tests.backends.test_kubernetes_failures import COUNTS, compare_counts
 from tests.backends.test_kubernetes_runs import holds
 from tests.conftest import Orch
 from tests.kubernetes_bed.bed import Namespace
 from tests.live import LiveRun, wait_until
+from worker.host.connection import dialler
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
@@ -64,8 +70,10 @@ def place(orch: Orch, kubernetes: Namespace, tmp_path: Path, monkeypatch: pytest
     return Place(orch, kubernetes, tmp_path)
 
 
-def test_a_run_is_submitted_followed_and_ended_from_any_shell(place: Place) -> None:
-    place.write(GOES_ON, resources={"memory": "300Mi"}, requests={"cpu": "10m"})
+def test_a_run_is_followed_from_any_shell_then_a_lost_pod_is_replaced_and_a_lost_controller_ends_it(place: Place) -> None:
+    place.write(
+        GOES_ON, resources={"memory": "300Mi"}, requests={"cpu": "10m"}, more="restart: {max: 1, lost_host: retry}", lost_after_s=12
+    )
     dry = place.orch("up", "script.py", "-n", "2", "-d", "--dry-run", check=0).out
     run = place.submit("-n", "2", "--env", "SECRET=not for the manifest")
     place.wait_for_log("worker-0 | attempt 1 of worker-0", "worker-1 | attempt 1 of worker-1")
@@ -86,8 +94,20 @@ def test_a_run_is_submitted_followed_and_ended_from_any_shell(place: Place) -> N
     place.orch("restart", check=0)
     place.wait_for_log("worker-0 | attempt 2 of worker-0", "worker-1 | attempt 2 of worker-1")
     assert {pod["metadata"]["uid"] for pod in place.pods("agent")} == uids, "a restart keeps its pods"
-    place.orch("down", check=0)
-    assert "stopped by orch down" in place.orch("wait", check=143).err + place.orch("ps", check=0).out
+    first, second = (pod["metadata"]["name"] for pod in place.pods("agent"))
+    place.kubernetes.kubectl("delete", "pod", second, "--wait=false")
+    place.wait_for_log("worker-0 | attempt 3", "worker-1 | attempt 3")
+    assert "the agent received SIGTERM" in place.orch("logs", check=0).err + (run.path / "controller.log").read_text()
+    assert "trying to connect again" not in (run.path / "controller.log").read_text(), "the pod has told that its agent has ended"
+    hosts = {task["host"] for task in json.loads(place.orch("ps", "--json", check=0).out)["tasks"]}
+    assert first in hosts
+    assert second not in hosts
+    controller = place.pods("controller")[0]["metadata"]["name"]
+    place.kubernetes.kubectl("delete", "pod", controller, "--force", "--grace-period=0")
+    done = place.orch("wait", check=125, timeout=200)
+    assert f"pod {controller} of Kubernetes: the pod of its controller is gone: it was deleted, or its node died" in done.err, done
+    wait_until(lambda: not any(pod["status"]["phase"] == "Running" for pod in place.pods("agent")), "end of the pods", 200)
+    assert f"what was left of {controller.removesuffix('-controller')} was removed" in place.orch("down", check=0).out
     assert place.nothing_left()
 
 
@@ -104,47 +124,55 @@ def test_a_run_ends_while_nobody_looks_and_its_record_is_fetched_later(place: Pl
     assert place.nothing_left()
 
 
-def test_a_lost_pod_is_replaced_and_a_lost_controller_ends_the_run(place: Place) -> None:
-    place.write(GOES_ON, more="restart: {max: 1, lost_host: retry}")
-    run = place.submit("-n", "2")
-    place.wait_for_log("worker-0 | attempt 1", "worker-1 | attempt 1")
-    first, second = (pod["metadata"]["name"] for pod in place.pods("agent"))
-    place.kubernetes.kubectl("delete", "pod", second, "--wait=false")
-    place.wait_for_log("worker-0 | attempt 2", "worker-1 | attempt 2")
-    assert "the agent received SIGTERM" in place.orch("logs", check=0).err + (run.path / "controller.log").read_text()
-    assert "trying to connect again" not in (run.path / "controller.log").read_text(), "the pod has told that its agent has ended"
-    hosts = {task["host"] for task in json.loads(place.orch("ps", "--json", check=0).out)["tasks"]}
-    assert first in hosts
-    assert second not in hosts
-    controller = place.pods("controller")[0]["metadata"]["name"]
-    place.kubernetes.kubectl("delete", "pod", controller, "--force", "--grace-period=0")
-    done = place.orch("wait", check=125, timeout=200)
-    assert f"pod {controller} of Kubernetes: the pod of its controller is gone: it was deleted, or its node died" in done.err, done
-    wait_until(lambda: not any(pod["status"]["phase"] == "Running" for pod in place.pods("agent")), "end of the pods", 200)
-    assert f"what was left of {controller.removesuffix('-controller')} was removed" in place.orch("down", check=0).out
-    assert place.nothing_left()
-
-
 def test_a_run_that_waits_for_pods_says_why_and_can_be_withdrawn(place: Place) -> None:
-    place.write(GOES_ON, node_selector={"no": "such"})
+    """Also one that `orch up` follows: Ctrl-C ends it."""
+    place.write(GOES_ON, node_selector={"no": "such"}, controller="cluster")
     place.submit()
     wait_until(lambda: "unschedulable: 0/2 nodes are available" in place.orch("ps", check=0).out, "the words of Kubernetes")
     place.orch("down", check=0)
+    up = place.orch.start("up", "script.py")
+    up.wait_for("unschedulable: 0/2 nodes are available")
+    up.signal(signal.SIGINT)
+    up.wait(check=130)
     assert place.nothing_left()
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_an_api_server(
+def test_a_run_goes_on_without_an_api_server_and_after_its_own_connections_were_cut(
     orch: Orch, kubernetes_alone: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The kernel ends the established connections of a pod, twice, with what was on its way. No line is lost or comes twice."""
     monkeypatch.setenv("ORCH_TIME_SCALE", "0.1")
     place = Place(orch, kubernetes_alone, tmp_path)
-    place.write("print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nwhile not os.path.exists('/tmp/stop'):\n    time.sleep(0.1)\n")
-    place.submit("-n", "2")
+    place.write(COUNTS, lost_after_s=200)
+    run = place.submit("-n", "2")
     place.wait_for_log("worker-0 | attempt 1", "worker-1 | attempt 1")
+    pod = place.pods("agent")[0]["metadata"]["name"]
+    for times in (1, 2):
+        cut_connections(pod)
+        wait_until(lambda times=times: place.logs() and count_returns(run, pod) == times, "new connection")
     kubernetes_alone.restart_api_server()
-    for pod in place.pods("agent"):
-        kubernetes_alone.kubectl("exec", pod["metadata"]["name"], "--", "touch", "/tmp/stop")
-    place.orch("wait", check=0, timeout=200)
-    assert "attempt 2" not in place.logs()
+    place.orch("down", check=0)
+    assert "stopped by orch down" in place.orch("wait", check=143, timeout=200).err + place.orch("ps", check=0).out
     assert place.nothing_left()
+    compare_counts(run)
+
+
+def cut_connections(pod: str) -> None:
+    """All TCP connections of a pod to its controller."""
+    [first] = [process for process in psutil.process_iter() if _variables(process).get(dialler.POD) == pod]
+    enter = ["nsenter", "--net", f"--target={first.pid}", "ss", "--kill", "--no-header", "--tcp", "state", "established"]
+    done = subprocess.run([*enter, f"dport = :{PORT}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip(), done
+
+
+def _variables(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+def count_returns(run: LiveRun, pod: str) -> int:
+    said = (run.path / "controller.log").read_text()
+    return len(re.findall(rf"{pod}.*it was made again after .* nothing is lost", said))

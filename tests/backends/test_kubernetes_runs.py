@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -11,12 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import IMPATIENT, Orch, Running
+from tests.conftest import IMPATIENT, ROOT, Orch, Running
 from tests.kubernetes_bed.bed import Namespace
 from tests.live import LiveRun, wait_until, write_script
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
+PAGE = (ROOT / "docs/kubernetes.md").read_text()
 GOES_ON = "print('attempt', os.environ['ORCH_ATTEMPT'], 'of', TASK, 'as', os.getuid(), flush=True)\nsleep()\n"
 
 
@@ -87,6 +90,9 @@ def test_what_a_dry_run_prints_is_what_is_sent_and_all_commands_reach_the_run(
         kind, name = asked["kind"].lower(), asked["metadata"]["name"]
         assert holds(json.loads(place.kubernetes.kubectl("get", kind, name, "-o", "json")), asked), name
 
+    chosen = re.findall("^    kubectl (delete service .*=)NAME$", PAGE, re.MULTILINE)[0] + f"orch-script-{end}"
+    assert place.kubernetes.kubectl(*chosen.split(), "--dry-run=server", "-o", "name") == f"service/orch-script-{end}\n"
+
     tasks = json.loads(place.orch("ps", "--json", check=0).out)["tasks"]
     names = [one["metadata"]["name"] for one in place.pods()]
     assert [task["host"] for task in tasks] == names == [f"orch-script-{end}-0", f"orch-script-{end}-1"]
@@ -137,6 +143,10 @@ def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
     refused = place.orch("up", "script.py", check=125)
     assert "-0: ErrImageNeverPull: " in refused.err
     assert "the image is on no node, and image_pull_policy is Never" in refused.err
+    place.write(GOES_ON, image="nowhere.invalid/tf:1", image_pull_policy="IfNotPresent")
+    refused = place.orch("up", "script.py", check=125, env=IMPATIENT)
+    assert "ErrImagePull" in refused.err or "ImagePullBackOff" in refused.err
+    assert "backend.image_pull_secrets" in refused.err
     place.write(GOES_ON, secrets=["no-such"])
     assert 'CreateContainerConfigError: secret "no-such" not found; do the Secrets' in place.orch("up", "script.py", check=125).err
     place.write(GOES_ON, pod_template={"spec": {"hostIPX": True}})
@@ -148,11 +158,12 @@ def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
     assert "exceeded quota: few" in place.orch("up", "script.py", "-n", "2", check=125).err
 
 
-def test_the_rights_that_a_user_needs_are_named_and_suffice(place: Place) -> None:
-    config = str(place.kubernetes.config_of("user"))
-    place.write("print('done')", kubeconfig=config)
-    text = (Path(__file__).resolve().parents[2] / "docs/kubernetes.md").read_text()
-    role = yaml.safe_load(text.partition("```yml\n")[2].partition("```")[0])
+def test_the_rights_that_a_user_needs_are_named_and_suffice_for_all_that_the_page_shows(place: Place) -> None:
+    config = place.kubernetes.config_of("user")
+    log_in_by_plugin(config)
+    place.write("print('done')", kubeconfig=str(config))
+    (place.directory / "train.py").write_bytes((place.directory / "script.py").read_bytes())
+    role = yaml.safe_load(PAGE.partition("```yml\n")[2].partition("```")[0])
     # In this old Kubernetes whoever makes a pod must be allowed to use the policy that the pod fits.
     policy = {"apiGroups": ["policy"], "resources": ["podsecuritypolicies"], "verbs": ["use"]}
     role["rules"].append(policy)
@@ -164,10 +175,23 @@ def test_the_rights_that_a_user_needs_are_named_and_suffice(place: Place) -> Non
     place.kubernetes.apply({**role, "rules": rules}, binding)
     assert "you may not create pods/exec there, by which orch reaches its pods" in place.orch("up", "script.py", check=125).err
     place.kubernetes.apply(role)
-    assert "worker-0 | done" in place.orch("up", "script.py", check=0).out
-    place.orch("up", "script.py", "-d", check=0)
+    lines = re.findall(r"^\$ orch (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    # Of two commands that differ in the number of workers the later one.
+    commands = {re.sub(r"-n \d", "", line): line.replace("tensorflow/tensorflow:2.20.0", place.kubernetes.image) for line in lines}
+    assert len(commands) == 5
+    for command in commands.values():
+        said = place.orch(*shlex.split(command), check=0).out
+        if "--dry-run" not in command and "plan" not in command and "-d" not in command.split():
+            assert "worker-1 | done" in said, command
     place.orch("wait", check=0)
-    assert "worker-0 | done" in place.orch("logs", check=0).out
+
+
+def log_in_by_plugin(config: Path) -> None:
+    """The user has a program that says the token."""
+    found, version = yaml.safe_load(config.read_text()), "client.authentication.k8s.io/v1beta1"
+    said = {"apiVersion": version, "kind": "ExecCredential", "status": found["users"][0]["user"]}
+    found["users"][0]["user"] = {"exec": {"apiVersion": version, "command": "echo", "args": [json.dumps(said)]}}
+    config.write_text(json.dumps(found))
 
 
 def test_a_run_that_waits_for_pods_can_be_looked_at_and_ended(place: Place) -> None:
@@ -182,7 +206,7 @@ def test_a_run_that_waits_for_pods_can_be_looked_at_and_ended(place: Place) -> N
 @pytest.mark.slow
 def test_doctor_looks_into_pods_and_leaves_none(place: Place) -> None:
     place.write("print('done')")
-    done = place.orch("doctor", "--import-timeout", "200", "--json", timeout=300)
+    done = place.orch("doctor", "-f", "orch.yaml", "--import-timeout", "200", "--json", timeout=300)
     hosts = json.loads(done.out)["hosts"]
     assert len(hosts) == 1, done
     assert all(host["machine"] and host["python"] for host in hosts), done

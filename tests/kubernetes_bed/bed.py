@@ -29,8 +29,9 @@ _OF_NODES = ("containerd", "kubelet")
 TRAINING_S = 240.0
 """How long a training of some steps may take beside other tests."""
 _KINDS = "pods,services,endpoints,networkpolicies,jobs,configmaps,secrets,persistentvolumeclaims,resourcequotas,roles,rolebindings"
-_ITS_OWN = ("configmap/kube-root-ca.crt", "secret/default-token-")
+_ITS_OWN = ("ConfigMap/kube-root-ca.crt", "Secret/default-token-")
 """What Kubernetes itself puts into a namespace."""
+_GIVEN = ("PersistentVolumeClaim/", "ResourceQuota/", "Role/", "RoleBinding/")
 
 
 class Namespace:
@@ -125,13 +126,6 @@ class Namespace:
     def start_kubelet(self, node: str) -> None:
         self.bed.order("start", "kubelet", node)
 
-    def cut(self, node: str) -> None:
-        """Pull the node's cable: nothing arrives, and nobody is told."""
-        self.bed.order("cut", "", node)
-
-    def join(self, node: str) -> None:
-        self.bed.order("join", "", node)
-
     def kill_node(self, node: str) -> None:
         """The node has lost its power, with all that ran on it."""
         self.bed.order("kill", "node", node)
@@ -148,18 +142,19 @@ class Namespace:
         _wait_until(lambda: bool(self.items("serviceaccounts")), "the namespace's service account")
 
     def left_behind(self) -> list[str]:
-        """What a test has left in the namespace, but for what it is given up for: claims, roles and quotas."""
+        """What a test has left in the namespace and nobody deletes, but for what it is given up for: claims, roles and quotas."""
         deadline = time.monotonic() + PATIENCE_S
-        while left := [name for name in self.kubectl("get", "-o", "name", _KINDS).split() if self._is_left(name)]:
+        while left := [name for name in self._standing() if not name.startswith((*_ITS_OWN, *_GIVEN))]:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.3)
         return left
 
-    @staticmethod
-    def _is_left(name: str) -> bool:
-        given = ("persistentvolumeclaim/", "resourcequota/", "role.rbac", "rolebinding.rbac")
-        return not name.startswith((*_ITS_OWN, *given))
+    def _standing(self) -> list[str]:
+        """All objects, but for those that Kubernetes is deleting already: a kubelet may take its time for the end of a pod."""
+        words = '{range .items[*]}{.metadata.deletionTimestamp}|{.kind}/{.metadata.name}{"\\n"}{end}'
+        lines = self.kubectl("get", "-o", f"jsonpath={words}", _KINDS).splitlines()
+        return [name for at, _, name in (line.partition("|") for line in lines) if not at]
 
     def take_away(self) -> None:
         self.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", check=False)

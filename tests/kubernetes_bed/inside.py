@@ -207,10 +207,10 @@ class Cluster:
     # --- daemons -------------------------------------------------------------------------------
 
     def order(self, verb: str, name: str, node: str) -> None:
-        """``start``, ``stop`` (SIGTERM) or ``kill`` a daemon; ``cut`` or ``join`` a node's cable; ``kill`` the ``node`` with its pods."""
+        """``start``, ``stop`` (SIGTERM) or ``kill`` a daemon; ``kill`` the ``node`` with its pods, and ``join`` it to the network again."""
         with self._lock:
-            if verb in ("cut", "join"):
-                self._call(f"ip link set {node} {'down' if verb == 'cut' else 'up'}")
+            if verb == "join":
+                self._call(f"ip link set {node} up")
             elif verb == "kill" and name == "node":
                 self._kill_node(node)
             elif verb == "start":

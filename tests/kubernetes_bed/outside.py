@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -56,6 +57,13 @@ class Connection:
             self._socket.close()
             raise
         self._lines = self._socket.makefile("rw")
+        try:
+            self.order("start", "etcd")  # runs already: an answer shows that the bed is not just ending
+        except (OSError, RuntimeError) as error:
+            self._socket.close()
+            with suppress(OSError):
+                self._lines.close()
+            raise ConnectionError(str(error)) from None
 
     def order(self, verb: str, name: str, node: str = "") -> None:
         """See `inside.Cluster.order`. Raises RuntimeError with what the bed says against the order."""
@@ -101,6 +109,20 @@ def used(*, alone: bool) -> Iterator[None]:
 
 
 def _start(here: Path) -> Connection:
+    """The process outside inherits the lock, so that the next bed begins when this one is gone with all of its files."""
+    with open(here / "life", "w") as life:
+        _wait_until(lambda: _is_locked(life), "the end of the former bed")
+        return _start_anew(here, life)
+
+
+def _is_locked(file: IO[str]) -> bool:
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _start_anew(here: Path, life: IO[str]) -> Connection:
     _remove(here / "bed")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ORCH_", "PYTEST_"))}
     env["PYTHONPATH"] = str(ROOT)
@@ -108,7 +130,9 @@ def _start(here: Path) -> Connection:
     with open(here / "log", "wb") as log:
         # --fork: no child of the test that happens to be the first one.
         null = subprocess.DEVNULL
-        subprocess.run(["setsid", "--fork", *argv], stdin=null, stdout=log, stderr=log, cwd=ROOT, env=env, check=True)
+        subprocess.run(
+            ["setsid", "--fork", *argv], stdin=null, stdout=log, stderr=log, cwd=ROOT, env=env, check=True, pass_fds=[life.fileno()]
+        )
     deadline = time.monotonic() + 2 * PATIENCE_S
     while True:
         try:

@@ -16,6 +16,7 @@ import yaml
 
 from tests.conftest import Orch
 from tests.kubernetes_bed.bed import Namespace
+from tests.live import LiveRun
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -66,35 +67,46 @@ def ended(kubernetes: Namespace, pod: str) -> dict[str, Any]:
     return state
 
 
-def take_away(kubernetes: Namespace, text: str) -> None:
-    kubernetes.kubectl("delete", "pods", "--all", "--grace-period=1")
+def take_away(kubernetes: Namespace, text: str, pods: bool = True) -> None:
+    if pods:
+        kubernetes.kubectl("delete", "pods", "--all", "--grace-period=1")
     kubernetes.kubectl("delete", "-f", "-", input=yaml.safe_dump_all(one for one in yaml.safe_load_all(text) if one["kind"] != "Job"))
 
 
-def result(kubernetes: Namespace, pod: str) -> dict[str, Any]:
-    [line] = [line for line in kubernetes.kubectl("logs", pod).splitlines() if line.startswith("RESULT ")]
+def result_of(log: str) -> dict[str, Any]:
+    [line] = [line for line in log.splitlines() if line.startswith("RESULT ")]
     found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
     return found
 
 
-def test_an_unchanged_image_trains_two_workers_as_one(kubernetes: Namespace, orch: Orch, script: Callable[..., Path]) -> None:
-    """Keras 3's `fit` in two pods on two nodes, by names of DNS: both have the losses and the weights of one process."""
+def test_an_unchanged_image_trains_two_workers_as_one_process_does(
+    kubernetes: Namespace, orch: Orch, script: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keras 3's `fit` in two pods on two nodes, by manifest alone and with `orch up -d`: all have the losses and the weights of one
+    process of this machine."""
+    monkeypatch.setenv("ORCH_TIME_SCALE", "0.1")  # the place of the run may be asked every second or so
     script(TRAIN, "train.py")
-    losses = []
-    for workers in (1, 2):
-        words = ("-n", str(workers), "--name", f"train{workers}", "--image", kubernetes.image, "--", "$$one", "two words")
-        text = orch("plan", "train.py", "--kubernetes", "--workload", "job", *words, check=0).out
-        pods = start_pods(kubernetes, text)
-        for pod in pods:
-            kubernetes.wait_for_phase(pod, "Succeeded")
-        found = [result(kubernetes, pod) for pod in pods]
-        assert [(one["task"], one["rank"], one["of"], one["run"], one["argument"]) for one in found] == [
-            (f"worker-{index}", index, workers, f"train{workers}", ["$$one", "two words"]) for index in range(workers)
+    arguments = ("--", "$$one", "two words")
+    orch("up", "train.py", "-n", "1", *arguments, check=0)
+    single = result_of(LiveRun(tmp_path).log("worker-0").decode())
+    pods_of_orch = ("--backend", "kubernetes", "--image", kubernetes.image)
+    orch("up", "train.py", *pods_of_orch, "-n", "2", "-d", *arguments, check=0)
+    text = orch("plan", "train.py", "--kubernetes", "--workload", "job", *pods_of_orch[2:], "-n", "2", "--name", "by-hand", *arguments).out
+    pods = start_pods(kubernetes, text)
+    for pod in pods:
+        kubernetes.wait_for_phase(pod, "Succeeded")
+    by_manifest = [result_of(kubernetes.kubectl("logs", pod)) for pod in pods]
+    kubernetes.kubectl("delete", "pods", *pods, "--grace-period=1")
+    take_away(kubernetes, text, pods=False)
+    run = LiveRun(tmp_path)
+    orch("wait", check=0, timeout=400)
+    detached = [result_of(run.log(f"worker-{index}").decode()) for index in range(2)]
+    for name, both in (("by-hand", by_manifest), (run.path.name, detached)):
+        assert [(one["task"], one["rank"], one["of"], one["run"], one["argument"]) for one in both] == [
+            (f"worker-{index}", index, 2, name, ["$$one", "two words"]) for index in range(2)
         ]
-        assert all(one["loss"] == found[0]["loss"] and one["weight"] == found[0]["weight"] for one in found)
-        losses.append([*found[0]["loss"], found[0]["weight"]])
-        take_away(kubernetes, text)
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+        assert both[0]["loss"] == both[1]["loss"] == pytest.approx(single["loss"], rel=1e-5)
+        assert both[0]["weight"] == both[1]["weight"] == pytest.approx(single["weight"], rel=1e-5)
 
 
 def test_how_a_task_ends_is_the_pods_end(kubernetes: Namespace, orch: Orch, script: Callable[..., Path]) -> None:
