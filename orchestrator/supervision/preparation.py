@@ -53,6 +53,8 @@ class Preparation:
         """The hosts that an elastic cluster does without."""
         self.reasons: dict[str, str] = {}
         """Why, by name, in a sentence."""
+        self._broken: frozenset[str] = frozenset()
+        """The hosts on which no task is started any more."""
         self._expected = request.hosts
         self._on_frame, self._on_lost, self._on_event, self._started = on_frame, on_lost, on_event, started
         self._assignment: slots.Assignment = {}
@@ -71,12 +73,19 @@ class Preparation:
         self._workdir: messages.WorkdirState | None = None
         """The state of the working directory, for the hosts that share a disk."""
 
-    async def make_plan(self, attempt: int, hosts: Sequence[Host]) -> Plan:
-        """The plan of an attempt on these hosts, whose GPUs are held for this run. Raises `OrchError`."""
+    async def make_plan(self, attempt: int, hosts: Sequence[Host], broken: Mapping[str, str] | None = None) -> Plan:
+        """The plan of an attempt on these hosts, whose GPUs are held for this run. Raises `OrchError`.
+
+        `broken`: the hosts that an elastic cluster does without if it can, each with the reason.
+        """
         every = {host.name: host for host in hosts}
         room = elastic.capacity(self._full, slots_of(hosts))
+        broken = {name: why for name, why in (broken or {}).items() if name in every}
+        if self._full.least_workers and broken and elastic.fit(self._full, sum(room[name] for name in every if name not in broken)):
+            self.reasons |= broken
+            self._broken = frozenset(broken)
         while True:
-            there = {name: host for name, host in every.items() if name not in self.missing}
+            there = {name: host for name, host in every.items() if name not in self.missing and name not in self._broken}
             self._spec = elastic.fit(self._full, sum(room[name] for name in there)) or self._full
             failures = await self._reach(attempt, there, is_expected=tuple(hosts) == self._expected)
             unfit = {name: f"host {name} cannot be reached: {why}" for name, why in failures.items()}

@@ -153,7 +153,7 @@ class Supervisor:
                 await self._release()
                 self._prepare()
             hosts = await self._allocation.enter_async_context(self._backend.allocate(self._request, self._wait))
-            self._plan = await self._preparation.make_plan(attempt, hosts)
+            self._plan = await self._preparation.make_plan(attempt, hosts, restarts.broken_hosts(self.cluster.past))
             self._rundir.write_plan(self._plan)
             self._on_event(lifecycle.begin(self._plan, attempt, now()))
             notes = (*self._plan.notes, *self._preparation.notes()) if attempt == 1 else ()
@@ -392,9 +392,10 @@ class Supervisor:
         except OSError as error:
             self._fail_to_write(error)
         since = min(task.attempt for task in cluster.members)  # of the whole cluster: not all tasks can restart alone
+        is_last = restarts.is_last(cluster.policy.restart, cluster.past)
         for host, orders in self._plan.all_orders(attempt, tasks, since=since):
             if orders.orders:
-                self._links[host].order(orders)
+                self._links[host].order(replace(orders, is_last=is_last))
         self._reminded.clear()
         if self._reminder is not None:
             self._reminder.cancel()

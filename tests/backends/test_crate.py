@@ -82,6 +82,15 @@ def test_a_cluster_runs_in_a_place_that_was_added(yard: Path) -> None:
     assert json.loads(orch(yard, "plan", "--json").stdout)["tasks"][2]["host"] == "blue"
 
 
+def test_an_elastic_cluster_does_without_a_host_on_which_a_task_fails_again_and_again(yard: Path) -> None:
+    (yard / "script.py").write_text(f"{PRELUDE}server = listen()\nready()\nsys.exit(os.environ['CRATE'] == 'blue')\n")
+    (yard / "orch.yaml").write_text(SPEC.replace("preload", 'tasks: {worker: "2:3"}, restart: {max: 3}, preload'))
+    done = orch(yard, "up")
+    assert "elastic: 2 of 3 workers: host blue is left out, because worker-2 was the first to fail there in attempts 1 and 2" in done.stderr
+    assert "attempt 3: multi_worker_mirrored, worker-0..1 on red" in done.stderr
+    assert "workers: 3, then 3, then 2, of 3 at most" in orch(yard, "ps").stdout
+
+
 def test_the_slots_of_a_place_are_counted_before_anything_starts(yard: Path) -> None:
     done = orch(yard, "up", "-n", "4", check=2)
     assert "4 tasks do not fit into 3 slots (red:2, blue:1) (name more slots, or fewer tasks)" in done.stderr

@@ -30,7 +30,8 @@ from ..values.fast_dataclass import dataclass
 VARIABLE = "ORCH_SNAPSHOTS"
 """The environment variable with the paths of the files of a task, colons between them: two for snapshots, four for the records of its steps
 (`step_records`), and one for the state that it keeps if another worker fails (`worker/task/snapshots/survivors.py`)."""
-FILES = 7
+FILES, FILES_OF_LAST = 7, 2
+"""The same in an attempt after which no restart is left: only snapshots, which a run that an engine starts again continues with."""
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
 _BUSY_AT, _NOTE_AT = 128, 4096

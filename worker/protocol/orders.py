@@ -218,6 +218,8 @@ class StartTasks:
     """Host names that must be reached without a proxy."""
     may_restart: bool = False
     """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/tasks/snapshot_keeper.py)."""
+    is_last: bool = False
+    """No restart follows a failure of these tasks: nobody will ask a worker that outlives another one for its last step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ ORDER_S = 10.0
 MANIFEST_S = 60.0
 """How long a worker waits until the chief has finished the save."""
 PEER_S = 2.0
-"""How long a program waits for the order of orch, after the loss of another worker has ended it."""
+"""How long a program waits for the order of orch, after the loss of another worker has ended it. Only where a restart is left, so that no
+verdict waits for this."""
 POLL_S, MANIFEST_POLL_S = 0.002, 0.02
 _acting = threading.Lock()
 _fd = -1
@@ -77,7 +78,11 @@ def begin(step: int) -> None:
 
 
 def keep_by(keep: Callable[[bool], None]) -> None:
-    """If another worker fails, and a restart follows, `keep` is called in a thread, before this task ends; with whether it keeps values."""
+    """If another worker fails, and a restart follows, `keep` is called in a thread, before this task ends; with whether it keeps values.
+
+    To be called where a restart is left, and after the first step of the attempt: then the attempt has advanced the training, and a restart
+    follows the failure of another worker.
+    """
     _keepers[:] = [keep]
 
 

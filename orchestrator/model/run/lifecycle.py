@@ -267,7 +267,8 @@ def _begin_attempt(cluster: Cluster, at: float) -> Step:
     """Start the next attempt of the whole cluster, with the same plan if no host was lost."""
     number = cluster.attempt + 1
     cluster = replace(cluster, attempt=number, attempt_at=at, formed_at=None, ending=None, again=False, is_due=False, resume_at=None)
-    if cluster.needs_hosts or cluster.is_shrunk:  # what has come back is taken in
+    is_broken = bool(cluster.policy.workers and restarts.broken_hosts(cluster.past).keys() & {task.host for task in cluster.members})
+    if cluster.needs_hosts or cluster.is_shrunk or is_broken:  # what has come back is taken in
         return replace(cluster, needs_hosts=True, phase=Phase.ALLOCATING), (events.MakePlan(number),)
     prepared = {name: task for name, task in cluster.tasks.items() if task.prepares and task.state is TaskState.SUCCEEDED}
     tasks = {name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()} | prepared

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from ..spec import Restart
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskStatus
@@ -81,6 +81,28 @@ def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> floa
     doubled = min(policy.backoff_s * 2.0 ** min(30, streak - 2), policy.backoff_max_s)
     drawn = zlib.crc32(f"{seed}/{len(past)}".encode()) / 0xFFFFFFFF  # a fold of the same events gives the same pause
     return doubled * (1 - JITTER + 2 * JITTER * drawn)
+
+
+def is_last(policy: Restart, past: Sequence[PastAttempt]) -> bool:
+    """Whether no restart follows a failure of the attempt after `past`, because all that the spec allows were used."""
+    return sum(not attempt.free for attempt in relevant(past)) >= policy.max
+
+
+def broken_hosts(past: Sequence[PastAttempt]) -> dict[str, str]:
+    """The hosts that an elastic cluster does without from now on, each with the reason: in two attempts in a row, neither of which has
+    advanced the training, a task there was the first to fail.
+    """
+    found = {}
+    for before, ended in pairwise(attempt for attempt in relevant(past) if not attempt.free):
+        first, cause = before.cause, ended.cause
+        if before.progressed or ended.progressed or first is None or cause is None:
+            continue
+        if first.task and cause.task and first.host == cause.host:
+            found[cause.host] = (
+                f"host {cause.host} is left out, because {cause.task} was the first to fail there in attempts {before.attempt} and "
+                f"{ended.attempt}, without progress"
+            )
+    return found
 
 
 def explain_end(policy: Restart, past: Sequence[PastAttempt]) -> str:

@@ -11,7 +11,7 @@ from orchestrator.errors import BROKEN
 from orchestrator.model.run import deadlines, restarts
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
+from orchestrator.model.run.cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
 from orchestrator.model.spec import Restart, Timeouts
 from worker.host.tasks import log_forwarder
 from worker.protocol.messages import Failure
@@ -111,6 +111,27 @@ def test_the_budget_ends_and_says_so() -> None:
     assert verdict is not None
     assert (verdict.exit_code, verdict.attempt, len(verdict.past)) == (4, 3, 2)
     assert verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
+    assert [restarts.is_last(Restart(max=2), verdict.past[:used]) for used in (0, 1, 2)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("causes", "broken"),
+    [
+        ("red blue blue", ["blue"]),
+        ("blue blue red red", ["blue", "red"]),
+        ("blue red blue", []),
+        ("blue blue+", []),  # the attempt has advanced the training
+        ("blue (red) blue", ["blue"]),  # a restart that was asked for is no failure
+        ("blue", []),
+    ],
+)
+def test_a_host_is_broken_where_a_task_fails_first_twice_in_a_row_without_progress(causes: str, broken: list[str]) -> None:
+    past = [
+        PastAttempt(number, 0.0, 1.0, Cause("failed", 1.0, "worker-1", word.strip("()+")), free=word[0] == "(", progressed=word[-1] == "+")
+        for number, word in enumerate(causes.split(), 1)
+    ]
+    assert list(restarts.broken_hosts(past)) == broken
+    assert not restarts.broken_hosts([replace(each, cause=Cause("lost host blue", 1.0, host="blue")) for each in past])
 
 
 def test_events_of_the_attempt_before_change_nothing() -> None:

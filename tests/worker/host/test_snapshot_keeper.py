@@ -98,12 +98,16 @@ def test_a_disk_that_takes_nothing_is_said_and_the_next_attempt_starts(agent: Ag
     assert {frame.code for frame in agent.all(messages.TaskExited) if frame.attempt == 2} == {0}
 
 
-@pytest.mark.parametrize(("may_restart", "snapshots"), [(True, True), (False, True), (True, False)])
-def test_without_restarts_there_is_no_memory(agent: AgentProcess, may_restart: bool, snapshots: bool) -> None:
+@pytest.mark.parametrize(
+    ("may_restart", "is_last", "snapshots", "files"),
+    [(True, False, True, 7), (True, True, True, 2), (False, False, True, 0), (True, False, False, 0)],
+)
+def test_without_restarts_there_is_no_memory(agent: AgentProcess, may_restart: bool, is_last: bool, snapshots: bool, files: int) -> None:
+    """In the attempt after the last restart there is memory for snapshots, and none for what survivors keep: nobody will ask them."""
     agent.hello()
-    program = messages.Program("command", "sh", ("-c", "echo ${ORCH_SNAPSHOTS:+some}"))
+    program = messages.Program("command", "sh", ("-c", "echo $ORCH_SNAPSHOTS"))
     settings = TaskSettings(checkpoints=CheckpointSettings(snapshots=snapshots))
     order = messages.TaskOrder("worker-0", 1, program, str(agent.directory), "log", settings=settings)
-    agent.order(messages.StartTasks((order,), may_restart=may_restart))
+    agent.order(messages.StartTasks((order,), may_restart=may_restart, is_last=is_last))
     agent.wait_for(messages.TaskSwept)
-    assert (agent.directory / "log/stdout.log").read_text().strip() == ("some" if may_restart and snapshots else "")
+    assert (agent.directory / "log/stdout.log").read_text().count("/fd/") == files

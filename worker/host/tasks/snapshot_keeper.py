@@ -40,7 +40,7 @@ class SnapshotKeeper:
         """Tasks are about to start: write what their attempts before have left. Returns the variable of each task that gets memory."""
         orders = [order for order in start.orders if TaskId.parse(order.task).type in _TRAINS]
         wanted = [order.task for order in orders if start.may_restart and order.settings.checkpoints.snapshots]
-        made = {name: _make() for name in wanted} if _is_possible() else {}
+        made = {name: _make(is_last=start.is_last) for name in wanted} if _is_possible() else {}
         self._write([order.task for order in orders], [fds[0] for fds in made.values()])
         self._fds |= made
         # An empty variable: the task tells the others that they can have no snapshots without it.
@@ -89,8 +89,9 @@ def _is_possible() -> bool:
     return hasattr(os, "memfd_create") and process_state.shows_this_namespace()
 
 
-def _make() -> tuple[int, ...]:
-    return tuple(os.memfd_create("orch-snapshot") for _ in range(snapshot_memory.FILES))
+def _make(*, is_last: bool) -> tuple[int, ...]:
+    count = snapshot_memory.FILES_OF_LAST if is_last else snapshot_memory.FILES
+    return tuple(os.memfd_create("orch-snapshot") for _ in range(count))
 
 
 def _path(fd: int) -> str:
