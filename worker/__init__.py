@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from .task.checkpoints.callback import KerasCheckpoint as KerasCheckpoint
+    from .task.checkpoints.keras_saves import KerasCheckpoint as KerasCheckpoint
     from .task.checkpoints.saver import Saver
     from .task.context import Context as Context
     from .task.strategy.tpu_errors import NoTpu as NoTpu
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
         return Context
     if name == "KerasCheckpoint":
-        from .task.checkpoints.callback import KerasCheckpoint
+        from .task.checkpoints.keras_saves import KerasCheckpoint
 
         return KerasCheckpoint
     if name in ("NoTpu", "TpuError"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -22,19 +23,56 @@ MARK = "_orch_checkpoint"
 _SESSION = "_orch_session"
 
 
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What a `fit` trains on."""
+
+    dataset: Any
+    """As TensorFlow has divided it."""
+    kind: str
+    """``dataset`` or ``arrays``; empty: what orch does not know, such as a generator."""
+    batch_size: int | None
+    """Of arrays."""
+    steps_per_execution: int
+
+
 class Fit:
-    """One call of `fit`."""
+    """One call of Keras 3's `fit`."""
 
     def __init__(self, number: int, model: Any) -> None:
         self.number, self.model = number, model
         self.is_over = False
-        self._first = model._initial_epoch
+        self._first = getattr(model, "_initial_epoch", 0)
         self.iterator: Any = None
         """Keras's iterator over the epochs of the training."""
         self.left_out = (0, 0)
         """The epochs, and the steps in the next one, that were trained before the restart."""
         self.is_begun_within = False
         """The epoch that runs has begun before the restart, so Keras may see none of its steps."""
+
+    def data(self) -> Data:
+        iterator = self.iterator
+        kind = {"TFDatasetAdapter": "dataset", "ArrayDataAdapter": "arrays"}.get(type(iterator.data_adapter).__name__, "")
+        size = iterator.data_adapter.batch_size if kind == "arrays" else None
+        return Data(iterator._distributed_dataset, kind, size, iterator.steps_per_execution)
+
+    def build(self) -> None:
+        """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
+        model = self.model
+        if model._distribute_strategy is None:
+            with contextlib.suppress(Exception):  # a model of the program's own; `_unbuilt` says what is missing
+                model._symbolic_build(data_batch=self.iterator._distributed_dataset.element_spec)
+        if not getattr(model.optimizer, "built", True) and model.trainable_variables:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+
+    def more_variables(self) -> dict[str, Any]:
+        """Those of the model that no layer and no optimizer has, by name."""
+        return {}
+
+    def begin_with(self, epoch: int, batch: int, first: int) -> None:
+        """Begin in this epoch, after so many batches. `first`: the epoch with which the training began."""
+        self.model._initial_epoch, self.left_out = epoch, (epoch - first, batch)
 
     def end(self) -> None:
         """The next fit of the model begins where the program says."""
@@ -122,7 +160,7 @@ class FitSession:
     def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:
         others = {f"model.{name}": one for name, one in vars(self._model).items() if hasattr(one, "apply_gradients")}
         others = {name: one for name, one in others.items() if one is not self._model.optimizer}
-        named = variables.collect({"model": self._model, "optimizer": self._model.optimizer, **others})
+        named = variables.collect({"model": self._model, "optimizer": self._model.optimizer, **others, **self._fit.more_variables()})
         return [*named, *random_state.generators(self._series.strategy, wanted)]
 
     def _unbuilt(self) -> list[str]:
@@ -177,11 +215,9 @@ class FitSession:
         print_once(f"checkpoints: this fit is not saved: {why}")
 
     def _facts(self) -> dict[str, Any]:
-        iterator = self._fit.iterator
-        found = {**input_check.facts(iterator._distributed_dataset), "steps_per_execution": iterator.steps_per_execution}
-        if type(iterator.data_adapter).__name__ == "ArrayDataAdapter":
-            found["batch_sizes"] = [iterator.data_adapter.batch_size]
-        return found
+        data = self._fit.data()
+        found = {**input_check.facts(data.dataset), "steps_per_execution": data.steps_per_execution}
+        return {**found, "batch_sizes": [data.batch_size]} if data.kind == "arrays" else found
 
     # --- the hooks -----------------------------------------------------------------------------
 
@@ -191,7 +227,7 @@ class FitSession:
         if isinstance(self._series.strategy, tf.distribute.ParameterServerStrategy):
             self._turn_off("under ParameterServerStrategy a training cannot continue exactly, because steps may run twice")
             return
-        self._build()
+        self._fit.build()
         if unbuilt := self._unbuilt():
             self._turn_off(f"the optimizer {few(unbuilt)} has no variables before the first step; call its build(variables) before fit")
             return
@@ -209,21 +245,11 @@ class FitSession:
         self._is_announced = True
         save_orders.begin(self.steps)
 
-    def _build(self) -> None:
-        """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
-        model = self._model
-        if model._distribute_strategy is None:
-            with contextlib.suppress(Exception):  # a model of the program's own; `_unbuilt` says what is missing
-                model._symbolic_build(data_batch=self._fit.iterator._distributed_dataset.element_spec)
-        if self._unbuilt() == ["optimizer"] and model.trainable_variables:
-            with self._series.strategy.scope():
-                model.optimizer.build(model.trainable_variables)
-
     def _check_input(self) -> None:
-        adapter = type(self._fit.iterator.data_adapter).__name__
-        if adapter == "TFDatasetAdapter":
-            input_check.tell(self._fit.iterator._distributed_dataset, "fit")
-        elif adapter != "ArrayDataAdapter":
+        data = self._fit.data()
+        if data.kind == "dataset":
+            input_check.tell(data.dataset, "fit")
+        elif data.kind != "arrays":
             print_once(
                 "checkpoints: fit reads a generator or a PyDataset, which a restart begins anew, without the batches that were trained "
                 "on; the rest is right only if it gives the same batches in each run"
@@ -238,13 +264,13 @@ class FitSession:
         self._first, self._epoch, self._batch = at["first_epoch"], at["epoch"], at["batch"]
         self._before = document["step"] - self._batch
         self._saved = document["step"]
-        model._initial_epoch = self._epoch
         self._is_stopped = document["fit"]["is_stopped"]
+        epochs, epoch = self._callbacks.params.get("epochs") or 0, self._epoch
         if self._is_stopped:
-            model.stop_training, model._initial_epoch = True, max(self._epoch, self._callbacks.params.get("epochs") or 0)
-        self._fit.left_out = (self._epoch - (self._first or 0), self._batch)
+            model.stop_training, epoch = True, max(epoch, epochs)
+        self._fit.begin_with(epoch, self._batch, self._first or 0)
         input_check.tell_of_other(at, self._facts())
-        is_over = self._is_stopped or model._initial_epoch >= (self._callbacks.params.get("epochs") or 0)
+        is_over = epoch >= epochs
         where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, after step {self._batch} of it)"
         self._series.tell(
             f"{self._series.name} continues at step {self.steps}{where}, saved {saves.age(document):.0f} s ago by "

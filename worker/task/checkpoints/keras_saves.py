@@ -17,8 +17,8 @@ from typing import Any
 from .. import import_hooks
 from ..import_hooks import print_once, replace
 from ..input import shuffle_order
-from . import input_check
-from .fit_session import Fit, mend
+from . import input_check, keras_2_saves, saver
+from .fit_session import MARK, Fit, mend
 
 _INSTALLED = "_orch_saves"
 _fits = 0
@@ -33,11 +33,31 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
         shuffle_order.apply_soon()
     if settings.get("fit"):
         import_hooks.after("keras", lambda keras: install(), "fit")
-        import_hooks.after("tf_keras", lambda keras: _refuse_keras_2(), "fit")
+        import_hooks.after("tf_keras", lambda keras: keras_2_saves.install(), "fit")
 
 
-def _refuse_keras_2() -> None:
-    print_once("checkpoints: --checkpoint is for Keras 3: the fit of Keras 2 saves nothing and begins anew; use BackupAndRestore there")
+class KerasCheckpoint:
+    """Saves for Keras's `fit`: ``model.fit(..., callbacks=[worker.KerasCheckpoint(every=100)])``. ``orch up --checkpoint`` adds it itself.
+
+    After a restart, `fit` continues with the step after the newest save: weights, optimizer, seeds, metrics, History, the state of the
+    other callbacks, the epoch, and the place in the data. Give it to all workers.
+
+    `every`: steps between two saves; by default the end of each epoch. `keep`: how many saves stay (the spec's, or 3). `dir`: the directory
+    of the saves, as in `worker.checkpoints`.
+
+    The object is a callback of the Keras that TensorFlow uses: Keras 3, or Keras 2 (tf-keras). Under ParameterServerStrategy nothing is
+    saved, and a line says so.
+    """
+
+    def __new__(cls, every: int | None = None, keep: int | None = None, dir: str | None = None) -> Any:
+        import tensorflow as tf
+
+        saver.keep_order()
+        is_keras_2 = tf.keras.callbacks.Callback.__module__.startswith("tf_keras.")
+        (keras_2_saves.install if is_keras_2 else install)()
+        made: Any = type("KerasCheckpoint", (tf.keras.callbacks.Callback,), {MARK: True})()
+        made.every, made.keep, made.dir = every, keep, dir
+        return made
 
 
 def install() -> None:

@@ -84,7 +84,10 @@ def _variables(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, b
     elif hasattr(one, "_flatten_layers"):  # a layer or a model of Keras
         yield from _of_layer(key, one)
     elif _is_optimizer(one):
-        variables = one.variables() if callable(one.variables) else one.variables
+        variables = list(one.variables() if callable(one.variables) else one.variables)
+        rate = getattr(one, "_learning_rate", None)
+        if hasattr(rate, "assign"):  # Keras 2 does not count it among its variables
+            variables.append(rate)
         yield from ((f"{key}/{_path(variable)}", variable, False) for variable in variables)
     elif type(one).__name__ == "SeedGenerator" and hasattr(one, "state"):
         yield f"{key}/state", one.state, True
