@@ -154,8 +154,8 @@ def test_snapshots_take_less_than_one_percent_of_the_time(size: int, step: float
 
 def test_all_workers_follow_the_one_whose_snapshots_are_the_dearest() -> None:
     slow = Schedule(1000)
-    steps(slow, 50, step=0.1, cost=0.0005, others=(20_000, 100_000))
-    assert slow.every == round(20_000 / SHARE / 100_000)
+    steps(slow, 50, step=0.1, cost=0.0005, others=(2_000_000, 100_000))
+    assert slow.every == 20
 
 
 # --- as a save -----------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 SHARE = 0.007
 """The share of the time that the copies may take. What is left of the 1 % is for what the copies cost besides, such as cold caches."""
+SHARE_BESIDE_RECORDS = 0.003
+"""The same where the survivors of a failure keep each step: a snapshot is needed only if all workers die, and records cost some, too."""
 SAVE_S = 180.0
 """The time between two saves on the disk, which outlive the loss of all hosts."""
 SMALL = 1 << 24
@@ -25,9 +27,10 @@ _WARM_UP = 2
 
 
 class Schedule:
-    """Counts the calls of `step_ended` of one training. `size`: the bytes of a snapshot; the same on all workers."""
+    """Counts the calls of `step_ended` of one training. `size`: the bytes of a snapshot; the same on all workers. `share`: of the time."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, share: float = SHARE) -> None:
+        self._share = share
         self.every = 1
         """The steps from one snapshot to the next."""
         self._save_every = 0
@@ -77,14 +80,14 @@ class Schedule:
         return self._made in self._talks or self._made % _TALKS_EVERY == 0
 
     def numbers(self) -> tuple[int, int]:
-        """What a snapshot, and a step, takes here, in microseconds. A step of 0: not known."""
+        """The time in which one snapshot is within the share, and that of a step, in microseconds. A step of 0: not known."""
         steps = statistics.median(self._steps) if self._steps else 0.0
-        return math.ceil(1e6 * statistics.median(self._costs)) if self._costs else 0, int(1e6 * steps)
+        return math.ceil(1e6 * statistics.median(self._costs) / self._share) if self._costs else 0, int(1e6 * steps)
 
     def agree(self, all_numbers: Sequence[Sequence[int]]) -> None:
         """`all_numbers`: of all workers."""
-        known = [(cost, step) for cost, step in all_numbers if step > 0]
+        known = [(wait, step) for wait, step in all_numbers if step > 0]
         if len(known) == len(all_numbers):
-            self.every = max(1, *(math.ceil(cost / (SHARE * step)) for cost, step in known))
+            self.every = max(1, *(math.ceil(wait / step) for wait, step in known))
             self._save_every = max(1, math.ceil(SAVE_S * 1e6 / max(step for _, step in known)))
             self._wait = self.every

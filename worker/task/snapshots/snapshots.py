@@ -15,7 +15,7 @@ from .. import save_orders
 from ..checkpoints import random_state, variables, world_facts
 from ..import_hooks import print_once
 from . import room
-from .schedule import Schedule
+from .schedule import SHARE, SHARE_BESIDE_RECORDS, Schedule
 from .survivors import Survivor
 from .values import Values
 
@@ -68,9 +68,9 @@ class TrainingSnapshots:
         self._facts = series.facts()
         if self._memory is not None:  # so that the agent knows this worker, also if it is killed before its first snapshot
             self._memory.write(self._note({"name": "", "document": {}}, b"{}"), [])
-            if world_facts.is_multi_worker(series.strategy):
+            is_last = not snapshot_memory.kept_of(os.environ[snapshot_memory.VARIABLE].split(":"))
+            if world_facts.is_multi_worker(series.strategy) and not is_last:
                 self._survivor = Survivor(series, named(), step, is_lazy=is_lazy)
-                save_orders.keep_by(self._keep)
         _live.append(self)
         for each in _live if len(_live) > 1 else []:
             each._turn_off("a program that trains twice at a time has none, because both trainings must continue at the same time")
@@ -126,7 +126,9 @@ class TrainingSnapshots:
             self._turn_off("" if has_room else f"this host has too little memory left for two copies of {bytes_of(size)}")
         elif self._survivor is not None and not all(can for _, can, _ in answers):
             self._survivor.refuse(f"a host has too little memory left for three copies of {bytes_of(size)}")
-        return Schedule(max(size for _, _, size in answers))
+        if self._survivor is not None:  # before the end of a step there is nothing to keep
+            save_orders.keep_by(self._keep)
+        return Schedule(max(size for _, _, size in answers), SHARE_BESIDE_RECORDS if survives else SHARE)
 
     def _make(self, schedule: Schedule, step: int, document: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
         begun = time.perf_counter()

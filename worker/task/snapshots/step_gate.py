@@ -20,30 +20,40 @@ it in another graph or in none.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ...checkpoint_files import step_records
 from ..checkpoints import variables
 from ..checkpoints.variables import NamedVariable
-from ..import_hooks import replace
 from ..pace import shared
-from . import program_order
+from . import assignments, graph_walks
 
 MOST_BYTES = 1 << 20
 """The most that a worker may have for itself: the record is a part of each step."""
+NO_OPTIMIZER = "its steps have no optimizer of Keras 3 in the code of a replica"
 _HOST = "/device:CPU:0"
-_ASSIGNMENTS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update", "scatter_max", "scatter_min")
-_SCATTERS = ("scatter_mul", "scatter_div", "batch_scatter_update", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update")
+
+
+@dataclasses.dataclass
+class _TracedStep:
+    """A graph with a gate."""
+
+    graph: weakref.ref[Any]
+    begun: str
+    """The names of the operations that count."""
+    ended: str
+    why: str
+    """Why the training of the step was refused; empty: it was not."""
+
 
 _gates: list[StepGate] = shared("step_gates", list)
 """Of the training that runs; empty: none has one."""
-_steps: list[list[Any]] = shared("gated_steps", list)
-"""The steps that were traced in this process: a weak reference to the graph, the names of `begun` and `ended`, and why the training of the
-step was refused, or nothing. A second `fit` of a model uses the graphs of the first one."""
-_is_installed = False
+_steps: list[_TracedStep] = shared("gated_steps", list)
+"""The steps that were traced in this process. A second `fit` of a model uses the graphs of the first one."""
 
 
 def current() -> StepGate | None:
@@ -58,7 +68,7 @@ def refuse(why: str) -> None:
 
 
 class StepGate:
-    """Of one training. `named`: its variables; `paths`: of the two files for the records; `step`: the steps that are finished."""
+    """Of one training. `named`: its variables; `paths`: of the files for the records; `step`: the steps that are finished."""
 
     def __init__(self, named: list[NamedVariable], paths: list[str], step: int) -> None:
         import tensorflow as tf
@@ -69,15 +79,15 @@ class StepGate:
         """Whether a step with an optimizer was traced."""
         self.changed: set[str] = set()
         """The names of the common variables that the optimizer changes."""
-        self._paths = paths
+        self.has_new_numbers = True
+        """Whether Python has assigned a common variable that the optimizer does not change, since this was last set to false."""
+        self._mine: list[_TracedStep] = []
+        """Of `_steps`: those of this training, of which the first `_proved` were proved."""
+        self._proved, self._paths = 0, paths
         self._own, self._alike = _parts(named, is_own=True), _parts(named, is_own=False)
         self._names, self._own_names = _names(self._alike), _names(self._own)
         self._doors: list[tuple[Any, Any]] = []
-        """Of the steps that are being traced: the operation before the gradients are given away, and the number of the step."""
-        self._traced: list[list[Any]] = []
-        """Of `_steps`: those of this training that are not proved yet."""
-        self._mine: list[list[Any]] = []
-        """Of `_steps`: all of this training."""
+        """Of the steps that are being traced: the operation before a gradient is given away, and the number of the step."""
         self._recorded: Any = lambda: None
         """A weak reference to the graph that got a record last."""
         self._late_own = ""
@@ -93,20 +103,21 @@ class StepGate:
             self.refuse("what each worker has for itself is larger than a record of each step may be")
         with tf.init_scope(), tf.device(_HOST):
             self._begun, self._ended = (self._counter(tf, name, step) for name in ("begun", "ended"))
-        _steps[:] = [each for each in _steps if each[0]() is not None]
-        self._traced = [each for each in _steps if _handles(each[0](), self._names)]
-        self._mine = list(self._traced)
-        self.has_traced = bool(self._traced)
-        if former := next((each[3] for each in self._traced if each[3]), ""):  # it may have no record
+        _steps[:] = [each for each in _steps if each.graph() is not None]
+        self._mine = [each for each in _steps if graph_walks.names_of_handles(each.graph(), self._names)]
+        self.has_traced = bool(self._mine)
+        if former := next((each.why for each in self._mine if each.why), ""):  # it may have no record
             self.refuse(former)
-        _install(self)
+        _gates[:] = [self]
+        assignments.watch(self)
 
     def refuse(self, why: str) -> None:
         self.why = self.why or why
         for each in self._mine:
-            each[3] = each[3] or why
+            each.why = each.why or why
 
     def close(self) -> None:
+        assignments.leave(self)
         if self in _gates:
             _gates.remove(self)
 
@@ -121,7 +132,7 @@ class StepGate:
     @property
     def has_new(self) -> bool:
         """Whether a step was traced that is not proved yet."""
-        return bool(self._traced)
+        return self._proved < len(self._mine)
 
     def path_of(self, step: int) -> str:
         """The file with the record of a step."""
@@ -143,7 +154,9 @@ class StepGate:
     # --- while a step is traced ------------------------------------------------------------------
 
     def open_door(self, grads: list[Any]) -> list[Any]:
-        """The gradients of this replica, which are given to the others only after the record of this step."""
+        """The gradients of this replica, of which one is given to the others only after the record of this step: without this one, no
+        worker comes to the end of the step.
+        """
         import tensorflow as tf
 
         self.has_traced = True
@@ -154,12 +167,14 @@ class StepGate:
             number = tf.raw_ops.ReadVariableOp(resource=self._begun, dtype=tf.int64) + 1
             door = tf.no_op()
         self._doors.append((door, number))
+        held = next((place for place, grad in enumerate(grads) if grad is not None), None)
         with tf.control_dependencies([door]):
-            return [None if grad is None else tf.nest.map_structure(tf.identity, grad, expand_composites=True) for grad in grads]
+            made = None if held is None else tf.nest.map_structure(tf.identity, grads[held], expand_composites=True)
+        return [made if place == held else grad for place, grad in enumerate(grads)]
 
     @contextlib.contextmanager
     def bracket(self, added: list[Any]) -> Iterator[None]:
-        """While this is entered, each operation waits for all of the sums of the gradients, and the optimizer changes the variables."""
+        """While this is entered, the optimizer changes the variables: each change waits for all of the sums of the gradients."""
         import tensorflow as tf
 
         graph = tf.compat.v1.get_default_graph()
@@ -173,16 +188,17 @@ class StepGate:
         before = len(graph.get_operations())
         self._brackets += 1
         try:
-            with tf.control_dependencies([begun]):  # and so for all sums: one edge for each operation, in place of one for each sum
-                yield
+            yield
         finally:
             self._brackets -= 1
-        made = [op for op in graph.get_operations()[before:] if op.op_def.is_stateful]
-        with tf.control_dependencies(made), tf.device(_HOST):
+        changes = [op for op in graph.get_operations()[before:] if graph_walks.written(op)]
+        for op in changes:  # and not each operation: those that only compute would cost more with an edge than without
+            op._add_control_input(begun)
+        with tf.control_dependencies(changes), tf.device(_HOST):
             ended = tf.raw_ops.AssignAddVariableOp(resource=self._ended, value=one)
-        made_step = [weakref.ref(graph), begun.name, ended.name, self.why]
-        for each in (self._traced, self._mine, _steps):
-            each.append(made_step)
+        made = _TracedStep(weakref.ref(graph), begun.name, ended.name, self.why)
+        self._mine.append(made)
+        _steps.append(made)
 
     def end_of_replica(self) -> None:
         """The step of the replica is traced: write the record, and let its door wait for it."""
@@ -202,7 +218,7 @@ class StepGate:
             self.refuse("a step has several optimizers, or several updates by one")
         elif door.graph is not graph:
             self.refuse("the function that strategy.run calls has a graph of its own (tf.function)")
-        elif late := _late(graph, door, self._own):
+        elif late := graph_walks.late(graph, door, self._own_names):
             self.refuse(f"{late} changes after the gradients of the workers are added")
         else:
             record = self._record(tf, number)
@@ -229,16 +245,17 @@ class StepGate:
 
     def prove(self) -> None:
         """Walk the graphs that were traced since the last call; `why` then names what changes outside of the optimizer."""
-        traced, self._traced = self._traced, []
+        traced, self._proved = self._mine[self._proved :], len(self._mine)
         if self._late_own:
             self.refuse(f"{self._late_own} changes after the step of the replicas")
-        for reference, begun, ended, _ in traced:
-            if (graph := reference()) is None:
+        for step in traced:
+            if (graph := step.graph()) is None:
                 continue
-            after, before = _reach(graph.get_operation_by_name(begun), _followers), _reach(graph.get_operation_by_name(ended), _sources)
+            begun, ended = map(graph.get_operation_by_name, (step.begun, step.ended))
+            between = graph_walks.after(begun) & graph_walks.before(ended)
             outside = []
-            for op, name in _writers(graph, self._names):
-                if op in after and op in before:
+            for op, name in graph_walks.writers(graph, self._names):
+                if op in between:
                     self.changed.add(name)
                 else:
                     outside.append(name)
@@ -254,9 +271,14 @@ class StepGate:
             self._on_own(tf, own)
             return
         name = self._names.get(handle)
-        if name is None or self._brackets or self.why or (tf.executing_eagerly() and not (self._is_armed and name in self.changed)):
+        if name is None or self._brackets or self.why:
             return
-        self.refuse(f"{variables_in_words([name])} also outside of the optimizer's update")
+        if tf.executing_eagerly() and not (self._is_armed and name in self.changed):
+            self.has_new_numbers = True
+        elif self.has_traced:
+            self.refuse(f"{variables_in_words([name])} also outside of the optimizer's update")
+        else:
+            self.refuse(NO_OPTIMIZER)
 
     def _on_own(self, tf: Any, name: str) -> None:
         """What changes after the record is not in it: in the same graph, or at once, before the program says that the step is over."""
@@ -291,87 +313,3 @@ def _parts(named: list[NamedVariable], *, is_own: bool) -> list[tuple[str, Any]]
 def _names(parts: list[tuple[str, Any]]) -> dict[int, str]:
     """The names of variables by the identity of their handles."""
     return {id(part.handle): name for name, part in parts if hasattr(part, "handle")}
-
-
-def _install(gate: StepGate) -> None:
-    """Notice assignments, and the end of a replica's step, from now on."""
-    global _is_installed
-    _gates[:] = [gate]
-    if _is_installed:
-        return
-    _is_installed = True
-    from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable, UninitializedVariable
-
-    def assign(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        for gate in _gates:
-            gate.on_assignment(self)
-        return real(self, *args, **kwargs)
-
-    def run(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = real(self, *args, **kwargs)
-        for gate in _gates:
-            gate.end_of_replica()
-        return result
-
-    for kind in (BaseResourceVariable, ResourceVariable, UninitializedVariable):
-        for name in (*_ASSIGNMENTS, *_SCATTERS):
-            if name in vars(kind):  # TensorFlow copies methods into classes that it registers
-                replace(kind, name, assign)
-    replace(distribute_lib.StrategyBase, "run", run)
-
-
-# --- graphs --------------------------------------------------------------------------------------
-
-
-def _followers(op: Any) -> Iterable[Any]:
-    yield from op._control_outputs
-    for output in op.outputs:
-        yield from output.consumers()
-
-
-def _sources(op: Any) -> Iterable[Any]:
-    yield from op.control_inputs
-    for each in op.inputs:
-        yield each.op
-
-
-def _reach(op: Any, neighbours: Callable[[Any], Iterable[Any]]) -> set[Any]:
-    """All operations that come before or after another one."""
-    found, left = {op}, [op]
-    while left:
-        new = [each for each in neighbours(left.pop()) if each not in found]
-        found.update(new)
-        left += new
-    return found
-
-
-def _handles(graph: Any, names: dict[int, str]) -> dict[int, str]:
-    """The names of variables by the numbers of their handles inside a graph. `names`: by the identity of their handles outside of any."""
-    found: dict[int, str] = {}
-    outer = graph.outer_graph
-    of_outer = _handles(outer, names) if hasattr(outer, "captures") else {}
-    for outside, inside in graph.captures:
-        name = names.get(id(outside)) or of_outer.get(getattr(outside, "_id", -1))
-        if name:
-            found[inside._id] = name
-    return found
-
-
-def _writers(graph: Any, names: dict[int, str]) -> Iterator[tuple[Any, str]]:
-    """The operations of a graph that may write a variable, with its name."""
-    from tensorflow.python.framework import auto_control_deps_utils
-
-    handles = _handles(graph, names)
-    for op in graph.get_operations():
-        if any(each._id in handles for each in op.inputs):
-            for each in auto_control_deps_utils.get_read_write_resource_inputs(op)[1]:
-                if each._id in handles:
-                    yield op, handles[each._id]
-
-
-def _late(graph: Any, door: Any, own: list[tuple[str, Any]]) -> str:
-    """The first of these variables whose last change comes after the door, so that no record can come before it; empty: there is none."""
-    handles = _handles(graph, _names(own))
-    late = program_order.late_writes(graph, door)
-    return next((name for number, name in handles.items() if number in late), "")

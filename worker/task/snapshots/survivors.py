@@ -25,14 +25,14 @@ from ..checkpoints import variables
 from ..checkpoints.variables import NamedVariable
 from ..import_hooks import print_once
 from .schedule import SMALL
-from .step_gate import StepGate
+from .step_gate import NO_OPTIMIZER, StepGate
 from .values import as_bytes, reader
 
 Document = Callable[[], tuple[dict[str, Any], dict[str, Any]]]
 PATIENCE_S = 1.0
 """How long the last step may take to its end: it may be over but for what Python does after it."""
 MOST_FOLLOWED = 8
-"""The most numbers that are read at the end of each step."""
+"""The most such numbers."""
 _POLL_S = 0.01
 
 
@@ -54,13 +54,16 @@ class Survivor:
         self._gate = StepGate(named, snapshot_memory.records_of(paths), step)
         self._memory = Memory(snapshot_memory.kept_of(paths))
         self._followed: list[tuple[str, Callable[[], Any]]] = []
+        """The numbers that Python may change between two steps, such as a learning rate."""
+        self._numbers: dict[str, Any] = {}
+        """Their values at the end of the last step."""
         self._is_proved = self._is_told = False
         self._lock = threading.Lock()
         """A thread keeps the last step, while the training may end in the main thread: a file that is closed gives its number to the next
         one that the program opens, and the thread would write there."""
         self._is_closed = False
         self._at: tuple[int, Document, dict[str, Any]] | None = None
-        """The last finished step, its document, and the values of `_followed`; None: no step was finished, or it cannot be saved."""
+        """The last finished step, its document, and the values of `_numbers` then; None: no step was finished, or it cannot be saved."""
         if reason := _unfit(series.strategy):
             self._gate.refuse(reason)
 
@@ -71,13 +74,18 @@ class Survivor:
 
     def step_ended(self, step: int, document: Document) -> None:
         """A step is over."""
-        if why := self._gate.why or self._look(step):
-            self._end(why)
+        if not self._is_proved or self._gate.has_new:
+            self._look(step)
+        if self._gate.why:
+            self._end(self._gate.why)
             return
         if self._gate.ends(step):  # the record is older than what the worker has for itself now
             self._at = None
             return
-        self._at = step, document, {name: read() for name, read in self._followed}
+        if self._gate.has_new_numbers:
+            self._gate.has_new_numbers = False
+            self._numbers = {name: read() for name, read in self._followed}
+        self._at = step, document, self._numbers
         if not self._is_lazy:
             self.freeze()
 
@@ -98,7 +106,7 @@ class Survivor:
 
     def check(self, step: int, own: dict[str, Any]) -> None:
         """Compare the record of a step that is over with what the worker has for itself: the program may have changed it since."""
-        if not self.is_ready:
+        if not self.is_ready or self._look(step):
             return
         found = step_records.read(self._gate.path_of(step))
         if found is None or found.step != step:
@@ -165,12 +173,12 @@ class Survivor:
     def _prove(self) -> None:
         self._gate.prove()
         if not self._gate.has_traced:
-            self._gate.refuse("its steps have no optimizer of Keras 3 in the code of a replica")
+            self._gate.refuse(NO_OPTIMIZER)
         if not self._gate.why:
             self._is_proved = True
             self._gate.arm()
             numbers = [(name, read) for name, part, read, _ in self._parts if name not in self._gate.changed and not part.shape.rank]
-            self._followed = numbers[:MOST_FOLLOWED]
+            self._followed, self._gate.has_new_numbers = numbers[:MOST_FOLLOWED], True
 
     def _end(self, why: str) -> None:
         if not self._is_told:
