@@ -166,6 +166,25 @@ def script(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """``mounted("size=300k")`` is a file system of its own."""
+    places: list[Path] = []
+
+    def mount(options: str) -> Path:
+        place = tmp_path / f"disk-{len(places)}"
+        place.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(place)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"NOT TESTED: cannot mount here: {done.stderr.strip()}")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)  # a controller may be about to end there
+
+
 # --- what is left behind -----------------------------------------------------------------------
 
 

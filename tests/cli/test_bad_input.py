@@ -6,9 +6,8 @@ import json
 import os
 import random
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -285,25 +284,6 @@ def test_a_run_directory_that_cannot_be_made_is_named_with_another_way(orch: Orc
 def test_a_directory_without_permission_is_named(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o500)
     complaint(orch("up", "hello.py", "--run-dir", "mine/runs"), 125, "Permission denied", "--run-dir")
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """``mounted("size=300k")`` is a file system of its own."""
-    places: list[Path] = []
-
-    def mount(options: str) -> Path:
-        place = tmp_path / f"disk-{len(places)}"
-        place.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(place)], capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"NOT TESTED: cannot mount here: {done.stderr.strip()}")
-        places.append(place)
-        return place
-
-    yield mount
-    for place in places:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)  # a controller may be about to end there
 
 
 @pytest.mark.parametrize("words", [("schema",), ("ps", "--all"), ("--help",)])

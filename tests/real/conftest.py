@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.testing.session import Session
 from tests import conftest
 from tests.worker.template_double import ForkedTask, TemplateProcess
@@ -58,6 +61,28 @@ def warm_tensorflow(_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """`orch up` forks its tasks from a process that has imported TensorFlow, and so does a cluster of `orchestrator.testing`."""
     for name, value in {**QUIET, "XDG_RUNTIME_DIR": str(Session.get().path)}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def uninterrupted(orch: conftest.Orch, warm_tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
+    """``uninterrupted(text, "-n", "2", DATA="arrays")``: the run of a program that nobody kills, with these options and variables. There is
+    one such run for all tests of the session, also where several processes run these."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+
+    def run(text: str, *options: str, **env: str) -> RunDir:
+        given = repr((text, options, sorted(env.items())))
+        place = shared / f"uninterrupted-{hashlib.sha256(given.encode()).hexdigest()[:16]}"
+        place.mkdir(exist_ok=True)
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (place / "done").exists():
+                (place / "script.py").write_text(text)
+                orch("up", "script.py", *options, cwd=place, env=env, check=0, timeout=300)
+                (place / "done").touch()
+        return RunDir((place / ".orch/latest").resolve())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 
 from orchestrator.record.storage.run_directory import RunDir
 from tests.bed import Bed
+from tests.worker.agent_double import ROOT
 from worker.checkpoint_files import saves
 from worker.checkpoint_files.saves import LOCAL
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
+Uninterrupted = Callable[..., RunDir]
 ORDER = ("--set", "checkpoints.order=one")
 """Two runs with the same order of their shuffles."""
 HEAD = """
@@ -130,9 +133,13 @@ found = model.fit(
     data, None if data is not x else y, batch_size=None if data is not x else 8, epochs=3, verbose=0,
     callbacks=[Death(), stops, slows], validation_data=(x[:8] * 2, -y[:8]),
 )
-print("END", json.dumps([found.epoch, found.history, stops.wait, float(stops.best), slows.wait]))
+print("END", json.dumps([found.epoch, found.history, stops.wait, stops.best, slows.wait], default=float))
 """
 )
+
+FIT_OPTIONS = ("-n", "2", *ORDER, "--checkpoint")
+# Its dropout draws by operations whose position no save has.
+FIT_OF_KERAS_2 = FIT.replace("import keras, numpy", "import tf_keras as keras, numpy").replace("Dropout(0.3, seed=3)", "Activation('tanh')")
 
 COORDINATED = """
 import json, os, signal
@@ -202,11 +209,10 @@ def words(done: Any) -> str:
     return " ".join(done.err.split())
 
 
-def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
+def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """And with a save of which one bit has changed, one that was not finished, and a run that continues another one."""
     program = str(script(LOOP, "loop.py"))
-    orch("up", program, "-n", "2", *ORDER, check=0)
-    whole = latest(tmp_path)
+    whole = uninterrupted(LOOP, "-n", "2", *ORDER)
     check_each_once(steps_of(whole))
 
     deaths = json.dumps({"1": ["worker-1", 14], "2": ["worker-0", 17]})
@@ -227,7 +233,7 @@ def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp
     shown = orch("checkpoints", "--verify", killed.run_id, check=1)
     assert "step-0000000012-epoch.damaged-1" in shown.out
     assert "end of the training, attempt 3" in shown.out
-    (series,) = json.loads(orch("checkpoints", "--json", whole.run_id, check=0).out)
+    (series,) = json.loads(orch("checkpoints", "--json", killed.run_id, check=0).out)
     assert [row["step"] for row in series["saves"] if row["is_next"]] == [24]
     assert series["reached"] == 24
 
@@ -238,16 +244,6 @@ def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp
     assert f"by attempt 1 of {ended.run_id}; the training had finished step 8: 2 steps are done again" in words(done)
     assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
     assert steps_of(ended, latest(tmp_path)) == steps_of(whole)
-
-
-def test_a_loop_whose_tasks_are_all_killed_at_once_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
-    program = str(script(LOOP, "loop.py"))
-    orch("up", program, "-n", "2", *ORDER, check=0)
-    whole = latest(tmp_path)
-    done = orch("up", program, "-n", "2", *ORDER, "--max-restarts", "1", env={"DEATHS": json.dumps({"1": ["all", 14]})}, check=0)
-    assert re.search(r"loop-1 continues at step \d+ ", words(done))
-    assert steps_of(latest(tmp_path)) == steps_of(whole)
-    assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
 
 
 def test_a_coordinator_loses_nothing_with_a_worker_and_the_steps_since_the_save_with_a_ps(orch: Any, script: Any, tmp_path: Path) -> None:
@@ -263,46 +259,58 @@ def test_a_coordinator_loses_nothing_with_a_worker_and_the_steps_since_the_save_
     assert end == count + 30
 
 
-@pytest.mark.soak
-def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool) -> None:
-    """`History`, and the state of callbacks and metrics, included. The script knows nothing of orch."""
-    program = str(script(FIT, "fit.py"))
-    for data in ("arrays", "dataset") if soaks else ("arrays",):
-        check_fit(orch, program, tmp_path, data)
-
-
-def check_fit(orch: Any, program: str, tmp_path: Path, data: str) -> None:
-    options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "4")
-    first = orch(*options, env={"DATA": data}, check=0)
-    whole = latest(tmp_path)
+@pytest.mark.parametrize("keras", ["3", "2"])
+def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, keras: str) -> None:
+    """`History`, and the state of callbacks and metrics, included. The script knows nothing of orch. With Keras 3, arrays, and saves on the
+    disk alone; with Keras 2 (tf-keras) and a dataset."""
+    text, saved_by, env = FIT, ("--set", "checkpoints.snapshots=false"), dict[str, str]()
+    if keras == "2":
+        pytest.importorskip("tf_keras")
+        text, saved_by, env = FIT_OF_KERAS_2, ("--keras", "legacy"), {"DATA": "dataset"}
+    program = str(script(text, "fit.py"))
+    whole = uninterrupted(text, *FIT_OPTIONS, *(saved_by if keras == "2" else ()), **env)
     deaths = json.dumps({"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 1]})
-    done = orch(*options, "--max-restarts", "2", env={"DATA": data, "DEATHS": deaths}, check=0)
+    options = ("up", program, *FIT_OPTIONS, *saved_by, "--checkpoint-every", "4", "--max-restarts", "2")
+    done = orch(*options, env={**env, "DEATHS": deaths}, check=0)
     began = [int(step) for step in re.findall(r"fit-1 continues at step (\d+)", words(done))]
     assert [step > 0 for step in began] == [True, True], "a save is written in the background, so the newest may be lost"
-    ends = [sorted(line for line in each.out.splitlines() if " END " in line or "| END" in line) for each in (first, done)]
+    check_as(latest(tmp_path), whole)
+
+
+def check_as(run: RunDir, whole: RunDir) -> None:
+    """Whether a `fit` has ended as the one without a restart."""
+    ends = [sorted(line for log in one.path.glob("attempt-*/worker-*/stdout.log") for line in end_of(log)) for one in (run, whole)]
     assert len(ends[0]) == 2
     assert ends[0] == ends[1]
-    assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
+    assert saved(run, "fit-1") == saved(whole, "fit-1")
 
 
-@pytest.mark.parametrize("who", ["worker-1", "all"])
-def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, who: str) -> None:
-    """The first steps have a snapshot each. No step that was finished is lost, though no save on the disk is due, and whoever dies."""
+def end_of(log: Path) -> list[str]:
+    return [f"{log.parent.name} {line}" for line in log.read_text().splitlines() if line.startswith("END [")]
+
+
+def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    """The first steps have a snapshot each. No step that was finished is lost, though no save on the disk is due, and whoever dies: one of
+    the workers, or all at once."""
     program = str(script(LOOP.replace("every=5", "every=1000"), "loop.py"))
-    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "1")
-    done = orch(*options, env={"DEATHS": json.dumps({"1": [who, 4]})}, check=0)
+    whole = uninterrupted(LOOP, "-n", "2", *ORDER)
+    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "2")
+    done = orch(*options, env={"DEATHS": json.dumps({"1": ["worker-1", 4], "2": ["all", 6]})}, check=0)
     assert "loop-1 continues at step 3 (epoch 1, after 3 batches)" in words(done)
-    assert "by attempt 1 in memory; no step is lost" in words(done)
-    assert "snapshot in memory, attempt 1" in orch("checkpoints", "--verify", check=0).out
-    check_each_once(steps_of(latest(tmp_path)))
+    assert "loop-1 continues at step 5 (epoch 1, after 5 batches)" in words(done)
+    assert words(done).count(" in memory; no step is lost") == 2
+    assert orch("checkpoints", "--verify", check=0).out.count("snapshot in memory, attempt") == 2
+    assert steps_of(latest(tmp_path)) == steps_of(whole)
+    assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
 
 
 @pytest.mark.root
 def test_hosts_keep_snapshots_when_all_tasks_die_and_when_one_host_is_lost(orch: Any, bed: Bed, script: Any, tmp_path: Path) -> None:
-    """One worker on each of two hosts, which have the directory of the saves in common."""
+    """One worker on each of two hosts, which have the directory of the saves in common. What is left of the last step is kept: by all
+    tasks' snapshots, then by the worker whose host is not lost, and then by the one that survives the chief."""
     text = LOOP.replace("every=5", "every=1000").replace('os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}")', "os.devnull")
     on_hosts = ("-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--set", f"checkpoints.dir={tmp_path / 'saves'}")
-    options = ("up", str(script(text, "loop.py")), *on_hosts, *ORDER, "--grace", "1", "--set", "restart.lost_host=retry")
+    options = ("up", str(script(text, "loop.py")), *on_hosts, *ORDER, "--set", "restart.lost_host=retry", "--env", f"PYTHONPATH={ROOT}")
 
     def weights() -> dict[str, str]:
         base = str(tmp_path / "saves" / latest(tmp_path).run_id)
@@ -312,35 +320,45 @@ def test_hosts_keep_snapshots_when_all_tasks_die_and_when_one_host_is_lost(orch:
 
     orch(*options, check=0)
     whole = weights()
-    deaths = json.dumps({"1": ["all", 4], "2": ["agent of worker-1", 9]})
-    done = orch(*options, "--max-restarts", "2", "--env", f"DEATHS={deaths}", check=0, timeout=300)
+    deaths = json.dumps({"1": ["all", 4], "2": ["agent of worker-1", 9], "3": ["worker-0", 17]})
+    done = orch(*options, "--max-restarts", "3", "--env", f"DEATHS={deaths}", check=0, timeout=300)
     said = words(done)
     assert re.search(r"loop-1 continues at step 3 .{,60} by attempt 1 in memory; no step is lost", said)
-    assert re.search(r"loop-1 continues at step [78] .{,60} by attempt 2 in memory; ", said)
+    # A snapshot of the last steps may be there, or not: this follows from how long a step and a snapshot take.
+    assert re.search(r"loop-1 continues at step [78] .{,60} by attempt 2 (in memory|by those that had survived); ", said)
     assert "what worker-1 had in memory is lost, with its host" in said
+    assert re.search(r"loop-1 continues at step 16 .{,60} by attempt 3 (in memory|by those that had survived); no step is lost", said)
     assert weights() == whole
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize(("text", "series"), [(LOOP, "loop-1"), (FIT, "fit-1")])
-def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool, text: str, series: str) -> None:
-    """One worker, the other or both are killed, ten times in a training of 24 or 18 steps: while they start, restore, compute, make a
-    snapshot in memory, or write a save on the disk."""
-    check_whenever_killed(orch, str(script(text, "train.py")), tmp_path, series, seeds=10 if soaks else 1)
+def test_whenever_it_is_killed_it_ends_as_without(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, soaks: bool, text: str, series: str
+) -> None:
+    """One worker, the other or both are killed, five times (`make chaos`: ten, with ten seeds) in a training of 24 or 18 steps: while they
+    start, restore, compute, make a snapshot in memory, or write a save on the disk."""
+    script(text, "train.py")
+    check_whenever_killed(orch, tmp_path, series, uninterrupted, soaks=soaks)
 
 
-def check_whenever_killed(orch: Any, program: str, tmp_path: Path, series: str, *, seeds: int) -> None:
-    options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "3", "--grace", "1")
-    given = {"OPTIMIZER": "AdamW"}
-    orch(*options, env=given, check=0)
-    whole = latest(tmp_path)
-    restarts = ("--max-restarts", "12", "--set", "restart.without_progress=0", "--set", "restart.backoff_s=0")
+def check_whenever_killed(orch: Any, tmp_path: Path, series: str, uninterrupted: Uninterrupted, *, soaks: bool) -> None:
+    """With `soaks`, the four tests that call this kill at more than two hundred moments."""
+    seeds, kills = (10, 10) if soaks else (1, 5)
+    options = ("up", "train.py", *FIT_OPTIONS, "--checkpoint-every", "3", "--grace", "1", "--max-restarts", "12")
+    rules = ("--set", "restart.without_progress=0", "--set", "restart.backoff_s=0")
+    moments = 0
     for seed in range(seeds):
-        orch(*options, *restarts, env={**given, "KILLS": "10", "SEED": str(seed)}, check=0)
+        env = {"DATA": "dataset"} if series == "fit-1" and seed % 2 else {}
+        if series == "loop-1":
+            whole, env = uninterrupted(LOOP, *FIT_OPTIONS, OPTIMIZER="AdamW"), {"OPTIMIZER": "AdamW"}
+        else:
+            whole = uninterrupted(FIT, *FIT_OPTIONS, **env)
+        orch(*options, *rules, env={**env, "KILLS": str(kills), "SEED": str(seed)}, check=0)
         killed = latest(tmp_path)
-        attempts = len(list(killed.path.glob("attempt-*")))
-        print(f"seed {seed}: {attempts - 1} attempts were killed")
+        moments += len(list(killed.path.glob("attempt-*"))) - 1
+        print(f"seed {seed}: killed at {moments} moments so far")
         assert saved(killed, series) == saved(whole, series), f"seed {seed}"
         assert steps_of(killed) == steps_of(whole), f"seed {seed}"
-        assert attempts > 4, "the training was over before it was killed often"
+    assert moments > seeds * kills // 2, "the trainings were over before they were killed often"

@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.test_resume import FIT, HEAD, LOOP, ORDER, check_whenever_killed, latest, saved, steps_of, words
+from orchestrator.record.storage.run_directory import RunDir
+from tests.real.test_resume import (
+    FIT,
+    FIT_OPTIONS,
+    HEAD,
+    LOOP,
+    ORDER,
+    Uninterrupted,
+    check_as,
+    check_whenever_killed,
+    latest,
+    saved,
+    steps_of,
+    words,
+)
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
@@ -50,6 +65,15 @@ CASES = {
     ),
 }
 
+def fill(path):  # the disk
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                pass
+
 def train(case):
     make_layers, make_optimizer = CASES[case]
     with strategy.scope():
@@ -59,7 +83,10 @@ def train(case):
     make_snapshots_rare()
     data = np.abs(x * 3).astype("int32") % 9 if case == "sparse" else x
     dataset = tf.data.Dataset.from_tensor_slices((data, y, np.arange(48))).shuffle(48).batch(12)
-    after = os.environ.get("AFTER", "")
+    after = dict(one.split(":") for one in os.environ.get("AFTER", "").split()).get(case, "")
+    filled = os.path.join(os.environ.get("DISK", ""), "filled")
+    if after == "full" and TASK == "worker-0" and os.path.exists(filled):
+        os.unlink(filled)
 
     @tf.function
     def step(batch):
@@ -85,6 +112,8 @@ def train(case):
                     kernel = model.trainable_variables[0].value.values[0]
                     tf.raw_ops.AssignAddVariableOp(resource=kernel.handle, value=tf.fill(kernel.shape, 1e-3))
                 if DEATH and TASK in DEATH[0].split() and DEATH[1:] == [case, at]:
+                    if after == "full":
+                        fill(filled)
                     os.kill(os.getpid(), {"stop": signal.SIGSTOP}.get(after, signal.SIGKILL))
                 print(at, *strategy.experimental_local_results(batch[2])[0].numpy(), file=seen, flush=True)
                 loss = step(batch)
@@ -97,97 +126,115 @@ for case in os.environ.get("CASES", "momentum decay statistics sparse").split():
     train(case)
 """
 )
+OPTIONS = ("-n", "3", *ORDER)
 BEGIN = "    def on_epoch_begin(self, epoch, logs=None):\n"
 RARE_FIT = FIT.replace("class Death(", f"{RARE}\nclass Death(").replace(BEGIN, f"{BEGIN}        make_snapshots_rare()\n")
 SAVER = "saver = worker.checkpoints(model=model, optimizer=optimizer, every=5)\n"
 RARE_LOOP = LOOP.replace(SAVER, f"{SAVER}{RARE}\nmake_snapshots_rare()\n")
 
 
-def run(orch: Any, program: str, deaths: dict[str, list[Any]], *options: str, **env: str) -> Any:
-    restarts = ("--max-restarts", str(len(deaths))) if deaths else ()
-    return orch("up", program, "-n", "3", *ORDER, *restarts, *options, env={"DEATHS": json.dumps(deaths), **env}, check=0, timeout=300)
+def run(orch: Any, deaths: dict[str, list[Any]], *options: str, **env: str) -> str:
+    """What a run says in which some workers die."""
+    env = {"DEATHS": json.dumps(deaths), **env}
+    return words(orch("up", "loops.py", *OPTIONS, "--max-restarts", str(len(deaths)), *options, env=env, check=0, timeout=300))
 
 
-def check(tmp_path: Path, whole: Any, cases: int) -> None:
+def check(tmp_path: Path, whole: RunDir, *numbers: int) -> None:
+    """`numbers`: of the trainings."""
     killed = latest(tmp_path)
-    for number in range(1, cases + 1):
+    for number in numbers:
         assert saved(killed, f"loop-{number}") == saved(whole, f"loop-{number}"), f"training {number}"
-    assert steps_of(killed) == steps_of(whole)
+    found, wanted = steps_of(killed), steps_of(whole)
+    assert found == {name: wanted[name] for name in found}
 
 
 @pytest.mark.parametrize("pack", ["0", "1024"])
-def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path: Path, pack: str) -> None:
+def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, pack: str) -> None:
     """Momentum, the decay of AdamW with dropout, statistics of BatchNormalization with moving averages of the weights, and gradients of an
-    embedding. Each of the workers dies once, and two of them at once. With gradients in one pack, or in several."""
-    program = str(script(LOOPS, "loops.py"))
-    run(orch, program, {}, PACK=pack)
-    whole = latest(tmp_path)
-    places = {"1": ["worker-1", "momentum", 12], "2": ["worker-0", "decay", 11], "3": ["worker-2", "statistics", 15]}
-    done = run(orch, program, {**places, "4": ["worker-0 worker-2", "sparse", 12]}, PACK=pack)
-    said = words(done)
-    for attempt, (number, step) in enumerate([(1, 11), (2, 10), (3, 14), (4, 11)], 1):
-        assert re.search(rf"loop-{number} continues at step {step} .{{,80}} by attempt {attempt} by those that had survived; no step", said)
-    check(tmp_path, whole, 4)
+    embedding. Each of the workers dies once, and two of them at once. With gradients in one pack; and, for two of the models, in several.
+    """
+    script(LOOPS, "loops.py")
+    places = [("worker-1", "momentum", 12), ("worker-0", "decay", 11), ("worker-2", "statistics", 15), ("worker-0 worker-2", "sparse", 12)]
+    places = places if pack == "0" else [places[0], places[3]]
+    env = {} if pack == "0" else {"PACK": pack, "CASES": "momentum sparse"}
+    whole = uninterrupted(LOOPS, *OPTIONS, **env)
+    said = run(orch, {str(attempt): list(place) for attempt, place in enumerate(places, 1)}, **env)
+    for number, (_, _, at) in enumerate(places, 1):
+        assert re.search(
+            rf"loop-{number} continues at step {at - 1} .{{,80}} by attempt {number} by those that had survived; no step", said
+        )
+    check(tmp_path, whole, *range(1, len(places) + 1))
 
 
-def test_a_stopped_worker_costs_no_finished_step_and_replicas_that_differ_are_not_saved(orch: Any, script: Any, tmp_path: Path) -> None:
-    program = str(script(LOOPS, "loops.py"))
-    run(orch, program, {}, CASES="momentum")
-    whole = latest(tmp_path)
-    stopped = run(orch, program, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "8", CASES="momentum", AFTER="stop")
+def test_a_stopped_worker_costs_no_finished_step_and_replicas_that_differ_are_not_saved(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    script(LOOPS, "loops.py")
+    whole = uninterrupted(LOOPS, *OPTIONS)
+    stopped = run(orch, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "8", CASES="momentum", AFTER="momentum:stop")
     # orch continues the worker that was stopped, so that it can end by itself, and it may go on with the training meanwhile.
-    assert re.search(r"loop-1 continues at step 1[1-6]\b.{,80} by those that had survived; no step is lost", words(stopped))
+    assert re.search(r"loop-1 continues at step 1[1-6]\b.{,80} by those that had survived; no step is lost", stopped)
     check(tmp_path, whole, 1)
-    unequal = words(run(orch, program, {"1": ["worker-2", "momentum", 12]}, CASES="momentum", AFTER="unequal"))
+    unequal = run(orch, {"1": ["worker-2", "momentum", 12]}, CASES="momentum", AFTER="momentum:unequal")
     assert re.search(r"step-0000000011 in memory is not saved: the replicas have diverged: worker-\d has another model/\S+ than", unequal)
-    assert "loop-1 continues at step 8 (epoch 3, after 0 batches), saved" in unequal, "the end of an epoch is on the disk"
-    assert "the training had finished step 11: 3 steps are done again" in unequal
+    check_older_save(unequal)
     check(tmp_path, whole, 1)
 
 
-@pytest.mark.parametrize("after", ["clip", "pull"])
-def test_what_changes_weights_beside_the_optimizer_is_named(orch: Any, script: Any, tmp_path: Path, after: str) -> None:
-    """In the step itself, or by Python after it: a restart continues with the newest save, and ends as without."""
-    program = str(script(LOOPS, "loops.py"))
-    run(orch, program, {}, CASES="decay", AFTER=after)
-    whole = latest(tmp_path)
-    said = words(run(orch, program, {"1": ["worker-1", "decay", 12]}, CASES="decay", AFTER=after))
-    assert "a worker that is killed may cost the steps since the newest snapshot in memory: model/" in said
-    assert "outside of the optimizer's update" in said
+def check_older_save(said: str) -> None:
     assert "loop-1 continues at step 8 (epoch 3, after 0 batches), saved" in said, "the end of an epoch is on the disk"
     assert "the training had finished step 11: 3 steps are done again" in said
-    check(tmp_path, whole, 1)
 
 
-def test_fit_loses_no_step_and_ends_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
+@pytest.mark.root
+def test_a_disk_that_is_full_at_the_save_of_the_survivors_leaves_the_save_before(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, mounted: Callable[[str], Path]
+) -> None:
+    script(LOOPS, "loops.py")
+    whole = uninterrupted(LOOPS, *OPTIONS)
+    disk = mounted("size=2m")
+    deaths = {"1": ["worker-1", "momentum", 12]}
+    said = run(orch, deaths, "--set", f"checkpoints.dir={disk}", CASES="momentum", AFTER="momentum:full", DISK=str(disk))
+    assert re.search(r"the snapshot in memory of \S+/loop-1 is not saved: No space left on device; an older save is taken", said)
+    check_older_save(said)
+    (found,) = disk.glob("*/loop-1/*-final/manifest.json")
+    assert json.loads(found.read_text())["sha256"] == saved(whole, "loop-1")
+
+
+def test_what_a_program_does_beside_the_optimizer_is_named(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    """A change of the weights in the step itself, or by Python after it: a restart continues with the newest save, and ends as without. And
+    a metric that reads the new weights: the record of a step cannot come before its gradients are added, so there is none."""
+    script(LOOPS, "loops.py")
+    env = {"CASES": "decay momentum statistics", "AFTER": "decay:clip momentum:pull statistics:norm"}
+    whole = uninterrupted(LOOPS, *OPTIONS, **env)
+    said = run(orch, {"1": ["worker-1", "decay", 12], "2": ["worker-2", "momentum", 12], "3": ["nobody", "", 0]}, **env)
+    why = "a worker that is killed may cost the steps since the newest snapshot in memory: model/"
+    assert said.count(why) >= 2
+    assert "outside of the optimizer's update" in said
+    for number in (1, 2):
+        assert f"loop-{number} continues at step 8 (epoch 3, after 0 batches), saved" in said, "the end of an epoch is on the disk"
+    assert said.count("the training had finished step 11: 3 steps are done again") == 2
+    assert "changes after the gradients of the workers are added" in said
+    check(tmp_path, whole, 1, 2, 3)
+
+
+def test_fit_loses_no_step_and_ends_as_without(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """`History`, the callbacks and the metrics of the epoch included."""
     program = str(script(RARE_FIT, "fit.py"))
-    options = ("up", program, "-n", "2", *ORDER, "--checkpoint", "--checkpoint-every", "1000")
-    first = orch(*options, check=0)
-    whole = latest(tmp_path)
-    deaths = {"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 3]}
-    done = orch(*options, "--max-restarts", "2", env={"DEATHS": json.dumps(deaths)}, check=0)
+    whole = uninterrupted(FIT, *FIT_OPTIONS)
+    deaths = json.dumps({"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 3]})
+    options = ("up", program, *FIT_OPTIONS, "--checkpoint-every", "1000", "--max-restarts", "2")
+    done = orch(*options, env={"DEATHS": deaths}, check=0)
     assert words(done).count("by those that had survived; no step is lost") == 2
-    ends = [sorted(line for line in each.out.splitlines() if "END [" in line) for each in (first, done)]
-    assert len(ends[0]) == 2
-    assert ends[0] == ends[1]
-    assert saved(latest(tmp_path), "fit-1") == saved(whole, "fit-1")
-
-
-def test_a_program_whose_metric_reads_the_new_weights_runs_as_without(orch: Any, script: Any, tmp_path: Path) -> None:
-    """The record of a step cannot come before its gradients are added: there is none, and a line says so."""
-    program = str(script(LOOPS, "loops.py"))
-    env = {"CASES": "momentum", "AFTER": "norm"}
-    run(orch, program, {}, **env)
-    whole = latest(tmp_path)
-    done = run(orch, program, {"1": ["worker-1", "never", 0]}, **env)
-    assert "changes after the gradients of the workers are added" in words(done)
-    check(tmp_path, whole, 1)
+    check_as(latest(tmp_path), whole)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize(("text", "series"), [(RARE_LOOP, "loop-1"), (RARE_FIT, "fit-1")], ids=["loop", "fit"])
-def test_whenever_it_is_killed_it_ends_as_without(orch: Any, script: Any, tmp_path: Path, soaks: bool, text: str, series: str) -> None:
+def test_whenever_it_is_killed_it_ends_as_without(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, soaks: bool, text: str, series: str
+) -> None:
     """As the test of this name in test_resume.py, with few snapshots in memory."""
-    check_whenever_killed(orch, str(script(text, "train.py")), tmp_path, series, seeds=10 if soaks else 1)
+    script(text, "train.py")
+    check_whenever_killed(orch, tmp_path, series, uninterrupted, soaks=soaks)
