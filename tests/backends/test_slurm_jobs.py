@@ -137,7 +137,7 @@ def test_a_request_has_the_script_and_stands_in_for_the_nodes() -> None:
     assert "/runs/a-1 --submitted" in request.files["job.sbatch"]
 
 
-EARLY = "its batch step failed before orch could say why; see controller.log in its run directory"
+EARLY = f"its batch step failed before orch could say why; see controller.log in its run directory; {queue.UNSEEN}"
 NOW = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
 
 
@@ -175,11 +175,7 @@ def test_the_words_of_a_job_that_is_not_over(word: Word | str, state: str | None
         (line("PREEMPTED"), "preempted by another job", 143),
         (line("NODE_FAIL", nodes="n3"), "a node died (n3)", None),
         (line("OUT_OF_MEMORY"), "a node had no memory left for the job (mem)", None),
-        (
-            line("FAILED", "NonZeroExitCode"),
-            "its batch step failed before orch could say why; see controller.log in its run directory",
-            None,
-        ),
+        (line("FAILED", "NonZeroExitCode"), EARLY, None),
         (
             line("FAILED", "JobLaunchFailure", nodes="n3"),
             f"its batch step was killed, or did not begin, on n3: {queue.UNSEEN}",

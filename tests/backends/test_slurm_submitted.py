@@ -172,8 +172,7 @@ def test_a_run_directory_that_the_nodes_do_not_see(place: Place, slurm: SlurmBed
     home.mkdir(exist_ok=True)
     name = place.orch("up", "script.py", "-d", "--run-dir", str(home), check=0).out.strip()
     done = place.wait(name, check=125, home=home)
-    said = "was killed, or did not begin, on hostA,hostB: if its run directory has no controller.log, the node does not see"
-    assert said in done.err, done
+    assert "if its run directory has no controller.log, the node does not see" in " ".join(done.err.split()), done
 
 
 @pytest.mark.parametrize(
@@ -237,14 +236,19 @@ def test_slurmds_that_are_killed_and_an_output_of_a_hundred_megabytes(place: Pla
     place.write("sys.stdout.write('x' * 50_000_000)\nready()\nwait_for('done')\nsys.stdout.write('y\\n' * 25_000_000)\n")
     name, _ = place.submit()
     wait_until_ready(place.directory, "worker-0", "worker-1")
+    logs = [run.path / f"attempt-1/worker-{index}/stdout.log" for index in range(2)]
+
+    def wait_for_bytes(count: int) -> None:
+        wait_until(lambda: all(log.exists() and log.stat().st_size > count for log in logs), f"{count:,} bytes")
+
+    wait_for_bytes(45_000_000)  # not all of it without slurmds: on a busy machine that takes longer than SlurmdTimeout
     for node in ("hostA", "hostB"):
         place.slurm.kill_slurmd(node)
     (place.directory / "done").write_text("")
-    log = run.path / "attempt-1/worker-1/stdout.log"
-    wait_until(lambda: log.exists() and log.stat().st_size > 51_000_000, "more output")
+    wait_for_bytes(51_000_000)
     place.slurm.mend_daemons()
     place.wait(name, check=0)
-    assert [len(run.log(f"worker-{index}")) for index in range(2)] == [100_000_000] * 2
+    assert [log.stat().st_size for log in logs] == [100_000_000] * 2
 
 
 def test_a_reboot_of_the_login_node(place: Place, run: LiveRun) -> None:

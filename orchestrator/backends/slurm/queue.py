@@ -87,7 +87,8 @@ class QueuedJob:
             case "FAILED" if self.reason.startswith(_NO_OUTPUT):
                 return f"its batch step was killed, or did not begin, on {self.nodes or 'its node'}: {UNSEEN}", None
             case "FAILED":
-                return f"its batch step failed before orch could say why; see controller.log in its run directory{self._of_slurm()}", None
+                early = f"its batch step failed before orch could say why{self._of_slurm()}; see controller.log in its run directory"
+                return f"{early}; {UNSEEN}", None  # 24.11 makes the directory of its output file where a node lacks it
             case _:
                 return f"Slurm calls it {self.state}{self._of_slurm()}", None
 
