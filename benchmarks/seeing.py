@@ -1,6 +1,7 @@
 """What it costs to see a run: samples, the timestamps in a step, a report, and a profile.
 
-* `samples`: the CPU time of an agent with 8 and with 64 tasks, with its samples and beside it, at the same time, of one without.
+* `samples`: the CPU time of an agent and of its controller with 8 and with 64 tasks that report, write and are up as trainings are, with
+  samples and beside it, at the same time, of one without.
 * `stamps`: the CPU time of a training step on two workers, with orch's timestamps around the collectives and its counting of steps, and
   without, in hundreds of short turns in the same processes; and the nodes of both graphs.
 * `report`: seconds and bytes of the page, for 8 tasks and ten minutes, and for 64 tasks and a day, of records that are made up.
@@ -74,14 +75,16 @@ def _events(run: Path, name: str) -> list[dict[str, Any]]:
 # --- samples -------------------------------------------------------------------------------------
 
 
-def agent_process(run: Path, tasks: int) -> int:
-    """The process of the agent of a run, once all its tasks have started."""
-    _await(lambda: len(_events(run, "task_started")) == tasks, "started tasks")
-    return int(_events(run, "host_ready")[0]["pid"])
+def processes(run: Path, tasks: int) -> dict[str, int]:
+    """The agent and the controller of a run, once all its tasks are up."""
+    _await(lambda: len(_events(run, "task_up")) == tasks, "tasks that listen at their ports")
+    agent = int(_events(run, "host_ready")[0]["pid"])
+    parent = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1]
+    return {"agent": agent, "controller": int(parent)}
 
 
-def sleepers(directory: Path, tasks: int, *, sampled: bool) -> AbstractContextManager[Path]:
-    """A run of so many tasks that do nothing."""
+def watched(directory: Path, tasks: int, *, sampled: bool) -> AbstractContextManager[Path]:
+    """A run of so many tasks that do what a training does for its agent."""
     directory.mkdir()
     python, instead = directory / "python", directory / "without_samples.py"
     instead.write_text(WITHOUT_SAMPLES)
@@ -89,7 +92,8 @@ def sleepers(directory: Path, tasks: int, *, sampled: bool) -> AbstractContextMa
     begin = f"-I {instead}" if not sampled else "-I"
     python.write_text(f'#!/bin/sh\n[ "$1" = -I ] || exec {sys.executable} "$@"\nshift\nexec {sys.executable} {begin} "$@"\n')
     python.chmod(0o755)
-    return going(directory, "--python", str(python), "--no-python", "sleep", "-n", str(tasks), "--", "1000")
+    program = ("--no-python", sys.executable, "-n", str(tasks), "--", "-S", str(PROGRAMS / "watched_task.py"))
+    return going(directory, "--python", str(python), *program)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -100,56 +104,59 @@ def cpu_seconds(pid: int) -> float:
 def samples(windows: int, seconds: float = 10.0) -> None:
     rows = []
     for tasks in (8, 64):
-        shares: dict[bool, list[float]] = {True: [], False: []}
+        shares: dict[tuple[bool, str], list[float]] = {}
         with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-            runs = {kind: stack.enter_context(sleepers(Path(name) / str(kind), tasks, sampled=kind)) for kind in (True, False)}
-            agents = {kind: agent_process(run, tasks) for kind, run in runs.items()}
+            runs = {kind: stack.enter_context(watched(Path(name) / str(kind), tasks, sampled=kind)) for kind in (True, False)}
+            pids = {(kind, who): pid for kind, run in runs.items() for who, pid in processes(run, tasks).items()}
             time.sleep(5.0)  # until the first sample
             for _ in range(windows):
-                before, began = {kind: cpu_seconds(pid) for kind, pid in agents.items()}, time.monotonic()
+                before, began = {key: cpu_seconds(pid) for key, pid in pids.items()}, time.monotonic()
                 time.sleep(seconds)
                 lasted = time.monotonic() - began
-                for kind, pid in agents.items():
-                    shares[kind].append(100 * (cpu_seconds(pid) - before[kind]) / lasted)
+                for key, pid in pids.items():
+                    shares.setdefault(key, []).append(100 * (cpu_seconds(pid) - before[key]) / lasted)
             for kind, run in runs.items():
                 if kind != (run / "samples").exists():
                     raise SystemExit(f"the agent of {tasks} tasks was to be {'with' if kind else 'without'} samples, and was not")
-        differences = [one - other for one, other in zip(shares[True], shares[False], strict=True)]
-        rows.append([str(tasks), *(f"{spread(values, '{:.2f}')} %" for values in (shares[True], shares[False], differences))])
-    table([f"tasks, {windows} times {seconds:g} s", "agent, of one core", "without samples, at the same time", "samples"], rows)
+        for who in ("agent", "controller"):
+            differences = [one - other for one, other in zip(shares[True, who], shares[False, who], strict=True)]
+            rows.append(
+                [str(tasks), who, *(f"{spread(found, '{:.2f}')} %" for found in (shares[True, who], shares[False, who], differences))]
+            )
+    table([f"tasks, {windows} times {seconds:g} s", "", "of one core", "without samples, at the same time", "samples"], rows)
 
 
 # --- timestamps ----------------------------------------------------------------------------------
 
 
 def stamps(rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        done = subprocess.run(
-            [*orch_command(), "up", str(PROGRAMS / "stamped_steps.py"), "-n", "2", "--json", "--", str(rounds)],
-            cwd=name,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DEADLINE_S,
-        )
-        if done.returncode:
-            raise SystemExit(f"the steps ended with exit code {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        logs = sorted(Path(name).glob(".orch/latest/attempt-1/worker-*/stdout.log"))
-        measured = [json.loads(log.read_text().splitlines()[-1]) for log in logs]
+    """In a small step, what orch adds can be told from the noise; it is the same for each step, whatever the step computes."""
     rows = []
-    for task, found in enumerate(measured):
-        plain = statistics.median(found["plain"])
-        pairs = [one - other for one, other in zip(found["stamped"], found["plain"], strict=True)]
-        median, low, high = (1e6 * value for value in median_with_bounds(pairs))
-        nodes = f"{found['stamped_nodes']} / {found['plain_nodes']}"
-        share = f"{100 * median / 1e6 / plain:+.2f} % ({100 * low / 1e6 / plain:+.2f} to {100 * high / 1e6 / plain:+.2f})"
-        quarters = statistics.quantiles(pairs, n=4)
-        apart = f"{1e6 * quarters[0]:+.0f} to {1e6 * quarters[2]:+.0f} us"
-        row = [f"worker-{task}", f"{1000 * plain:.2f} ms", f"{median:+.0f} us ({low:+.0f} to {high:+.0f})", share]
-        rows.append([*row, apart, str(len(pairs)), nodes])
-    head = ["task", "CPU of a step, without", "what orch adds, median of the pairs (19 times of 20)", "of the step"]
-    table([*head, "half of all pairs", "pairs", "nodes with / without"], rows)
+    for width, batch in ((16, 4), (512, 64)):
+        with tempfile.TemporaryDirectory() as name:
+            words = (str(PROGRAMS / "stamped_steps.py"), "-n", "2", "--json", "--", str(rounds), str(width), str(batch))
+            done = subprocess.run(
+                [*orch_command(), "up", *words],
+                cwd=name,
+                env=environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=DEADLINE_S,
+            )
+            if done.returncode:
+                raise SystemExit(f"the steps ended with exit code {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            logs = sorted(Path(name).glob(".orch/latest/attempt-1/worker-*/stdout.log"))
+            measured = [json.loads(log.read_text().splitlines()[-1]) for log in logs]
+        for task, found in enumerate(measured):
+            plain = statistics.median(found["plain"])
+            pairs = [one - other for one, other in zip(found["stamped"], found["plain"], strict=True)]
+            median, low, high = (1e6 * value for value in median_with_bounds(pairs))
+            share = f"{100 * median / 1e6 / plain:+.2f} % ({100 * low / 1e6 / plain:+.2f} to {100 * high / 1e6 / plain:+.2f})"
+            row = [f"worker-{task}", f"{1000 * plain:.2f} ms", f"{median:+.0f} us ({low:+.0f} to {high:+.0f})", share]
+            rows.append([*row, str(len(pairs)), f"{found['stamped_nodes']} / {found['plain_nodes']}"])
+    head = ["task", "CPU of a step, without", "what orch adds, median of the pairs (19 times of 20)", "of the step", "pairs"]
+    table([*head, "nodes with / without"], rows)
 
 
 def median_with_bounds(values: Sequence[float]) -> tuple[float, float, float]:

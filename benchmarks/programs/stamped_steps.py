@@ -1,7 +1,7 @@
 """A training step on two workers, with all that orch adds to it and without: CPU time in short turns, and nodes of the graph.
 
 A turn is a few steps of one kind; a pair is a turn of each kind, one right after the other, and every second pair begins with the other
-kind. The last line that each worker prints is a JSON object. The argument: how many pairs.
+kind. The last line that each worker prints is a JSON object. The arguments: how many pairs, and the width and the batch of the model.
 """
 
 import json
@@ -13,8 +13,9 @@ from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLau
 
 from worker.task.pace import step_times
 
-STEPS, WIDTH, BATCH = 5, 512, 64
-ROUNDS = int(sys.argv[1])
+STEPS, WARM = 5, 20
+"""The steps of a turn, and the turns that are not counted: TensorFlow learns in some 90 steps which operations are not worth a thread."""
+ROUNDS, WIDTH, BATCH = map(int, sys.argv[1:])
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
@@ -53,7 +54,7 @@ plain, plain_nodes = make_step()
 
 used = {"stamped": [], "plain": []}
 number = 0
-for turn in range(ROUNDS + 2):
+for turn in range(ROUNDS + WARM):
     kinds = [("stamped", stamped), ("plain", plain)]
     for kind, step in kinds if turn % 2 else kinds[::-1]:
         began = time.process_time()
@@ -62,6 +63,6 @@ for turn in range(ROUNDS + 2):
             number += 1
             if kind == "stamped":
                 step_times.mark(number)  # as `fit` and `worker.report(step=...)` do
-        if turn >= 2:  # before, TensorFlow warms up
+        if turn >= WARM:
             used[kind].append((time.process_time() - began) / STEPS)
 print(json.dumps({**used, "stamped_nodes": stamped_nodes, "plain_nodes": plain_nodes}), flush=True)

@@ -199,15 +199,16 @@ def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:
     assert output.check_shorter()
 
 
-def test_the_kernel_names_the_task_whose_files_have_grown(tmp_path: Path) -> None:
+def test_the_kernel_names_the_files_that_have_grown(tmp_path: Path) -> None:
     inotify = Inotify()
     watches = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         watches.append(inotify.add(str(tmp_path / name)))
-    for name in ("stdout.log", "a file of the task with a long name"):
+    names = {"stdout.log", "a file of the task with a long näme"}
+    for name in names:
         (tmp_path / "other" / name).write_text("grown")
         (tmp_path / "other" / name).write_text("grown again")
-    assert inotify.read() == {watches[1]}
-    assert inotify.read() == set()
+    assert inotify.read() == ({watches[1]: names}, False)
+    assert inotify.read() == ({}, False)
     os.close(inotify.fileno())

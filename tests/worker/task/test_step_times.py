@@ -32,6 +32,8 @@ class Counts:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     found = Counts()
     monkeypatch.setattr(meetings, "read", lambda: found.meetings)
+    monkeypatch.setattr(meetings, "read_waits", lambda: found.meetings[2:])
+    monkeypatch.setattr(step_times, "APART_S", 0.05)
     monkeypatch.setattr(step_times, "_state", step_times._State())
     step_times.take_input(lambda number: (found.input, found.batches)[number])
     return found

@@ -68,6 +68,8 @@ class Ending:
 
 def read_ending(directory: str) -> Ending | None:
     """The end of the program, which the bootstrap has written to the file ``ended``; None: there is no such file."""
+    if not os.access(os.path.join(directory, task_files.ENDED), os.F_OK):  # asked for each task in each second: no exception, no file
+        return None
     try:
         code, at, *alone = _read(directory, task_files.ENDED, LONGEST_PLACE).split()
         return from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == ["alone"]})

@@ -1,8 +1,8 @@
 """The files that a task writes, and how the agent learns that they have grown.
 
 A task's stdout and stderr *are* files. So no task ever waits for a reader, and what a task has written is on disk whichever process
-dies next. The kernel reports the directories in which a file has grown (inotify(7)); the agent then looks at the files of those tasks.
-Where the kernel has no inotify instance for this user, the agent looks at all files once a second.
+dies next. The kernel reports the files that have grown (inotify(7)), and the agent then looks at these. Where the kernel has no inotify
+instance for this user, the agent looks at all files once a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LONGEST_TIME = 100
 """Bytes that are read of the file `begun`."""
 _MOST_REPORTS = 1 << 20
 """Bytes that are read of the newest reports at a time: sixteen of the longest, and hundreds of the usual ones."""
-_IN_MODIFY = 0x2
+_OWN_KEYS = tuple(f'"{key}":'.encode() for key in task_files.OWN_KEYS)
+_IN_MODIFY, _IN_Q_OVERFLOW = 0x2, 0x4000
 _EVENT = struct.Struct("iIII")
 """`struct inotify_event`: watch, mask, cookie, and the length of the name that follows."""
 
@@ -135,8 +136,7 @@ class TaskOutput:
         if self.program_report:
             return False
         data = task_files.read(os.path.join(self.directory, task_files.REPORTS), self.reports_read, most=_MOST_REPORTS)
-        own = [f'"{key}":'.encode() for key in task_files.OWN_KEYS]
-        return any(line.endswith(b"\n") and not any(key in line for key in own) for line in data.splitlines(keepends=True))
+        return any(line.endswith(b"\n") and not any(key in line for key in _OWN_KEYS) for line in data.splitlines(keepends=True))
 
     def last_report(self) -> dict[str, Any] | None:
         """The newest report of the program, together with the newest values of orch's own lines; None if neither is new."""
@@ -145,17 +145,32 @@ class TaskOutput:
         data = task_files.read(path, start, most=_MOST_REPORTS)
         whole = data[: data.rfind(b"\n") + 1]
         self.reports_read = start + len(whole)
-        newest = None
+        own: list[bytes] = []
+        reports: list[bytes] = []
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError, RecursionError):  # any program may write into the file
-                values = json.loads(line)
-                if isinstance(values, dict):
-                    newest = values
-                    if not task_files.OWN_KEYS.isdisjoint(values):
-                        self.own_values |= values
-                    else:
-                        self.program_report = values
-        return None if newest is None else {**self.own_values, **self.program_report, "at": newest.get("at")}
+            (own if any(key in line for key in _OWN_KEYS) else reports).append(line)
+        found = [values for line in own if (values := _parse(line)) is not None]
+        # A quick loop reports twenty times a second: only its newest report is read.
+        if (newest := next((values for line in reversed(reports) if (values := _parse(line)) is not None), None)) is not None:
+            found.append(newest)
+        if not found:
+            return None
+        for values in found:
+            if task_files.OWN_KEYS.isdisjoint(values):
+                self.program_report = values
+            else:
+                self.own_values |= values
+        at = max((at for values in found if isinstance(at := values.get("at"), float)), default=None)
+        return {**self.own_values, **self.program_report, "at": at}
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The object in a line of the reports; None if it has none: any program may write into the file."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
 
 
 _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -180,13 +195,17 @@ class Inotify:
         if number >= 0:
             _libc.inotify_rm_watch(self._fd, number)
 
-    def read(self) -> set[int]:
-        """The watches whose directories have a file that has grown since the last call."""
-        data, start, found = b"", 0, set()
+    def read(self) -> tuple[dict[int, set[str]], bool]:
+        """The names of the files that have grown since the last call, by the watches of their directories; and whether the kernel has lost
+        some of them, because there were too many.
+        """
+        data, start, found, lost = b"", 0, dict[int, set[str]](), False
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._fd, _CHUNK)
         while start < len(data):
-            watch, _, _, name_length = _EVENT.unpack_from(data, start)
-            found.add(watch)
-            start += _EVENT.size + name_length
-        return found
+            watch, mask, _, length = _EVENT.unpack_from(data, start)
+            start += _EVENT.size
+            lost |= bool(mask & _IN_Q_OVERFLOW)
+            found.setdefault(watch, set()).add(os.fsdecode(data[start : start + length].rstrip(b"\0")))
+            start += length
+        return found, lost

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from ...machine import clock, log_limit
 from ...machine.directory import Directory
 from ...protocol import messages, task_files
-from ...protocol.task_id import PROFILE, STACKS, STREAMS
+from ...protocol.task_id import PROFILE, STACKS, STREAMS, file_of
 from ...values.codec import ContractError, from_json
 from ..connection.link import Link
 from ..host_facts import free_bytes
@@ -24,6 +24,8 @@ REPORT_S = 4.0
 """The shortest time between two reports of one task: each is recorded, and a hundred tasks may report all day."""
 CREDIT = 1024 * 1024
 """Bytes of output that may be on the way to the controller without its having stored them."""
+TURNS = 5
+"""A file whose growth the kernel reports is looked at without a report, too, but only in each fifth second."""
 DISK_FULL_BYTES = 64 * 1024
 """Free space at which the disk counts as full."""
 
@@ -38,6 +40,9 @@ class LogForwarder:
         """The files that are followed, each with the number of the kernel's watch."""
         self._dirty: dict[TaskOutput, None] = {}
         """Files that may have grown since the last report to the controller, in the order of their turns."""
+        self._held: set[TaskOutput] = set()
+        """Tasks with reports that came before the next one was due."""
+        self._turn = 0
         self._credit = CREDIT
         """Bytes that may be sent before the controller has acknowledged more."""
         self._disk_full = False
@@ -73,6 +78,7 @@ class LogForwarder:
         """Follow the files of a task no longer; what they hold is still handed on."""
         self._inotify.remove(self._watches.pop(output))
         self.announce(output)
+        self._held.discard(output)
 
     def sizes(self, output: TaskOutput) -> dict[str, int]:
         """How many bytes the controller is to get of each stream of a task; nothing if it sees the files."""
@@ -81,7 +87,8 @@ class LogForwarder:
     def announce(self, output: TaskOutput) -> None:
         """Hand on what the files hold by now, ahead of any frame that is sent later (if the channel has room)."""
         output.next_report_at = 0.0
-        self._look([output])
+        self._look(output)
+        self.flush()
 
     def acknowledge(self, size: int) -> None:
         """The controller has stored `size` bytes more."""
@@ -99,9 +106,15 @@ class LogForwarder:
                 self._dirty[output] = None
 
     def poll(self) -> None:
-        """To be called about once a second: looks at all files, which the kernel may not watch, and at the free space."""
+        """To be called about once a second: looks at the free space, at the files that the kernel does not watch, and in turns at all."""
         self.check_disk()
-        self._look(self._watches)
+        self._turn += 1
+        for place, (output, watch) in enumerate(self._watches.items(), self._turn):
+            if watch < 0 or place % TURNS == 0:
+                self._look(output)
+            elif output in self._held:
+                self._send_report(output)
+        self.flush()
 
     def check_disk(self) -> None:
         """Send HostBroken, once, if there is no space left for the tasks' output."""
@@ -121,20 +134,24 @@ class LogForwarder:
     def _on_growth(self) -> None:
         # The next growth is noticed after FLUSH_S: a task that writes in a loop must not keep the agent busy.
         self._loop.forget(self._inotify)
-        grown = self._inotify.read()
-        self._look([output for output, watch in self._watches.items() if watch in grown])
+        grown, lost = self._inotify.read()
+        for output, watch in self._watches.items():
+            if lost or watch in grown:
+                self._look(output, None if lost else grown[watch])
+        self.flush()
         self._loop.after(FLUSH_S, self._listen)
 
-    def _look(self, outputs: Collection[TaskOutput]) -> None:
-        """Hand on what these tasks have written."""
-        for output in outputs:
+    def _look(self, output: TaskOutput, grown: Collection[str] | None = None) -> None:
+        """Take in what a task has written; `flush` hands the output on. `grown`: the names of the files that have grown; None: unknown."""
+        if grown is None or any(file_of(stream) in grown for stream in output.sent):
             self._dirty[output] = None
-            if (begin := output.read_begin()) is not None:
-                self._link.send(begin)
+        if (grown is None or task_files.BEGUN in grown) and (begin := output.read_begin()) is not None:
+            self._link.send(begin)
+        if grown is None or task_files.SAVING in grown:
             for frame in output.read_saving():
                 self._link.send(frame)
+        if grown is None or task_files.REPORTS in grown:
             self._send_report(output)
-        self.flush()
 
     def _send_sizes(self, output: TaskOutput) -> None:
         for stream in STREAMS:
@@ -171,7 +188,9 @@ class LogForwarder:
     def _send_report(self, output: TaskOutput) -> None:
         # The first report comes at once: from which step on an attempt trains tells what the attempt before has lost.
         if time.monotonic() < output.next_report_at and not output.begins_to_report():
+            self._held.add(output)
             return
+        self._held.discard(output)
         if (report := output.last_report()) is None:
             return
         output.next_report_at = time.monotonic() + REPORT_S

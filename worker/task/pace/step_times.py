@@ -2,8 +2,8 @@
 
 `mark` is called after a step: by `fit`, or by `worker.report(step=…)`. Where neither calls it, the batches count that the task has got.
 A window ends after `WINDOW_STEPS` steps and `WINDOW_S` seconds, or after `LONGEST_S`, and has the medians of its marks: a step with a
-validation or a checkpoint in it changes nothing. Marks within `APART_S` count as one. So a mark costs a comparison, and some 50 µs for
-every `APART_S`.
+validation or a checkpoint in it changes nothing. Marks within `APART_S` count as one. So a mark costs a comparison, and some 50 to 200 µs
+for every `APART_S`.
 
 The agent reads the newest window from the file `task_files.PACE`, which a thread writes once a second.
 """
@@ -21,7 +21,7 @@ from ...protocol import task_files
 from . import meetings, shared
 
 WINDOW_STEPS, WINDOW_S, LONGEST_S = 20, 1.0, 10.0
-APART_S = 0.05
+APART_S = 0.1
 POLL_S = 1.0
 """The time between two writings of the file, in seconds."""
 
@@ -66,7 +66,7 @@ class Pace:
         try:
             now = self._clock()
             self._next = now + APART_S
-            _, _, waited, within = meetings.read()
+            waited, within = meetings.read_waits()
             # Of the time to get a batch, the meeting of the workers in it is a wait for peers.
             self._count(now, step, waited, max(0.0, _input(0) - within))
         except Exception:  # TensorFlow may be ending
