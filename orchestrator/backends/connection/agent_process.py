@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from .farewell import Farewell
 
-LOOK_S = 0.005
-"""How often the end of a program is looked for. `wait` is called when the program has closed its stdout, or was killed: it ends soon."""
+FIRST_LOOK_S, LOOK_S = 0.0005, 0.005
+"""When the end of a program is looked for again, first and last. `wait` is called when the program has closed its stdout, or was killed: it
+ends soon, and the verdict of a run waits for this."""
 
 
 class AgentProcess:
@@ -77,8 +78,10 @@ class AgentProcess:
         """Wait for the program's end. Returns its exit code."""
         import asyncio
 
+        pause_s = FIRST_LOOK_S
         while (code := self._process.poll()) is None:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S)
         if self._farewell is not None:
             self._farewell.end()
             self._farewell = None

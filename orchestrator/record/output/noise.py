@@ -13,6 +13,8 @@ A line is noise by its shape:
 
 All other lines are shown: a line of the user that is missing would be worse than a line too many.
 The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tests/record/output/noise. Pure: no I/O, no clock.
+
+Patterns that most runs never need are kept as texts, which `re` compiles at the first use: the report of a failure waits for this module.
 """
 
 from __future__ import annotations
@@ -53,54 +55,52 @@ _LOSS = re.compile(r"\b(?:UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |coo
 _OUT_OF_MEMORY = re.compile(r"\bbfc_allocator\.cc:\d+\] |\bRESOURCE_EXHAUSTED: OOM when allocating ")
 _NO_FAILURE = "The caller indicates that this is not a failure"  # bfc_allocator.cc: a hint that more memory would make the program faster
 # The end of a dataset, as a coordinator reports it for every closure that it had scheduled: cluster_coordinator.py.
-_CLOSURE = re.compile(
-    r"(?:ERROR:tensorflow:|E\d{4} \d\d:\d\d:[\d.]+ +\d+ cluster_coordinator\.py:\d+\] )"
+_CLOSURE = (
+    r"(?a)(?:ERROR:tensorflow:|E\d{4} \d\d:\d\d:[\d.]+ +\d+ cluster_coordinator\.py:\d+\] )"
     r"(?:Start cancelling closures due to error OutOfRangeError\(|Remote function on worker \S+ failed with CancelledError\("
-    r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()",
-    re.ASCII,
+    r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()"
 )
 _WARNING = re.compile(r"/.+/(?:site|dist)-packages/.+\.py:\d+: \w*Warning: |WARNING:(?:tensorflow|absl):")
 _OF_WARNING = re.compile(r"  |(?:Please report this to the TensorFlow team\.|Cause: |To silence this warning, )")  # autograph/impl/api.py
 
 # execute.cc and placer.cc. Lines of the second kind also go to stdout, without the beginning of a log line.
 _DEVICE = r"/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+\Z"
-_EXECUTED = re.compile(rf"Executing op \S+ (?:in device|on task) {_DEVICE}", re.ASCII)
-_PLACED = re.compile(rf"[\w.\\/>-]+: \(\w+\): {_DEVICE}", re.ASCII)
+_PLACED = rf"[\w.\\/>-]+: \(\w+\): {_DEVICE}"
+_EXECUTED_OR_PLACED = rf"Executing op \S+ (?:in device|on task) {_DEVICE}|{_PLACED}"
 _PLACED_MARK = "): /job:"
 
 # Lines that belong to the line before them.
-DETAIL = re.compile(
-    r"(?:/job:\w+/replica:\d+/task:\d+"  # a task of a list
+DETAIL = (
+    r"(?a)(?:/job:\w+/replica:\d+/task:\d+"  # a task of a list
     r"|\t \[\[.*\]\](?: \[type\.googleapis\.com/[\w.]+='[^']*'\])?"  # the node of an error
     r"|Additional GRPC error information from remote target .*|:UNKNOWN:Error received from peer .*|:\{\"created\":\"@.*"
     r"|RPC: /tensorflow\..*|The error could be from a previous operation\. Restart your program to reset\.(?: \[Op:\w+\] name: .*)?"
     # cluster_coordinator.py
     r"|Detected at node .* defined at \(most recent call last\):|<stack traces unavailable>|\d+ root error\(s\) found\."
     r"|  File \".*\", line \d+, in .+| *End of sequence|  \(\d+\) (?:OUT_OF_RANGE|CANCELLED): .*"
-    r"|\d+ (?:successful operations|derived errors ignored)\.|This derived error is ignored and not reported to users\.)\Z",
-    re.ASCII,
+    r"|\d+ (?:successful operations|derived errors ignored)\.|This derived error is ignored and not reported to users\.)\Z"
 )
 # The lines of the messages whose heads come from these files, beside `DETAIL`.
 BODIES = {
     # xla/tsl/framework/bfc_allocator.cc: what it says before the exception, and its statistics
-    "bfc_allocator.cc": re.compile(
+    "bfc_allocator.cc": (
         r"If the cause is memory fragmentation .*|Current allocation summary follows\.| *|"
         r"(?:Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize|Reserved|PeakReserved|LargestFreeBlock): +\S+"
     ),
     # xla/tsl/distributed_runtime/coordination/coordination_service.cc
-    "coordination_service": re.compile(
+    "coordination_service": (
         r"The tasks have crashed\. Check the task logs .*|This suggests that the workers are out of sync\. .*|Barrier timed out\. Id: .*"
         r"|# of tasks that reached the barrier: .*|The first task at the barrier: .*|(?:UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL): .*| *"
     ),
     # tensorflow/core/common_runtime/type_inference.cc: types as text
-    "type_inference.cc": re.compile(
+    "type_inference.cc": (
         r"(?:  )*(?:type_id: TFT_\w+|(?:args|[a-z_]+) \{|\})| is neither a subtype nor a supertype of the combined inputs preceding it:"
         r"|\tfor .* function \d+|\twhile inferring type of node '.*'| *"
     ),
     # tensorflow/core/data/service/dispatcher_impl.cc: after the protocol buffer
-    "dispatcher_impl.cc": re.compile(r"It will not recover its state on restart\."),
+    "dispatcher_impl.cc": r"It will not recover its state on restart\.",
 }
-_NO_BODY = re.compile(r"(?!)")
+_NO_BODY = r"(?!)"
 _FILE = re.compile(r"([\w/]+\.(?:cc|h)):\d+\] ", re.ASCII)
 _EMPTY_FOLLOWS = re.compile(r"  File |.*Graph execution error:\Z")
 # A protocol buffer as text: it begins below such a line, and an empty line is its end.
@@ -133,7 +133,7 @@ class Noise:
         if not self._before:
             # Ordinary output returns here: the first character of each line decides.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
-            if not any(_says_placement(line) or any(shape.match(line) for shape in _SHAPES) for line in suspects):
+            if not any(_says_placement(line) or any(re.match(shape, line) for shape in _SHAPES) for line in suspects):
                 return lines
         return [line for line in lines if not self.hides(line)]
 
@@ -174,7 +174,7 @@ class Noise:
                     self._before = "noise" if self._body is not _NO_BODY else ""
                 return not line or _DUMP_LINE.match(line) is not None
             case "noise":
-                is_own = DETAIL.match(line) or self._body.fullmatch(line)
+                is_own = re.match(DETAIL, line) or re.fullmatch(self._body, line)
                 return is_own is not None or (not line and _EMPTY_FOLLOWS.match(self._last) is not None)
         return False
 
@@ -188,8 +188,8 @@ def without_own(line: str) -> str:
     return _OWN.sub("…", line)
 
 
-def _body_of(head: str) -> re.Pattern[str]:
-    """The lines of a message with this head, beside `DETAIL`."""
+def _body_of(head: str) -> str:
+    """The pattern of the lines of a message with this head, beside `DETAIL`."""
     found = _FILE.search(head)
     name = found[1].rpartition("/")[2] if found else ""
     return next((body for start, body in BODIES.items() if name.startswith(start)), _NO_BODY)
@@ -201,9 +201,9 @@ def _says_placement(line: str) -> bool:
         return False
     found = _LOG_LINE.match(line)
     if found is None:
-        return _PLACED.match(line) is not None
+        return re.match(_PLACED, line, re.ASCII) is not None
     level, text = found[1] or found[2], found.end()
-    return level == "I" and found[3] == "cc" and (_EXECUTED.match(line, text) or _PLACED.match(line, text)) is not None
+    return level == "I" and found[3] == "cc" and re.compile(_EXECUTED_OR_PLACED, re.ASCII).match(line, text) is not None
 
 
 def _is_noise(line: str, shows_losses: bool, levels: str) -> bool:
@@ -213,7 +213,7 @@ def _is_noise(line: str, shows_losses: bool, levels: str) -> bool:
     """
     found = _LOG_LINE.match(line)
     if found is None or found[3] == "py":
-        return _PREAMBLE.match(line) is not None or _CLOSURE.match(line) is not None
+        return _PREAMBLE.match(line) is not None or re.match(_CLOSURE, line) is not None
     if (found[1] or found[2]) in levels or line.startswith(_HARMLESS, found.end()):
         return True
     return not shows_losses and (_LOSS.search(line) is not None or (_OUT_OF_MEMORY.search(line) is not None and _NO_FAILURE not in line))

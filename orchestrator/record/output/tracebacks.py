@@ -94,7 +94,7 @@ class Tracebacks:
         if not self._exception:
             self._exception = "" if line.startswith(" ") else line
             return True
-        own = (DETAIL.match(line), BODIES["coordination_service"].fullmatch(line), _OF_KERAS.fullmatch(line))
+        own = (re.match(DETAIL, line), re.fullmatch(BODIES["coordination_service"], line), _OF_KERAS.fullmatch(line))
         return line[:1] in ("", " ", "\t") or not self._held[-1] or any(own)
 
 

@@ -22,7 +22,6 @@ from ..output.noise import Noise
 from ..storage.run_directory import RunDir
 from ..storage.run_files import size_of
 from ..storage.run_progress import read_cluster
-from . import stack_report
 from .event_messages import describe_outcome, headline
 from .format import describe_seconds
 
@@ -128,6 +127,8 @@ def _describe_past(verdict: Verdict) -> list[str]:
 
 def _describe_stacks(run: RunDir, cluster: Cluster, tasks: Iterable[str]) -> list[str]:
     """The lines of code at which these tasks were when their stacks were last collected."""
+    from . import stack_report  # few reports show stacks, and all wait for its regular expressions
+
     paths = {name: run.stacks_path(name, cluster.tasks[name].attempt) for name in tasks if name in cluster.tasks}
     answers = {name: stack_report.parse(stack_report.read_from(path)) for name, path in paths.items()}
     found = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
