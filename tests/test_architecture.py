@@ -127,7 +127,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "worker.host": (
         "worker.checkpoint_files",
-        "worker.data_files",
         "worker.machine",
         "worker.protocol",
         "worker.settings",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -12,8 +11,6 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until_gone, wait_until_ready, write_script
-from worker.host.program import preparation_stamps
-from worker.protocol.messages import Program, TaskOrder
 
 LOAD = """
 def write():
@@ -93,49 +90,14 @@ def test_its_failure_is_the_first_cause_and_its_end_leaves_nothing(orch: Orch, t
     assert "the command './none.sh' does not exist" in missing.err
 
 
-def test_restarts_do_not_prepare_again_and_once_for_skips_what_has_succeeded(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(
-        tmp_path,
-        """
-        if not Path('failed').exists():
-            tell('failed')
-            sys.exit(1)
-        if Path('hold').exists():
-            wait_for('go')
-        """,
-    )
-    (tmp_path / "urls.txt").write_text("a")
-    count = {"run": "echo x >> made.txt; echo $ORCH_TASK", "once_for": ["urls.txt", "made*"]}
-    asked = ("up", "script.py", "-n", "1", "--set", f"prepare={json.dumps(count)}")
-
-    def made() -> int:
-        return len((tmp_path / "made.txt").read_text().splitlines())
-
-    first = orch(*asked, "--max-restarts", "1", "--set", "restart.backoff_s=0", check=0)
-    assert first.out.count("prepare-0 | prepare-0") == 1
-    assert made() == 1
-    (tmp_path / "hold").touch()
-    skipped = orch(*asked, "-d", check=0)  # which returns when the tasks have started, though no preparation has
-    assert "prepare-0 is not run: it succeeded at " in skipped.err
+def test_a_restart_does_not_prepare_again_and_a_detached_run_is_prepared_before_its_caller_goes(
+    orch: Orch, tmp_path: Path, run: LiveRun
+) -> None:
+    write_script(tmp_path, "if not Path('failed').exists():\n    tell('failed')\n    sys.exit(1)\nwait_for('go')")
+    asked = ("up", "script.py", "-n", "1", "--prepare", "echo x >> made; echo $ORCH_TASK", "--max-restarts", "1")
+    orch(*asked, "-d", "--set", "restart.backoff_s=0", check=0)
+    assert (tmp_path / "made").read_text() == "x\n"
     (tmp_path / "go").touch()
     orch("wait", check=0)
-    assert made() == 1
-    assert orch("logs", "prepare", check=0).out == ""
-    (tmp_path / "urls.txt").write_text("ab")
-    orch(*asked, check=0)
-    assert made() == 2
-    for _ in range(2):  # another variable counts as another command
-        orch(*asked, "--env", "WHAT=digits", check=0)
-        assert made() == 3
-    lost = {**count, "once_for": ["nowhere.txt"]}
-    for _ in range(2):
-        done = orch("up", "script.py", "-n", "1", "--set", f"prepare={json.dumps(lost)}", check=0)
-        assert "prepare.once_for names 'nowhere.txt', which is not there though the command has succeeded" in done.err
-    assert made() == 5
-
-
-def test_a_user_without_a_cache_is_told_why_nothing_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    order = TaskOrder("prepare-0", 1, Program("command", "true"), str(tmp_path), "logs", once_for=())
-    assert preparation_stamps.find(order) == ""
-    assert "cannot record that prepare succeeded (there is no directory" in preparation_stamps.keep(order)
+    assert orch("logs", "prepare", check=0).out == "prepare-0 | prepare-0\n"
+    assert (tmp_path / "made").read_text() == "x\n"

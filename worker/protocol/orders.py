@@ -47,9 +47,6 @@ class TaskOrder:
     cluster: str | None = None
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     settings: TaskSettings = TaskSettings()
-    once_for: tuple[OsText, ...] | None = None
-    """Skip the task if it has succeeded here before and these files are what they were then; None: never.
-    See host/program/preparation_stamps.py."""
 
 
 @dataclass(frozen=True, slots=True)

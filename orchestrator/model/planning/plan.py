@@ -272,10 +272,9 @@ def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask
             program=_preparation(spec),
             cwd=spec.workdir,
             log_dir=log_dir(1, task),
-            env={**spec.env, "ORCH_TASK": str(task)},  # the stamp of once_for depends on these variables
+            env={**spec.env, "ORCH_TASK": str(task)},
             unset=("TF_CONFIG",),
             settings=TaskSettings(strategy=spec.strategy),
-            once_for=spec.prepare.once_for,
         )
         found.append(PlannedTask(task, host, "", order))
     return found

@@ -38,7 +38,7 @@ def prepared(history: History, *names: str, at: float = 110.0) -> None:
     [
         ("python fetch.py && echo done", ("/bin/sh", "-c", "python fetch.py && echo done")),
         ({"run": "a: b"}, ("/bin/sh", "-c", "a: b")),
-        ({"run": ["./fetch.sh", "a b", 1], "once_for": ["urls.txt"]}, ("./fetch.sh", "a b", "1")),
+        ({"run": ["./fetch.sh", "a b", 1]}, ("./fetch.sh", "a b", "1")),
     ],
 )
 def test_a_command_is_a_text_for_the_shell_or_a_list(written: Any, run: tuple[str, ...]) -> None:
@@ -53,9 +53,9 @@ def test_a_command_is_a_text_for_the_shell_or_a_list(written: Any, run: tuple[st
         ("", "prepare: must not be empty"),
         ([], "prepare: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
         ({"run": []}, "prepare.run: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
-        ({"once_for": ["x"]}, "prepare: once_for without a command (write prepare: {run: ./fetch.sh})"),
+        ({"hosts": "first"}, "prepare: hosts without a command (write prepare: {run: ./fetch.sh})"),
         ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known (write all or first)"),
-        ({"run": "x", "once": []}, "prepare: unknown key 'once' (did you mean 'once_for'?)"),
+        ({"run": "x", "host": "first"}, "prepare: unknown key 'host' (did you mean 'hosts'?)"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(written: Any, complaint: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.live import is_alive
 from tests.worker.controller_double import AgentProcess
 from worker.host.async_subprocess import Question
 from worker.host.helpers import Helpers
@@ -29,7 +28,6 @@ def wait(*_, **__):
     open("searching", "w").write(str(os.getpid()))
     time.sleep(1000)
 """
-SLOW_SEARCH = f"{SLOW}\nfind('_orch_worker.host.program.preparation_stamps').matching = lambda *_: wait() if {{when}} else ['.']"
 
 
 def answers(agent: AgentProcess) -> None:
@@ -47,40 +45,6 @@ def start_slow(start_agent: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return lambda text: start_agent(patch=text)
-
-
-@pytest.mark.parametrize("ending", ["stop", "leave", "kill"])
-def test_a_search_that_never_ends_keeps_no_agent_from_answering(start_slow: Start, tmp_path: Path, ending: str) -> None:
-    agent = start_slow(SLOW_SEARCH.format(when="True"))
-    agent.hello()
-    agent.start("echo ran > ran", once_for=("**/*",))
-    answers(agent)
-    if ending == "stop":
-        agent.order(messages.StopTasks(("worker-0",), 10.0))
-        assert agent.wait_for(messages.TaskNotStarted).reason == "stopped before it was started"
-    elif ending == "leave":
-        agent.order(messages.Bye())
-        assert agent.wait() == 0
-    else:
-        agent.process.kill()
-        agent.process.wait()
-    searching = int((tmp_path / "searching").read_text())
-    while is_alive(searching):
-        pass
-    assert not (tmp_path / "ran").exists()
-
-
-def test_the_search_after_a_success_keeps_no_agent_from_answering_either(start_slow: Start, tmp_path: Path) -> None:
-    agent = start_slow(SLOW_SEARCH.format(when="os.path.exists('ran')"))
-    agent.hello()
-    agent.start("echo ran > ran", once_for=("*",))
-    assert agent.wait_for(messages.TaskExited).code == 0
-    answers(agent)
-    assert not agent.all(messages.TaskSwept)
-    agent.order(messages.StopTasks(("worker-0",), 10.0))
-    agent.wait_for(messages.TaskSwept)
-    agent.order(messages.Bye())
-    assert agent.wait() == 0
 
 
 @pytest.mark.parametrize("when", ["begin", "finish"])

@@ -1,6 +1,6 @@
 """Owns the tasks of this host, each from the order to start it until nothing of it is left. Reads from top to bottom in that order.
 
-                            start()                        of `prepare:`, once its files were searched
+                            start()
                                │
          a template fits       │       none fits, or there is none
              ┌─────────────────┴──────────────────┐
@@ -31,7 +31,6 @@ import os
 import signal
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from ...machine import clock
 from ...machine.directory import Directory
@@ -45,7 +44,6 @@ from ..network.listen_probe import Prober
 from ..processes import process_groups, process_state
 from ..processes.process_setup import allow_many_files
 from ..processes.spawn import SpawnError, spawn
-from ..program import preparation_stamps
 from ..program.program_files import directory_of_first
 from ..template import import_environment
 from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess
@@ -54,7 +52,6 @@ from .leftovers import Sweeper
 from .log_files import TaskOutput
 from .log_forwarder import LogForwarder
 from .oom_kills import OomCounter
-from .searches import Searches
 from .snapshot_keeper import SnapshotKeeper
 from .task import PendingTask, StartedTask, prepare
 from .task_stacks import PATIENCE_S, POLL_S, Stacks
@@ -91,7 +88,6 @@ class Launcher:
         """The limits of open files (soft, hard) that the tasks get."""
         self._env = dict(os.environ)
         self._templates = Templates(loop, self, self._limits, template)
-        self._searches = Searches(loop, link, helpers)
         self._pending: dict[ForkRequest, PendingTask] = {}
         """The tasks that a template is to fork."""
         self._not_forked: dict[str, list[str]] = {}
@@ -106,8 +102,8 @@ class Launcher:
 
     @property
     def has_tasks(self) -> bool:
-        """A task is not swept yet, or waits for its template or a search."""
-        return bool(self._tasks or self._pending or self._searches)
+        """A task is not swept yet, or waits for its template."""
+        return bool(self._tasks or self._pending)
 
     def begin(self, run_id: str, root: Directory) -> None:
         """The run is known: its id, and the directory that holds the output of all tasks. To be called before anything is started."""
@@ -123,29 +119,9 @@ class Launcher:
 
     def start(self, start: messages.StartTasks) -> None:
         """Start tasks, and send TaskStarted or TaskNotStarted for each."""
-        for order in start.orders:
-            if order.once_for is not None:
-                self._start_unless_done(start, order)
-        self._start(start, [order for order in start.orders if order.once_for is None])
-
-    def _start_unless_done(self, start: messages.StartTasks, order: messages.TaskOrder) -> None:
-        """Start a task, unless it has succeeded in an earlier run, which has left a stamp for the files of `once_for`."""
-
-        def on_found(before: str, trouble: str) -> None:
-            if before:
-                self._skip(order, before)
-            else:
-                self._start(start, [order])
-
-        def on_stopped() -> None:
-            self._link.send(messages.TaskNotStarted(order.task, order.attempt, "stopped before it was started", clock.now()))
-
-        self._searches.begin(order, lambda: preparation_stamps.find(order), on_found, on_stopped)
-
-    def _start(self, start: messages.StartTasks, orders: Sequence[messages.TaskOrder]) -> None:
         tasks = []
-        memory = self.snapshots.begin(replace(start, orders=tuple(orders)))
-        for order in orders:
+        memory = self.snapshots.begin(start)
+        for order in start.orders:
             output = TaskOutput(order.task, order.attempt, self._root, order.log_dir, awaits_begin=order.program.kind != "command")
             try:
                 if self._root.is_gone:
@@ -163,12 +139,6 @@ class Launcher:
                 self._fork(task, template)
             else:
                 self._execute(task, why=template)
-
-    def _skip(self, order: messages.TaskOrder, before: str) -> None:
-        """A task that has succeeded in an earlier run counts as exited."""
-        self._note(f"{order.task} is not run: it succeeded at {before}, and the files of prepare.once_for have not changed")
-        self._link.send(messages.TaskExited(order.task, order.attempt, 0, stopped=False, at=clock.now()))
-        self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now()))
 
     def _fork(self, task: PendingTask, template: TemplateLink) -> None:
         request = task.fork_request(self._limits)
@@ -294,7 +264,6 @@ class Launcher:
 
         `keeps`: first, a training keeps what it has computed.
         """
-        self._searches.stop(names)
         for request, pending in list(self._pending.items()):
             if names is None or pending.order.task in names:
                 pending.stop_after_s = min(grace_s, pending.stop_after_s)
@@ -395,15 +364,7 @@ class Launcher:
         os.close(task.lifeline)
         self._forwarder.remove(task.output)
         order = task.order
-
-        def send(note: str = "", trouble: str = "") -> None:
-            self._note(note or (trouble and preparation_stamps.explain_loss(trouble)))
-            self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now(), left, self._forwarder.sizes(task.output)))
-
-        if order.once_for is not None and task.code == 0 and not task.stopped:
-            self._searches.begin(order, lambda: preparation_stamps.keep(order), send, send)
-        else:
-            send()
+        self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now(), left, self._forwarder.sizes(task.output)))
         if task.output.check_shorter():
             self._note(f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)")
 

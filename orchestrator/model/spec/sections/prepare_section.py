@@ -45,10 +45,4 @@ class Prepare:
         flag="--prepare",
         metavar="CMD",
     )
-    once_for: tuple[str, ...] | None = setting(
-        None,
-        "Skip the command on a host where it has succeeded before, as long as these files (names or patterns) have not changed.",
-        example="[data/*.tfrecord]",
-        words="every run runs the command",
-    )
     hosts: Literal["all", "first"] = setting("all", "Which hosts run the command: all, or first, for a directory that all hosts share.")
