@@ -98,13 +98,6 @@ def test_a_worker_that_leaves_early_with_0_and_has_saved_has_made_progress(orch:
     assert [(past["task"], past["cause"]["code"], past["progressed"]) for past in run.result()["past"]] == [("worker-0", 0, True)] * 2
 
 
-def test_reports_are_progress(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, ATTEMPT + "import worker\nworker.report(step=min(ATTEMPT, 4))\nsys.exit(1)")
-    orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--set", "restart.without_progress=1", check=1)
-    assert [past["progressed"] for past in run.result()["past"]] == [True] * 4
-    assert run.result()["attempt"] == 5
-
-
 @pytest.mark.parametrize("code", [42, 143])
 def test_saved_restart_me_is_free_of_charge(orch: Orch, tmp_path: Path, run: LiveRun, code: int) -> None:
     write_script(tmp_path, ATTEMPT + f"sys.exit({code} if ATTEMPT == 1 else 0)")
@@ -150,15 +143,6 @@ def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orc
     assert sorted(path.name for path in tmp_path.glob("*-0.[0-9]")) == ["chief-0.1", "ps-0.1", "worker-0.1"]
 
 
-def test_an_evaluator_comes_back_alone(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(
-        tmp_path,
-        ATTEMPT + "if TASK == 'worker-0':\n    wait_for('evaluated')\nelif ATTEMPT == 1:\n    sys.exit(5)\nelse:\n    tell('evaluated')",
-    )
-    orch("up", "script.py", "-n", "1", "--evaluator", "--max-restarts", "1", check=0)
-    assert [past["task"] for past in run.result()["past"]] == ["evaluator-0"]
-
-
 def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch: Orch, tmp_path: Path) -> None:
     text = """
     if ATTEMPT == 1:
@@ -174,18 +158,6 @@ def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch: 
     """
     write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
     orch("up", "script.py", "-n", "1", "--max-restarts", "1", check=0)
-
-
-def test_a_preempted_script_that_saves_goes_on_for_ever_without_a_budget(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    text = """
-    folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
-    folder.mkdir(exist_ok=True)
-    (folder / str(ATTEMPT)).touch()
-    sys.exit(42 if ATTEMPT < 5 else 0)
-    """
-    write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
-    orch("up", "script.py", "-n", "1", check=0)
-    assert [past["progressed"] for past in run.result()["past"]] == [True] * 4
 
 
 def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch: Orch, tmp_path: Path) -> None:
@@ -289,25 +261,6 @@ def test_any_sound_of_any_task_is_a_sign_of_life(orch: Orch, tmp_path: Path) -> 
         running.append(orch.start("up", "script.py", "-n", "2", *options, cwd=tmp_path / name))
     for run in running:
         run.wait(check=0)
-
-
-def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch: Orch, tmp_path: Path) -> None:
-    text = """
-    print('hello', flush=True)
-    while True:
-        time.sleep(0.1)
-        if TASK == 'evaluator-0':
-            print('.', flush=True)
-    """
-    write_script(tmp_path, text)
-    done = orch("up", "script.py", "-n", "2", "--evaluator", "--hang-timeout", "5", "--set", "timeouts.run_s=100", check=124, timeout=200)
-    assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
-
-
-def test_a_hang_can_be_survived(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, ATTEMPT + "print(ATTEMPT, flush=True)\nif ATTEMPT == 1:\n    sleep()")
-    orch("up", "script.py", "-n", "2", "--hang-timeout", "5", "--max-restarts", "1", check=0)
-    assert "--hang-timeout" in run.result()["past"][0]["cause"]["what"]
 
 
 # --- the user, the controller ------------------------------------------------------------------

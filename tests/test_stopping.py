@@ -397,15 +397,6 @@ def test_down_ends_a_detached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> N
     wait_until(lambda: not is_alive(controller), "end of the controller")
 
 
-def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, STUBBORN)
-    orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
-    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
-    orch("down", "--now", check=0)
-    assert not any(is_alive(task) for task in tasks.values())
-    orch("wait", check=143)
-
-
 def test_down_now_is_at_once_though_the_controller_is_slow_to_hear(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, STUBBORN)
     orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
@@ -438,27 +429,3 @@ def test_no_thread_takes_what_the_main_one_holds_back(orch: Orch, tmp_path: Path
         assert [number.name for number in ENDINGS if not blocked >> (number - 1) & 1] == [], (thread / "comm").read_text()
     running.signal(signal.SIGTERM)
     running.wait(check=143)
-
-
-@pytest.mark.parametrize("code", [0, 7])
-def test_wait_ends_as_the_run_does(orch: Orch, tmp_path: Path, code: int) -> None:
-    write_script(tmp_path, f"wait_for('go')\nsys.exit({code})")
-    orch("up", "-d", "script.py", "-n", "2", check=0)
-    waiting = orch.start("wait")
-    early = orch("wait", "--timeout", "0.2", check=124)
-    assert "is still running after 0.2 s" in early.err
-    assert waiting.alive
-    (tmp_path / "go").touch()
-    waiting.wait(check=code)
-
-
-def test_a_detached_run_outlives_the_shell_that_started_it(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, "ready(); wait_for('go')")
-    shell = f"'{sys.executable}' -m orchestrator up -d script.py -n 1 >/dev/null && kill -9 -$$"
-    # setsid: the shell leads the group that it kills.
-    code = os.waitstatus_to_exitcode(os.system(f'cd "{tmp_path}" && exec setsid sh -c "{shell}"'))
-    assert code != 0
-    task = wait_until_ready(tmp_path, "worker-0")["worker-0"]
-    assert is_alive(task)
-    (tmp_path / "go").touch()
-    orch("wait", check=0)

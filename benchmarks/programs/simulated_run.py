@@ -50,6 +50,11 @@ class SimulatedAgent:
         self.returncode = 0
         return 0
 
+    def kill(self) -> None:
+        """Close the connection."""
+        if self.stdin is not None:
+            self.stdin.close()
+
 
 def start(transport: Transport, stderr: int, early: object = None, secret: str = "") -> tuple[SimulatedAgent, str]:
     """In the place of `agent_process.start`."""

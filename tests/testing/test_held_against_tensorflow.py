@@ -2,29 +2,24 @@
 
 The scenarios are those of multi_process_runner_test.py, collective_all_reduce_strategy_test.py, parameter_server_strategy_v2_test.py and
 input_lib_test.py in tensorflow/python/distribute, in our words; the test that each comes from is named beside it. TensorFlow's own tests
-of deaths by signal skip themselves outside Google; ours run.
+of deaths by signal skip themselves outside Google; ours run. What `test_cluster.py` asks in other words is not asked again: errors of
+a task, kept processes, output, killed tasks and their restart, time-outs with their output, and barriers.
 """
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.testing import Cluster, TaskFailed, TimedOut, barrier, cluster
+from orchestrator.testing import Cluster, TaskFailed, barrier, cluster
 
 pytestmark = pytest.mark.tensorflow
-
-STATE: list[int] = []
-"""A task that stays has one of its own."""
 
 
 def own_task() -> tuple[str, int]:
@@ -56,18 +51,6 @@ def test_every_task_knows_its_type(pool: Cluster) -> None:
     assert pool.run(own_task) == {"chief-0": ("chief", 0), "worker-0": ("worker", 0), "worker-1": ("worker", 1)}
 
 
-def test_an_error_of_a_task_is_raised_and_its_process_goes_on(pool: Cluster) -> None:
-    """test_multi_process_runner_error_propagates_from_subprocesses, test_exceptions_in_sub_process, test_same_process_across_runs"""
-
-    def fails() -> None:
-        raise ValueError("This is an error.")
-
-    pids = pool.run(os.getpid)
-    with pytest.raises(ValueError, match=r"This is an error\."):
-        pool.run(fails)
-    assert pool.run(os.getpid) == pids
-
-
 def test_a_run_has_no_results_of_the_last(pool: Cluster) -> None:
     """test_multi_process_runner_queue_emptied_between_runs. TensorFlow's leaves None out; here it is a result like any other."""
     assert set(pool.run(lambda: "data").values()) == {"data"}
@@ -81,67 +64,6 @@ def test_arguments_arrive(pool: Cluster) -> None:
         return [*args, *kwargs.items()]
 
     assert pool.run(gives_back, "a", "b", c_k="c_v", on="worker-0") == {"worker-0": ["a", "b", ("c_k", "c_v")]}
-
-
-def test_what_a_process_was_left_with_is_there_in_the_next_run(pool: Cluster) -> None:
-    """test_initializer. The state is the process's: here a module that the test did not write."""
-
-    def remembers(value: int) -> int | None:
-        before: int | None = getattr(logging, "remembered", None)
-        logging.remembered = value  # type: ignore[attr-defined]
-        return before
-
-    pool.run(remembers, 1)
-    assert set(pool.run(remembers, 2).values()) == {1}
-
-
-def test_what_is_printed_or_logged_is_kept_with_the_name_of_its_task(pool: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """test_stdout_captured, test_streaming"""
-
-    def says() -> str:
-        print("This is something printed.")
-        logging.getLogger("theirs").warning("This is logged.")
-        return "This is returned."
-
-    assert set(pool.run(says).values()) == {"This is returned."}
-    shown = capsys.readouterr().out
-    for name in pool.tasks:
-        assert {"This is something printed.", "This is logged."} <= set(pool.logs(name).splitlines())
-        assert f"[{name}] This is something printed.\n" in shown
-
-
-def counts(go: str) -> None:
-    """Ten lines; waits for a file after the first."""
-    for step in range(10):
-        print(f"step {step}", flush=True)
-        while step == 0 and not os.path.exists(go):
-            time.sleep(0.01)
-
-
-def test_a_killed_task_says_no_more_and_the_other_goes_on(two: Cluster, tmp_path: Path) -> None:
-    """test_termination, test_process_exists. TensorFlow's ignores the death; here it is the failure, unless the test looks at parts."""
-    job = two.start(counts, str(tmp_path / "go"))
-    two.wait_for("worker-0", log="step 0")
-    two["worker-0"].kill()
-    assert not two["worker-0"].is_alive
-    (tmp_path / "go").touch()
-    with pytest.raises(TaskFailed, match="worker-0: SIGKILL"):
-        job.result()
-    assert job.tasks["worker-1"].state == "returned"
-    assert "step 9" not in two.logs("worker-0")
-    assert "step 9" in two.logs("worker-1")
-
-
-def test_a_killed_task_can_be_started_again(two: Cluster, tmp_path: Path) -> None:
-    """test_termination_and_start_single_process, test_auto_restart_terminate: its first line is there twice, its last once."""
-    two.start(counts, str(tmp_path / "go"))
-    two.wait_for("worker-0", log="step 0")
-    two["worker-0"].kill()
-    two["worker-0"].restart()
-    (tmp_path / "go").touch()
-    two.run(counts, str(tmp_path / "go"), on="worker-0")
-    assert two.logs("worker-0").count("step 0") == 2
-    assert two.logs("worker-0").count("step 9") == 1
 
 
 def test_the_end_of_the_others_does_not_hide_an_error(two: Cluster) -> None:
@@ -175,22 +97,6 @@ def test_an_error_goes_before_the_timeout() -> None:
     assert "in time.sleep" in caught.value.__cause__.tasks["worker-1"].where
 
 
-def test_the_output_is_there_after_a_timeout(two: Cluster) -> None:
-    """test_stdout_available_when_timeout; with the place where each task was."""
-
-    def sleeps() -> None:
-        print("something printed", flush=True)
-        time.sleep(1000)
-
-    job = two.start(sleeps)
-    for name in two.tasks:
-        two.wait_for(name, log="something printed")
-    with pytest.raises(TimedOut, match="in sleeps") as caught:
-        job.result(timeout=0.1)
-    assert set(caught.value.stacks) == {"worker-0", "worker-1"}
-    assert "something printed" in two.logs("worker-1")
-
-
 def test_an_exit_code_is_reported(two: Cluster) -> None:
     """test_exit_code_is_reported_by_subprocess; sys.exit is an exception, which TensorFlow's runner turns into the end of the process."""
     with pytest.raises(TaskFailed, match="worker-1: exit code 10"):
@@ -213,21 +119,6 @@ def test_a_segmentation_fault_is_an_error() -> None:
         assert "Segmentation fault" in c.logs("chief-0")
 
 
-def test_a_barrier(pool: Cluster) -> None:
-    """test_barrier, test_barrier_called_in_main_process"""
-
-    def meets(directory: str) -> int:
-        task, index = own_task()
-        open(os.path.join(directory, f"{task}-{index}"), "w").close()
-        barrier()
-        return len(os.listdir(directory))
-
-    with tempfile.TemporaryDirectory() as directory:
-        assert set(pool.run(meets, directory).values()) == {3}
-    with pytest.raises(RuntimeError, match="barrier"):
-        barrier()
-
-
 # --- collective_all_reduce_strategy_test ---------------------------------------------------------
 
 
@@ -236,11 +127,6 @@ def mirrored() -> Iterator[Cluster]:
     """Two workers that keep their strategy."""
     with cluster(workers=2, reuse=True) as c:
         yield c
-
-
-def test_every_replica_counts(mirrored: Cluster) -> None:
-    """test_num_replicas_in_sync"""
-    assert mirrored.run(lambda strategy: strategy.num_replicas_in_sync) == {"worker-0": 2, "worker-1": 2}
 
 
 def test_variables_begin_alike(mirrored: Cluster) -> None:
