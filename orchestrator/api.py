@@ -57,7 +57,7 @@ def launch(
     home: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Run:
-    """Start a cluster and return its handle at once. `Run.wait` returns the result::
+    """Start a cluster, and return the handle of its run at once, before any task has started. `Run.wait` returns the result::
 
         with orchestrator.launch("train.py", workers=2) as run:
             run.wait().check()
@@ -68,7 +68,10 @@ def launch(
     ``restart``, ``preload``, …). They change the spec; a flag overrides a key. `launch` does not read an `orch.yaml` by itself,
     and reads no ORCH_* variable but ORCH_HOME.
 
+    `start_timeout`, `hang_timeout`, `timeout` and `grace` are seconds. `max_restarts` counts the restarts after failures in the whole run.
     `home`: the directory in which the directory of the run is made; default: ORCH_HOME, or `.orch` in the working directory.
+
+    The run ends when this program ends, unless an engine (Slurm, Kubernetes) runs the controller of the run.
 
     Raises `SpecError` with all mistakes in the spec, `UsageError` for a script that is not there, and `OrchError` if the directory of the
     run cannot be made. A mistake that only the hosts can find, such as a script that is not valid Python, is in the result of the run.
@@ -97,9 +100,11 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
 
 
 def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> Run:
-    """The handle of a run that any program has started: its id, or the beginning of it; None: the latest.
+    """The handle of a run that any program has started, and that goes on or is over. It does not end with this program.
 
-    `home`: as for `launch`. Raises `UsageError` if there is no such run.
+    `run`: the id of the run, or the beginning of its id; None: the latest run. `home`: as for `launch`.
+
+    Raises `UsageError` if there is no such run, or if several ids begin so.
     """
     return Run(engine_jobs.find(Path(os.path.abspath(home or os.environ.get("ORCH_HOME") or ".orch")), run))
 

@@ -1,4 +1,4 @@
-"""The handle of a run that a Python program has launched: its result, its events and output, and requests to it."""
+"""The handle of a run, for Python programs: its result, its events and output, and requests to it."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ class Result:
 
 
 class Run:
-    """A run that `launch` has started. All methods can be called from any thread, and beside a running event loop.
+    """The handle of a run: `launch` returns one for the run that it starts, and `find` one for a run that any program has started.
 
-    At the end of a ``with`` block a run that still goes on is stopped. A run ends with the program that launched it, unless its controller
-    is a job of an engine.
+    All methods can be called from any thread, and beside a running event loop; all times are in seconds. At the end of a ``with`` block a
+    run that still goes on is stopped. A run ends with the program that launched it, unless its controller is a job of an engine.
     """
 
     def __init__(self, run: RunDir, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -139,6 +139,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
+        """The name of the run, by which the commands of orch know it."""
         return self._run.run_id
 
     @property
@@ -150,6 +151,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
+        """Whether the run goes on, is being started, or waits in the queue of its engine."""
         return self._run.is_alive() if self._process is None else self._process.poll() is None
 
     def wait(self, timeout: float | None = None) -> Result:

@@ -61,14 +61,14 @@ def context() -> Context:
 
 
 def strategy() -> Any:
-    """The `tf.distribute.Strategy` of this run. Each call returns the same object.
+    """The `tf.distribute.Strategy` of this run, built for this task. Each call returns the same object.
 
     NOTE: under ``parameter_server`` this call DOES NOT RETURN in ``worker`` and ``ps`` tasks. They become
     servers (see `serve`) until they are stopped, so one script is enough for all tasks. Only the chief and
     an evaluator run the lines below the call.
 
-    Call this function before any TensorFlow operation: collectives "must be configured at program startup".
-    `multi_worker_mirrored` waits until all workers are up.
+    Call this function before any TensorFlow operation: collectives "must be configured at program startup". Under
+    ``multi_worker_mirrored``, the call waits until all workers are up. An evaluator gets a strategy for its own devices.
 
     In a script run by hand: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG (with ``ps`` tasks: parameter servers;
     with several workers: multi-worker mirrored).
@@ -127,7 +127,7 @@ for _function in (split, replicate, assign):
 def distribute(
     dataset: Any, *, batch: int | bool | None = None, strategy: Any = None, options: Any = None, data_service: bool = True
 ) -> Any:
-    """Divide a dataset among the replicas of all workers, as the spec's ``input:`` says. All tasks must make the same call.
+    """Divide a dataset among the replicas of all workers, as the spec's ``input:`` says. All tasks that train must make the same call.
 
     `dataset`: a `tf.data.Dataset`, or a function from a `tf.distribute.InputContext` to one. A dataset without batches is cut into batches
     of the spec's ``global_batch_size``, and each replica gets an equal part of each batch. A dataset from a function stays as it is: the
@@ -207,7 +207,9 @@ def checkpoints(
     strategy: Any = None,
     **objects: Any,
 ) -> Saver:
-    """Saves for a training loop of your own. If there is a save, this call restores it. All workers make this call, and those of the saver.
+    """Save a training loop of your own, so that a restart continues it: this call restores the newest save, if there is one.
+
+    All workers make this call, and the calls of the saver that it returns::
 
         saver = worker.checkpoints(model=model, optimizer=optimizer, every=100)
         for epoch in saver.epochs(3):

@@ -15,7 +15,7 @@ from orchestrator import import_own_worker
 import_own_worker()
 
 from orchestrator.backends import Transport  # noqa: E402
-from orchestrator.backends.connection import agent_link  # noqa: E402
+from orchestrator.backends.connection import agent_start  # noqa: E402
 from orchestrator.backends.connection.agent_pipes import MOST_BYTES, make_protocol  # noqa: E402
 
 SOCKETS = sys.argv[1].split(",")
@@ -61,7 +61,7 @@ def start(transport: Transport, stderr: int, early: object = None, secret: str =
     return SimulatedAgent(transport), ""
 
 
-agent_link.start = start  # type: ignore[assignment]
+agent_start.start = start  # type: ignore[assignment]
 
 if __name__ == "__main__":
     from orchestrator.cli import main

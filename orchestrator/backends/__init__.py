@@ -229,7 +229,10 @@ class Engine(Protocol):
 
 
 class Backend(Protocol):
-    """The methods of every backend."""
+    """A kind of place where tasks can run, such as ssh: what a run asks of the place. `load` makes the backend of a spec.
+
+    Nothing is started before `allocate`, or before `Engine.submit` where the controller is a job. docs/adding-a-backend.md shows one.
+    """
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         """The mistakes in a spec for this place that this machine can find. Called before anything starts."""

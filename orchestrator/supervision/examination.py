@@ -18,7 +18,8 @@ from worker.protocol.messages import Examine, Hello, HostReady, ProgramEnded
 from worker.values.codec import ContractError, from_json
 
 from ..backends import Backend, Host, Request, interpreters, load_checked
-from ..backends.connection.agent_link import AgentLink, LostError, NotReachedError, reach
+from ..backends.connection.agent_link import AgentLink, LostError, reach
+from ..backends.connection.agent_start import NotReachedError
 from ..errors import OrchError
 from ..insight.doctor.facts import HostReport, Machine, Python, TensorFlow
 from ..model.cause.exit_status import describe_answer

@@ -16,8 +16,9 @@ from worker.values.words import few
 
 from ..backends import Backend, Diagnosis, Host, Request, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
-from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost, reach
+from ..backends.connection.agent_link import AgentLink, OnFrame, OnLost, reach
 from ..backends.connection.agent_process import StartedAgent
+from ..backends.connection.agent_start import NotReachedError
 from ..errors import OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch

@@ -19,7 +19,7 @@ from worker.protocol.task_id import TaskId
 from worker.values.words import few
 
 from ..backends import Backend, Request
-from ..backends.connection.agent_link import AgentLink, LostError, Unasked
+from ..backends.connection.agent_link import LostError, Unasked
 from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
 from ..model.planning import elastic
@@ -30,6 +30,7 @@ from ..model.task_names import group_tasks
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Snapshots
 from ..record.text.event_messages import Messages
+from .agents import Agents
 from .log_collector import LogCollector
 from .preparation import Preparation
 
@@ -81,14 +82,8 @@ class Supervisor:
         self._begun: set[int] = set()
         """The attempts whose tasks were started."""
         self._disk_full = False
-        self._stored: dict[str, int] = {}
-        """By host, the bytes of output that were stored and are not acknowledged yet."""
-        self._unstored: set[str] = set()
-        """The hosts whose output could not be stored: their agents would wait for ever to be told that all is stored."""
-        self._left: dict[str, AgentLink] = {}
-        """The connections that have ended."""
+        self._agents = Agents()
         self._is_host_lost = False
-        self._asked_at_end = False
         self._back_s, self._taken_in_at = elastic.BACK_S, 0
         """The pause before an elastic cluster looks for hosts that it lacks, and its workers when one was last taken in; 0: not yet."""
         self._snapshots = Snapshots(rundir)
@@ -105,7 +100,7 @@ class Supervisor:
         try:
             verdict = await self._await_end()
         except BaseException:
-            await asyncio.gather(*(link.kill() for link in self._links.values()))
+            await self._agents.kill()
             await self._release()
             raise
         finally:
@@ -117,7 +112,7 @@ class Supervisor:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
             self._backend.cancel(self._request.run)
         await self._release()
-        lost = self._outputs.describe_lost(lambda host: self._left[host].describe_end()) if not self._disk_full else []
+        lost = self._outputs.describe_lost(self._agents.describe_end) if not self._disk_full else []
         return replace(verdict, remarks=(*verdict.remarks, *self._describe_missing(), *lost))
 
     def _describe_missing(self) -> list[str]:
@@ -130,7 +125,7 @@ class Supervisor:
         """Begin with hosts, connections and facts anew. `started`: the agent of the only host, if it was started already."""
         on = (self._on_frame, self._on_lost, self._on_event)
         self._preparation = Preparation(self._backend, self._request, self._rundir, *on, started)
-        self._links = self._preparation.links
+        self._agents.use(self._preparation)
 
     def _begin(self) -> None:
         """Begin an attempt that needs hosts and a plan."""
@@ -230,33 +225,9 @@ class Supervisor:
             self._leave_launch()
 
     async def _let_agents_go(self, *, keeps_state: bool = False) -> None:
-        """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes.
-
-        `keeps_state`: see `Bye`.
-        """
         if self.cluster.is_due:
-            self._limit_silence()
-        # An agent without facts holds nothing yet.
-        known = self._preparation.facts.keys() - self._unstored
-        await asyncio.gather(*(link.close(keeps_state=keeps_state) if name in known else link.kill() for name, link in self._links.items()))
-        self._left |= self._links
-
-    def _limit_silence(self) -> None:
-        """The end is due: an agent that gives no sign of life is lost after a short time."""
-        for link in self._links.values():
-            link.limit_silence()
-
-    def _leave_output(self) -> None:
-        """The user asks for the end of a run that is over: note what is waited for; asked again, leave the rest of the output."""
-        late = [name for name, link in self._links.items() if link.is_open]
-        if late and not self._asked_at_end:
-            self._asked_at_end = True
-            self.note(f"the run is over; still fetching the output of {few(late)}; Ctrl-C or orch down again leaves the rest there")
-            return
-        for name in late:
-            self._links[name].drop()
-        if cut := [name for name in late if not self._preparation.hosts[name].sees_run_dir]:
-            self.note(f"{few(cut)}: the remaining output of the tasks was not fetched")
+            self._agents.limit_silence()
+        await self._agents.let_go(keeps_state=keeps_state)
 
     # --- what the agents send ------------------------------------------------------------------
 
@@ -273,20 +244,11 @@ class Supervisor:
             self._outputs.on_output(frame, data)
         except OSError as error:
             if data:
-                self._unstored.add(host)
-                if self.cluster.is_over:
-                    self._links[host].drop()
+                self._agents.lose_output(host, is_over=self.cluster.is_over)
             self._fail_to_write(error)
         else:
             if data:
-                self._acknowledge(host, len(data))
-
-    def _acknowledge(self, host: str, size: int) -> None:
-        """Tell a host that its output is stored: once for all that comes at one time, because each order is a call of the kernel."""
-        if host not in self._stored:
-            link = self._links[host]
-            self._loop.call_soon(lambda: link.order(messages.Ack(self._stored.pop(host))))
-        self._stored[host] = self._stored.get(host, 0) + size
+                self._agents.acknowledge(host, len(data))
 
     def _keep_sample(self, sample: messages.Sampled) -> None:
         if self._samples is None:
@@ -311,7 +273,8 @@ class Supervisor:
         `saves`: a training that can do so saves itself first.
         """
         if self.cluster.is_over:
-            self._leave_output()
+            if line := self._agents.leave_output():
+                self.note(line)
         else:
             self._on_event(events.StopRequested(reason, code, now(), saves))
 
@@ -321,17 +284,17 @@ class Supervisor:
 
     def show_stacks(self) -> None:
         """Request the stacks of all running tasks; each task writes them into its `stacks.txt`."""
-        self._order(messages.ShowStacks(endings.running_tasks(self.cluster)))
+        self._agents.order(self.cluster, messages.ShowStacks(endings.running_tasks(self.cluster)))
 
     def profile(self, names: Collection[str], request: str, seconds: float, *, at_risk: bool) -> None:
         """Have the running tasks with these names, or of these types, profile themselves at one moment; see `messages.Profile`."""
         running = tuple(name for name in endings.running_tasks(self.cluster) if {name, TaskId.parse(name).type} & {*names})
-        self._order(messages.Profile(running, request, PROFILED_AFTER_S, seconds, at_risk))
+        self._agents.order(self.cluster, messages.Profile(running, request, PROFILED_AFTER_S, seconds, at_risk))
         self.note(f"orch profile: {seconds:g} s of TensorFlow's profiler are asked of {group_tasks(running) or 'no task'}")
 
     def send_signal(self, task: str, number: int) -> None:
         """Send a signal to the processes of a task; nothing if the task does not run."""
-        self._order(messages.SignalTasks((task,), number))
+        self._agents.order(self.cluster, messages.SignalTasks((task,), number))
 
     def note(self, text: str) -> None:
         """Record a line for the user, and show the line."""
@@ -354,7 +317,7 @@ class Supervisor:
         if is_stopping or isinstance(event, events.TaskExited):
             self._expect_end(self.cluster)
         if self.cluster.is_due and not before.is_due:
-            self._limit_silence()
+            self._agents.limit_silence()
         if self.cluster.verdict is not None:
             self._finish(self.cluster.verdict)
         if self.cluster is not before or isinstance(event, events.Tick):
@@ -367,23 +330,11 @@ class Supervisor:
             case events.MakePlan():
                 self._begin()
             case events.CollectStacks():
-                self._order(messages.ShowStacks(action.tasks))
+                self._agents.order(self.cluster, messages.ShowStacks(action.tasks))
             case events.Stop():
-                self._order(messages.StopTasks(action.tasks, action.grace_s, action.keeps))
+                self._agents.order(self.cluster, messages.StopTasks(action.tasks, action.grace_s, action.keeps))
             case events.SaveOrdered():
-                self._order(messages.SaveTasks(action.tasks, action.step))
-
-    def _order(
-        self, order: messages.StopTasks | messages.ShowStacks | messages.SignalTasks | messages.SaveTasks | messages.Profile
-    ) -> None:
-        """Send an order about tasks to their hosts. Each agent acts on its own tasks, and only while they run."""
-        tasks: dict[str, list[str]] = {}
-        for name in order.tasks:
-            if (task := self.cluster.tasks.get(name)) is not None:
-                tasks.setdefault(task.host, []).append(name)
-        for host, names in tasks.items():
-            if host in self._links:  # otherwise the attempt is over, and the next one has no hosts yet
-                self._links[host].order(replace(order, tasks=tuple(names)))
+                self._agents.order(self.cluster, messages.SaveTasks(action.tasks, action.step))
 
     def _start(self, cluster: Cluster, attempt: int, tasks: Collection[str]) -> None:
         self._begun.add(attempt)
@@ -395,7 +346,7 @@ class Supervisor:
         is_last = restarts.is_last(cluster.policy.restart, cluster.past)
         for host, orders in self._plan.all_orders(attempt, tasks, since=since):
             if orders.orders:
-                self._links[host].order(replace(orders, is_last=is_last))
+                self._agents.start(host, replace(orders, is_last=is_last))
         self._reminded.clear()
         if self._reminder is not None:
             self._reminder.cancel()
@@ -438,7 +389,7 @@ class Supervisor:
             return
         for host, since in readiness.unended(self.cluster).items():
             if since + UNENDED_S <= now():
-                self._links[host].drop()
+                self._agents.drop(host)
                 self._on_lost(
                     LostError(host, f"its agent has not told of the end of its tasks {UNENDED_S:g} s after their SIGKILL was due")
                 )

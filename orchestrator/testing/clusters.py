@@ -31,12 +31,16 @@ DEBUGGER_S = 10.0
 
 
 class Cluster:
-    """A real cluster on this machine, for a ``with`` statement.
+    """A real cluster of TensorFlow on this machine, whose tasks run the functions of a test::
 
-    The keywords are those of `orchestrator.launch`, and `settings` are any others of them (``gpus``, ``keras``,
-    ``collectives``, …). `timeout`: seconds that a function may take in its tasks, or ``"10m"``. `grace`: the same for how
-    long a function may go on in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster
-    with the same settings, with all that their functions have left behind; without, each cluster has fresh processes.
+        with cluster(workers=2) as c:
+            assert c.run(add, 1.0, 2.0) == {"worker-0": 3.0, "worker-1": 3.0}
+
+    The keywords are those of `orchestrator.launch`, and `settings` are any others of them (``gpus``, ``keras``, ``collectives``, …).
+    `cpus`: logical CPU devices of each task. `timeout`: the longest that a function may take in its tasks, in seconds or as ``"10m"``.
+    `grace`: how long a function may go on in the other tasks after it has failed in one, in the same forms. `reuse`: leave the processes
+    running for the next cluster with the same settings, with all that their functions have left behind; without, each cluster has fresh
+    processes.
 
     Entering the cluster raises `SpecError` for settings that are wrong, and `ClusterLost` if the cluster cannot be started.
     """

@@ -177,9 +177,11 @@ class _NoCluster:
 
 @pytest.fixture
 def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | Callable[..., Cluster]]:
-    """The cluster of the marker @pytest.mark.orch(workers=2). Without a marker, a function: with orch_cluster(workers=2, ps=1) as c.
+    """A real cluster of TensorFlow, whose tasks run the functions of the test: c.run(step) gives the value of each task (docs/testing.md).
 
-    If a marker has no numbers of tasks, its other keywords are the defaults of each cluster.
+    The marker @pytest.mark.orch(workers=2) says which, and the cluster runs when the test begins; a cluster that cannot start fails the
+    test. Without a marker, the fixture is a function: with orch_cluster(workers=2, ps=1) as c. If a marker has no numbers of tasks, its
+    other keywords are the defaults of each cluster.
     """
     options = {**_marked(request.node), **getattr(request, "param", {})}
     if not any(name in options for name in TASKS):

@@ -129,7 +129,7 @@ def test_output_that_comes_at_one_time_is_acknowledged_once(tmp_path: Path) -> N
         supervisor._loop = asyncio.get_running_loop()
         for name in ("red", "blue"):
             link: Any = SimpleNamespace(order=lambda order, name=name: ordered.append((name, order)))
-            supervisor._links[name] = link
+            supervisor._agents._links[name] = link
         for offset in (0, 4, 8):
             supervisor._on_frame("red", messages.Output("worker-0", 1, "stdout", offset), b"1234")
         supervisor._on_frame("blue", messages.Output("worker-1", 1, "stdout", 0), b"12")

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker.machine.clock import now
-from worker.protocol import messages, task_files
+from worker.protocol import messages
 from worker.protocol.channel import ChannelError, Decoder, encode
 from worker.protocol.messages import FRAMES, Ack, Bye, Ping
 from worker.protocol.replay import Replay, goodbye
 
-from ...errors import OrchError, UsageError
-from .. import Diagnosis, Host, Reaching, StartFailure, Transport
-from .agent_pipes import UNKNOWN, AgentProgram, NotUsedError
-from .agent_process import AgentProcess, StartedAgent, start
+from ...errors import OrchError
+from .. import Host, Reaching, StartFailure, Transport
+from .agent_pipes import UNKNOWN, AgentProgram
+from .agent_process import StartedAgent
+from .agent_start import AgentStart, Explain, NotReachedError, read_log
 from .incoming_frames import LARGE, Expected, HostClock, shorten_event
 
 if TYPE_CHECKING:
@@ -43,17 +43,6 @@ GOODBYE_S = 2.0
 UNREAD_S = 0.1
 """After a standstill of this process, the loop reads for so long what has come meanwhile, before any agent is given up."""
 
-LOG_BYTES = 1024 * 1024  # of an agent's stderr
-_NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
-
-
-class NotReachedError(Exception):
-    """An agent did not come up."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.text)
-        self.diagnosis = diagnosis
-
 
 class LostError(OrchError):
     """An agent sends nothing more."""
@@ -72,8 +61,6 @@ Unasked = messages.HostEvent | messages.TaskEvent | messages.Output | messages.S
 OnFrame = Callable[[str, Unasked, bytes], None]
 """Gets the name of the host, a frame that answers no request, and the data of the frame."""
 OnLost = Callable[[LostError], None]
-Explain = Callable[[Host, StartFailure], Diagnosis]
-"""`Backend.explain`."""
 
 
 class AgentLink:
@@ -95,10 +82,11 @@ class AgentLink:
         self.clock = HostClock()
         self.note = ""
         """A line for the user about the warm process, if there is one."""
-        self._log, self._on_frame, self._on_lost, self._started = log, on_frame, on_lost, started
+        self._log, self._on_frame, self._on_lost = log, on_frame, on_lost
         self._process: AgentProgram | None = None
         self.secret = os.urandom(16).hex() if host.transport.returns and host.lost_after_s else ""
         """`Hello.secret`."""
+        self._start = AgentStart(host, log, self.secret, started)
         self._sent = Replay() if self.secret else None
         self._received = 0
         """How many bytes of frames have come, since the first channel began."""
@@ -138,56 +126,9 @@ class AgentLink:
     async def open(self, transport: Transport, explain: Explain) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
-        try:
-            with open(self._log, "ab") as stderr:
-                await asyncio.wait_for(self._start(stderr), transport.limit_s)
-        except BaseException as error:
-            if self._process is not None:
-                self._end_process()
-                await self._process.wait()
-            if isinstance(error, asyncio.TimeoutError):
-                advice = "check the address, the firewall and the load"
-                raise NotReachedError(Diagnosis(f"no agent answers after {transport.limit_s:g} s", advice)) from None
-            raise
+        self._process, self.note = await self._start.run(transport, explain)
         self._heard_at = self._progress_at = time.monotonic()
         self._reading = asyncio.create_task(self._read())
-
-    async def _start(self, stderr: BinaryIO) -> None:
-        """Connect to the agent that was started already, or to one that is started now, and read its mark."""
-        log_size = stderr.tell()
-        try:
-            self._process, self.note = self._started or start(self._transport, stderr.fileno(), secret=self.secret)
-            self._started = None  # another try starts another one
-            try:
-                self.note = await self._process.connect() or self.note
-            except NotUsedError as error:
-                self._process, self.note = AgentProcess(self._transport.argv, stderr.fileno()), str(error)
-                await self._process.connect()
-        except OSError as error:
-            raise self._refuse_start(error) from None
-        if self._transport.brings_worker:
-            await self._read_mark(log_size)
-
-    async def _read_mark(self, log_size: int) -> None:
-        """Send worker/, and wait for the mark. Raises `NotReachedError`."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        from .. import remote_worker  # an agent of this machine needs no copy of worker/
-
-        first, mark = remote_worker.arrival()
-        self._process.stdin.write(first)
-        try:
-            noise = (await self._process.stdout.readuntil(mark)).removesuffix(mark).strip()
-        except asyncio.IncompleteReadError:
-            code = await self._process.wait()
-            said = self._read_log(log_size)
-            raise NotReachedError(self._explain(self.host, StartFailure(self._transport.argv[0], code, said))) from None
-        except asyncio.LimitOverrunError:
-            raise NotReachedError(Diagnosis("its shell prints without end")) from None
-        if noise:
-            with open(self._log, "ab") as log:
-                log.write(b"its shell printed: " + noise[:1000] + b"\n")
 
     def keep_alive(self) -> None:
         """Send signs of life until the agent ends, and lose the agent once it has sent nothing for too long."""
@@ -468,19 +409,7 @@ class AgentLink:
         return (replace(told, cause=broken) if broken else told).text
 
     def _failure(self, code: int, *, had_answered: bool = False) -> StartFailure:
-        return StartFailure(self._transport.argv[0], code, self._read_log(), had_answered=had_answered)
-
-    def _read_log(self, start: int = 0) -> str:
-        """What the agent has written to stderr, from this byte on; a task may have put something else in place of the file."""
-        return task_files.read(str(self._log), start, most=LOG_BYTES).decode(errors="replace").strip()
-
-    def _refuse_start(self, error: OSError) -> OrchError:
-        """The error says whether the program is the wrong one, or this machine is short of something."""
-        failure = StartFailure(self._transport.argv[0], error=error)
-        if error.errno in _NO_PROGRAM:
-            return UsageError(self._explain(self.host, failure).text)
-        remedy = "this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit"
-        return OrchError(f"{failure.text}; {remedy}")
+        return StartFailure(self._transport.argv[0], code, read_log(self._log), had_answered=had_answered)
 
 
 async def reach(link: AgentLink, transport: Transport, explain: Explain, reaching: Reaching, gate: asyncio.Semaphore) -> None:

@@ -21,7 +21,8 @@ import pytest
 
 from orchestrator.backends import Diagnosis, Host, Reaching, StartFailure, Transport, interpreters
 from orchestrator.backends.connection import agent_link, reconnection
-from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
+from orchestrator.backends.connection.agent_link import AgentLink, LostError
+from orchestrator.backends.connection.agent_start import NotReachedError
 from orchestrator.backends.connection.incoming_frames import Expected
 from orchestrator.errors import OrchError
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
