@@ -294,7 +294,7 @@ class Evidence:
     """The task's interpreter, if an exception was left."""
     tensorflow: str = ""
     """The version of that interpreter's TensorFlow, if it can be found."""
-    alone: bool = False
+    unclustered: bool = False
     """The task was in no cluster; see task/membership.py."""
     tf_config: str = ""
     """Where the program set a TF_CONFIG of its own."""

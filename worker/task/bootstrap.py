@@ -164,8 +164,8 @@ class _Ending:
     def on_exit(self) -> None:
         if os.getpid() == self._pid:  # not in a child that the program has forked
             at = time.time()
-            alone = self._tf_config is not None and membership.was_in_no_cluster(self._tf_config)
-            task_files.write(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
+            unclustered = self._tf_config is not None and membership.was_in_no_cluster(self._tf_config)
+            task_files.write(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' unclustered' if unclustered else ''}")
 
 
 def _exit_code(code: object) -> int:

@@ -101,7 +101,7 @@ def describe_unformed(cluster: Cluster) -> str:
     """A warning that no cluster was formed and each task did all of the work alone. Empty unless this is certain."""
     members = [task for task in cluster.tasks.values() if task.trains]
     by_themselves = [task.name for task in members if task.state is TaskState.SUCCEEDED]
-    if len(members) < 2 or not by_themselves or any(task.up_at is not None or not task.evidence.alone for task in members):
+    if len(members) < 2 or not by_themselves or any(task.up_at is not None or not task.evidence.unclustered for task in members):
         return ""
     each = f"{group_tasks(by_themselves)} {'each ' if len(by_themselves) > 1 else ''}did all of the work alone"
     own = next((task for task in members if task.evidence.tf_config), None)

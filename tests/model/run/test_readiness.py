@@ -14,7 +14,7 @@ from worker.protocol.messages import Evidence
 from worker.protocol.task_files import SERVES
 
 PS = "a script for parameter servers needs --ps 1 (or more)"
-ALONE, UNKNOWN = Evidence(alone=True), Evidence()
+ALONE, UNKNOWN = Evidence(unclustered=True), Evidence()
 MIRRORED, SERVED = Policy("multi_worker_mirrored"), Policy("parameter_server")
 
 
@@ -39,7 +39,7 @@ def test_tasks_that_formed_no_cluster_have_trained_by_themselves() -> None:
     assert verdict.warning == "no cluster was formed: no task opened its port, so worker-0..1 each did all of the work alone"
     verdict = run(SERVED, {"chief-0": ALONE, "worker-0": ALONE, "ps-0": ALONE})
     assert verdict.warning == "no cluster was formed: no task opened its port, so chief-0 did all of the work alone"
-    own = {"worker-0": Evidence(alone=True, tf_config="train.py:3 removed it"), "worker-1": Evidence(alone=True)}
+    own = {"worker-0": Evidence(unclustered=True, tf_config="train.py:3 removed it"), "worker-1": Evidence(unclustered=True)}
     assert run(MIRRORED, own).warning.endswith("; the TF_CONFIG of worker-0 was not the one that orch gave it: train.py:3 removed it")
 
 

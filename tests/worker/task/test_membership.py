@@ -67,13 +67,13 @@ def run(directory: Path, text: str, **settings: Any) -> Any:
 def test_a_task_that_was_in_no_cluster_says_so(tmp_path: Path, text: str, alone: bool) -> None:
     ending = read_ending(str(run(tmp_path, TENSORFLOW + text).check().log_dir))
     assert ending is not None
-    assert ending.alone is alone
+    assert ending.unclustered is alone
 
 
 def test_one_that_was_to_be_in_no_cluster_says_nothing(tmp_path: Path) -> None:
     ending = read_ending(str(run(tmp_path, "", tf_config=None).check().log_dir))
     assert ending is not None
-    assert not ending.alone
+    assert not ending.unclustered
 
 
 SET = "import json, os\n"

@@ -25,14 +25,14 @@ LONGEST_PLACE = 500
 """Bytes that are read of a place in a program (a path and a line), and of the file ``ended``."""
 
 
-def describe(task: StartedTask, code: int, oom: OomCounter, *, alone: bool) -> messages.TaskExited:
-    """All that is known of the exit of a task. `alone`: the task is known to have been in no cluster."""
+def describe(task: StartedTask, code: int, oom: OomCounter, *, unclustered: bool) -> messages.TaskExited:
+    """All that is known of the exit of a task. `unclustered`: the task is known to have been in no cluster."""
     order, directory = task.order, task.output.directory
     failure = _read_failure(directory)
     has_failed = code != 0 and not task.stopped
     evidence = messages.Evidence(
         condition=task.condition,
-        alone=alone,
+        unclustered=unclustered,
         tf_config=read_other_tf_config(directory),
         failed_first=failure is not None and 0 < failure.at < task.stopped_at,
         out_of_memory=oom.claim() if has_failed and code == -signal.SIGKILL else "",
@@ -62,7 +62,7 @@ class Ending:
     code: ExitCode
     at: float
     """In seconds since the epoch."""
-    alone: bool = False
+    unclustered: bool = False
     """The process is known to have been in no cluster."""
 
 
@@ -71,8 +71,8 @@ def read_ending(directory: str) -> Ending | None:
     if not os.access(os.path.join(directory, task_files.ENDED), os.F_OK):  # asked for each task in each second: no exception, no file
         return None
     try:
-        code, at, *alone = _read(directory, task_files.ENDED, LONGEST_PLACE).split()
-        return from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == ["alone"]})
+        code, at, *words = _read(directory, task_files.ENDED, LONGEST_PLACE).split()
+        return from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "unclustered": words == ["unclustered"]})
     except ValueError:
         return None
 

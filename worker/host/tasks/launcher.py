@@ -334,8 +334,8 @@ class Launcher:
             task.stopped_at = 0.0
         if code and not task.stopped:
             self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
-        alone = was_closed and (task.stopped or (ending is not None and ending.alone))
-        self._link.send(exit_info.describe(task, code, self._oom, alone=alone))
+        unclustered = was_closed and (task.stopped or (ending is not None and ending.unclustered))
+        self._link.send(exit_info.describe(task, code, self._oom, unclustered=unclustered))
         task.kill_at = min(task.kill_at, time.monotonic() + leftovers.GRACE_S)
         process_groups.signal_group(pid, signal.SIGTERM)
         if not self._is_sweeping:

@@ -194,7 +194,7 @@ def _stops_within_epochs(callback: Any, base: Any) -> bool:
 
 
 def _progress(base: Any) -> Any:
-    class Progress(base):  # type: ignore[misc]
+    class Reports(base):  # type: ignore[misc]
         """Reports epoch, step, steps per second, and the values that `fit` shows.
 
         Under ParameterServerStrategy a step counts when it is scheduled, and its results are unknown before the end of the epoch.
@@ -241,5 +241,5 @@ def _progress(base: Any) -> Any:
                 reports.report({**progress, **values})
 
     # Keras 2 warns of slow callbacks if a class has another name than those of Keras's own callbacks (`CallbackList._check_timing`).
-    Progress.__name__ = "LambdaCallback"
-    return Progress
+    Reports.__name__ = "LambdaCallback"
+    return Reports
