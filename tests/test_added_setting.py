@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 EDITS = {
     "worker/settings/collective_settings.py": (
-        "    timeout_s: float | None = setting(",
+        "    # `tf.distribute.experimental.CommunicationOptions`",
         """    retries: int | None = setting(
         None, "How often an operation is tried again.", example="3", words="never", flag="--collective-retries", least=1, most=9
     )

@@ -43,7 +43,7 @@ import worker
 task = worker.context()
 cluster = {kind: len(found) for kind, found in task.cluster.items()}
 with open(f"{task.task}.new", "w") as file:
-    json.dump([task.strategy, cluster, task.settings.collectives.timeout_s], file)
+    json.dump([task.strategy, cluster, task.settings.collectives.heartbeat_s], file)
 os.rename(f"{task.task}.new", f"{task.task}.json")
 if task.type == "chief":
     while not all(os.path.exists(f"{name}.json") for name in ("worker-0", "worker-1")):
@@ -77,7 +77,7 @@ def written(directory: Path) -> dict[str, list[object]]:
 def test_one_task_with_keys_of_its_own(extended: Callable[..., Completed], tmp_path: Path) -> None:
     (task,) = json.loads(extended("plan", "script.py", "--strategy", "solo", "--json", check=0).out)["tasks"]
     assert (task["task"], task["tf_config"]) == ("worker-0", None)
-    extended("up", "script.py", "--strategy", "solo", "--set", "collectives.timeout_s=3", check=0)
+    extended("up", "script.py", "--strategy", "solo", "--set", "collectives.heartbeat_s=3", check=0)
     assert written(tmp_path) == {"worker-0": ["solo", {}, 3.0]}
 
 
@@ -93,7 +93,7 @@ def test_a_chief_and_the_workers_that_serve_it(extended: Callable[..., Completed
     [
         (("--strategy", "solo", "-n", "2"), "strategy solo runs in one process: it takes 1 task; for several use multi_worker_mirrored"),
         (("--strategy", "solo", "--serve"), "serve: is for strategy parameter_server, not solo"),
-        (("--strategy", "relay", "--set", "collectives.timeout_s=3"), "for strategy multi_worker_mirrored or solo, not relay"),
+        (("--strategy", "relay", "--set", "collectives.heartbeat_s=3"), "for strategy multi_worker_mirrored or solo, not relay"),
         (("--strategy", "relay", "--ps", "1"), "tasks.ps: ps tasks are for strategy parameter_server, not relay"),
         (("--strategy", "rellay"), "did you mean 'relay'"),
     ],

@@ -21,7 +21,7 @@ import worker
 settings = worker.context().settings
 child = "import os; print(os.environ['ORCH_TASK_SETTINGS'])"
 child = json.loads(subprocess.check_output([sys.executable, "-c", child]))
-found = [settings.strategy, settings.devices.cpus, settings.collectives.heartbeat_s, settings.collectives.timeout_s]
+found = [settings.strategy, settings.devices.cpus, settings.collectives.heartbeat_s, settings.collectives.implementation]
 print(json.dumps([found, child["devices"], child.get("collectives", {})]), flush=True)
 if worker.context().type == "evaluator":
     open("evaluated", "w").close()
@@ -29,9 +29,9 @@ while not os.path.exists("evaluated"):
     time.sleep(0.05)
 """
 """Prints what the settings of a task say, and what a process finds that the task starts. The evaluator is waited for."""
-SAID = ("--set", "collectives={timeout_s: 7, heartbeat_s: 5}", "--cpus", "3", "--set", "tasks.worker.overrides.1.devices.cpus=4")
-WORKER_0 = [["multi_worker_mirrored", 3, 5.0, 7.0], {"cpus": 3}, {"heartbeat_s": 5.0, "timeout_s": 7.0}]
-WORKER_1 = [["multi_worker_mirrored", 4, 5.0, 7.0], {"cpus": 4}, {"heartbeat_s": 5.0, "timeout_s": 7.0}]
+SAID = ("--set", "collectives={implementation: ring, heartbeat_s: 5}", "--cpus", "3", "--set", "tasks.worker.overrides.1.devices.cpus=4")
+WORKER_0 = [["multi_worker_mirrored", 3, 5.0, "ring"], {"cpus": 3}, {"heartbeat_s": 5.0, "implementation": "ring"}]
+WORKER_1 = [["multi_worker_mirrored", 4, 5.0, "ring"], {"cpus": 4}, {"heartbeat_s": 5.0, "implementation": "ring"}]
 EVALUATOR = [["multi_worker_mirrored", 3, None, None], {"cpus": 3}, {}]
 """It has no peers that it would wait for."""
 
@@ -133,5 +133,5 @@ def test_a_plan_shows_what_the_tasks_will_be_told(orch: Orch, script: Callable[.
     assert json.loads(tasks[1]["env"]["ORCH_TASK_SETTINGS"]) == {
         "strategy": "multi_worker_mirrored",
         "devices": {"cpus": 4},
-        "collectives": {"heartbeat_s": 5.0, "timeout_s": 7.0},
+        "collectives": {"heartbeat_s": 5.0, "implementation": "ring"},
     }

@@ -16,14 +16,7 @@ class CollectiveSettings:
     heartbeat_s: float | None = setting(
         None, "Seconds without a heartbeat after which TensorFlow counts another worker as lost.", example="5", words="TensorFlow's own, 10"
     )
-    # Both: `tf.distribute.experimental.CommunicationOptions`
-    timeout_s: float | None = setting(
-        None,
-        "The most seconds that one collective operation waits for the other workers. With such a limit, TensorFlow "
-        "starts 2 threads for each operation, which stay for this time.",
-        example="30",
-        words="no limit",
-    )
+    # `tf.distribute.experimental.CommunicationOptions`
     implementation: Literal["auto", "ring", "nccl"] | None = setting(
         None, "The implementation of collective operations.", words="auto, TensorFlow's choice"
     )

@@ -22,8 +22,8 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, a `CollectiveSettings` as JSON data, as soon as TensorFlow's modules are imported."""
     if "heartbeat_s" in settings:
         import_hooks.after(_CONTEXT, lambda module: _set_heartbeat(module, settings["heartbeat_s"]), "collectives.heartbeat_s")
-    if "timeout_s" in settings or "implementation" in settings:
-        import_hooks.after(_STRATEGY, lambda module: _set_options(module, settings), "collectives")
+    if "implementation" in settings:
+        import_hooks.after(_STRATEGY, lambda module: _set_implementation(module, settings["implementation"]), "collectives.implementation")
 
 
 def _set_heartbeat(module: Any, seconds: float) -> None:
@@ -39,11 +39,10 @@ def _set_heartbeat(module: Any, seconds: float) -> None:
     import_hooks.replace(module.Context, "configure_coordination_service", configure_coordination_service)
 
 
-def _set_options(module: Any, settings: dict[str, Any]) -> None:
-    """Use these communication options as defaults of each strategy: `Options.merge` keeps what the program has set."""
+def _set_implementation(module: Any, implementation: str) -> None:
+    """Use this communication option as the default of each strategy: `Options.merge` keeps what the program has set."""
     util = module.collective_util
-    implementation = util.CommunicationImplementation(settings.get("implementation", "auto").upper())
-    defaults = util.Options(timeout_seconds=settings.get("timeout_s"), implementation=implementation)
+    defaults = util.Options(implementation=util.CommunicationImplementation(implementation.upper()))
 
     def __init__(real: Any, *args: Any, communication_options: Any, **kwargs: Any) -> None:
         if isinstance(communication_options, util.Options):  # TensorFlow refuses anything else
