@@ -22,6 +22,7 @@ QUEUE = "no crate is free"
 SCRIPT = """
 server = listen()
 print(TASK, 'of attempt', os.environ['ORCH_ATTEMPT'], flush=True)
+print('MatMul: (MatMul): /job:localhost/replica:0/task:0/device:CPU:0', flush=True)  # as TensorFlow's placer says it
 ready()
 wait_for('go')
 """
@@ -161,6 +162,7 @@ def test_every_command_works_on_a_detached_run_from_any_process(yard: Yard) -> N
     orch(yard.path, "report")
     assert orch(yard.path, "top").stdout.startswith(f"{name}: succeeded, attempt 2, ")
     assert "worker-0 of attempt 2" in orch(yard.path, "logs").stdout
+    assert "MatMul" in orch(yard.path, "placement").stdout
     assert yard.ps()["state"] == "succeeded"
 
 
