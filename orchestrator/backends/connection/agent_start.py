@@ -47,14 +47,14 @@ class AgentStart:
         Raises `UsageError` for a program that cannot run, `OrchError` if this machine can start none, `NotReachedError` if no mark comes.
         Then nothing of the program is left.
         """
-        self._process = None
         try:
             with open(self._log, "ab") as stderr:
                 await asyncio.wait_for(self._connect(transport, explain, stderr), transport.limit_s)
         except BaseException as error:
-            if self._process is not None:
-                self._process.kill()
-                await self._process.wait()
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                await process.wait()
             if isinstance(error, asyncio.TimeoutError):
                 advice = "check the address, the firewall and the load"
                 raise NotReachedError(Diagnosis(f"no agent answers after {transport.limit_s:g} s", advice)) from None

@@ -74,7 +74,7 @@ def test_an_empty_tf_config_is_none(monkeypatch: pytest.MonkeyPatch, text: str) 
 
 
 def test_everything_orch_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = TaskSettings("multi_worker_mirrored", DeviceSettings(cpus=2), CollectiveSettings(timeout_s=7.0))
+    settings = TaskSettings("multi_worker_mirrored", DeviceSettings(cpus=2), CollectiveSettings(heartbeat_s=7.0))
     told = {
         "ORCH_TASK": "worker-1", "ORCH_RUN_ID": "r-7", "ORCH_ATTEMPT": "3", "ORCH_IS_CHIEF": "0", "ORCH_RUN_DIR": "/runs/r-7",
         "ORCH_CHECKPOINT_DIR": "/ck", VARIABLE: json.dumps(to_json(settings)), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
