@@ -226,7 +226,7 @@ def test_a_run_is_made_where_it_is_looked_for_later(tmp_path: Path, monkeypatch:
     """The current context may change while the objects are made."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
     program = tmp_path / "kubectl"
-    answers = f"*view*) echo '{VIEW}';; *auth*) echo yes;; *jsonpath*) cat > /dev/null; echo uid;; *) cat > /dev/null;;"
+    answers = f"*view*) echo '{VIEW}';; *auth*) echo yes;; *jsonpath*) cat > /dev/null; echo uid;; *) cat > {tmp_path}/sent.$$;;"
     program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in {answers} esac\n')
     program.chmod(0o700)
     (tmp_path / "train.py").touch()
@@ -240,6 +240,9 @@ def test_a_run_is_made_where_it_is_looked_for_later(tmp_path: Path, monkeypatch:
     assert from_json(Submission, to_json(submitted)) == submitted
     view, *others = (tmp_path / "calls").read_text().splitlines()
     assert "config view" in view
+    sent = [one for path in tmp_path.glob("sent.*") for one in yaml.safe_load_all(path.read_text())]
+    assert {one["kind"] for one in sent} == {"Job", "NetworkPolicy", "Pod", "Secret"}
+    assert all(one["metadata"]["ownerReferences"][0]["uid"] == "uid" for one in sent), "who deletes the Service deletes them all"
     assert {tuple(call.split()[:3]) for call in others} == {(f"--kubeconfig={tmp_path}/mine", "--context=lab", "--namespace=default")}
 
 
