@@ -32,7 +32,7 @@ PACKAGES = (
 """python3: for its libraries, which the Python of this environment needs, too."""
 _RECIPE = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12]
 TREE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "orch-tests", f"debian-{SUITE}-{_RECIPE}")
-TESTS = [f"tests/backends/test_slurm_{name}.py" for name in ("inside", "submitted", "unasked", "users")]
+TESTS = [f"tests/backends/test_slurm_{name}.py" for name in ("inside", "submitted", "unasked", "users")] + ["tests/real/test_slurm.py"]
 _ENTER = """
 set -e
 tree=$1; shift

@@ -319,6 +319,8 @@ def _late_munge(path: str, munged: str, slurmctld: int) -> Iterator[None]:
                     with real.makefile("rb") as answer:
                         credential = answer.read()
                     os.kill(slurmctld, signal.SIGSTOP)
+                    # On a busy machine its other threads go on until the one has its turn that gets the signal.
+                    _wait_until(lambda: _has_stopped(slurmctld), "slurmctld that stands still")
                     client.sendall(credential)
                     time.sleep(2.5)
                     os.kill(slurmctld, signal.SIGCONT)
@@ -334,6 +336,13 @@ def _late_munge(path: str, munged: str, slurmctld: int) -> Iterator[None]:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE_S)
             os.unlink(path)
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether all threads of a process stand still after SIGSTOP."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # a thread has just ended
+        return all(path.read_text().rpartition(")")[2].split()[0] == "T" for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return False
 
 
 class User:

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 TROUBLES = {
     "none": "cannot ask Slurm: there is no squeue on PATH here; load Slurm's module, or go to a login node",
-    "munged": "cannot ask Slurm: Munge encode failed: Failed to access",
     "key": "whose munge key or clock may differ from slurmctld's: munge -n | unmunge tells",
+    "munged": "cannot ask Slurm: Munge encode failed: Failed to access",
     "expired": "whose munge key or clock may differ from slurmctld's: munge -n | unmunge tells",
     "slurmctld": "Unable to contact slurm controller (connect failure); is slurmctld up? scontrol ping tells",
 }
