@@ -127,8 +127,16 @@ class Job:
 
 
 def _without_ours(stack: str) -> str:
-    """A stack without the frames of orch that have called the function of the test: the last lines, as the outermost call comes last."""
-    lines = stack.rstrip().splitlines()
+    """A stack without orch's own threads, the main thread first, and without the frames of orch that have called the function of the test.
+
+    In each thread the outermost call comes last.
+    """
+    *others, main = stack_report.threads_of(stack) or [stack.rstrip().splitlines()]
+    others = [thread for thread in others if not any(line.startswith(f'  File "{WORKER}') for line in thread)]
+    return "\n".join([_without_callers(main), *map("\n".join, others)])
+
+
+def _without_callers(lines: list[str]) -> str:
     kept = list(lines)
     while kept and kept[-1].startswith(f'  File "{WORKER}'):
         kept.pop()

@@ -483,6 +483,8 @@ def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch, tm
     ended, others = orch("down", check=0).out.splitlines()
     assert ended.startswith(f"{second}: cancelled")
     assert others == f"also running: {first}"
+    refused = orch("down", check=2).err
+    assert refused == f"Error: the latest run, {second}, has ended, and others go on: {first}; name one: orch down {first}\n"
     assert "also" not in orch("down", first, check=0).out
     assert "also" not in orch("ps", check=0).out
 

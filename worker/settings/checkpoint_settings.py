@@ -43,7 +43,7 @@ class CheckpointSettings:
     )
     resume: str = setting(
         "",
-        "A run, or a directory of saves: a new run continues with the newest save of it, as orch up --resume RUN does.",
+        "Continue with the newest save of this run, or of this directory of saves, in a new run.",
         example="train-20260101-120000-0123abcd",
         words="none",
         flag="--resume",

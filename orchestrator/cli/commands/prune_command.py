@@ -48,6 +48,8 @@ def prune_command(
     """
     if names and (keep is not None or older is not None):
         raise UsageError("RUN names the runs to remove: leave --keep and --older out")
+    if ctx.meta.get(WORD) in ("rm", "delete") and not names:
+        raise UsageError(f"name a run: orch {ctx.meta[WORD]} RUN; orch prune removes all but the newest 20")
     runs = find_all(home)
     chosen = _named(home, names) if names else _old(home, runs, keep, older)
     only_shown = WORD in ctx.meta and not names and not dry_run  # `orch clean` may mean less than the checkpoints of a month

@@ -42,6 +42,7 @@ STUCK_S = 15.0
 POLL_S = 0.1
 """The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
+SORT = "With --all: order the runs by this value of their last reports, the best last: the least loss or error, the greatest of others."
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 QUIET = "Print one line in place of the report."
 TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124."
@@ -51,8 +52,8 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @click.argument("run", required=False, shell_complete=completion.runs)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
-@click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="With --all: only the newest N runs.")
-@click.option("--sort", metavar="NAME", help="With --all: order the runs by this value of their last reports, such as val_loss.")
+@click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="With --all: only the newest N runs, or with --sort the best N.")
+@click.option("--sort", metavar="NAME", help=SORT)
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps_command(run: str | None, home: Path, everything: bool, most: int | None, sort: str | None, timeline: bool, as_json: bool) -> int:
@@ -63,14 +64,15 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
       orch ps                the tasks of the latest run
       orch ps --timeline     how long each phase of the start took
       orch ps --all -n 10    the newest ten runs: arguments, times, results, last reports
-      orch ps --all --sort val_loss    all runs, the greatest value last
+      orch ps --all --sort val_loss -n 3    the three runs with the least loss
 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
     """
     if everything:
-        runs = [summarise(one, time.time()) for one in find_all(home)[-most if most else None :]]
-        runs = run_list.ordered(runs, sort) if sort else runs
+        cut = slice(-most if most else None, None)
+        runs = [summarise(one, time.time()) for one in (find_all(home) if sort else find_all(home)[cut])]
+        runs = run_list.ordered(runs, sort)[cut] if sort else runs
         if sort and not any(run_list.has_number(one, sort) for one in runs):
             click.echo(f"orch: no run has reported a number {sort}", err=True)
         if as_json:
@@ -97,7 +99,7 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     elif cluster.tasks:
         click.echo(table(cluster, time.time(), _width()))
     if run is None:
-        _name_others(home, found)
+        _name(_others(home, found))
     return 0
 
 
@@ -166,6 +168,10 @@ def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
     """
     if save and at_once:
         raise UsageError("--save and --now: a save takes its time; say one of them")
+    ctx = click.get_current_context()
+    others = _others(ctx.params["home"], run) if ctx.params["run"] is None else []
+    if others and not run.is_alive() and run.read_verdict() is not None:
+        raise UsageError(f"the latest run, {run.run_id}, has ended, and others go on: {few(others)}; name one: orch down {others[0]}")
     was_running = ask_stop(run, "stopped by orch down", now=at_once, save=save)
     if was_running and not _wait(run, STUCK_S):
         how = f"orch down --now ends it without the grace period, and {_last_means(run)} in any case"
@@ -185,15 +191,16 @@ def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
             click.echo(f"killed {cleanup.killed} processes that its dead controller had left")
         if cleanup.hint:
             click.echo(cleanup.hint)
-        ctx = click.get_current_context()
-        if ctx.params["run"] is None:
-            _name_others(ctx.params["home"], run)
+        _name(others)
     return 0
 
 
-def _name_others(home: Path, run: RunDir) -> None:
-    """A line about other runs that this machine is running, for a command that was given no name."""
-    others = [one.run_id for one in list_runs(home) if one.run_id != run.run_id and one.lock.is_held()]
+def _others(home: Path, run: RunDir) -> list[str]:
+    """The other runs that this machine is running, for a command that was given no name."""
+    return [one.run_id for one in list_runs(home) if one.run_id != run.run_id and one.lock.is_held()]
+
+
+def _name(others: list[str]) -> None:
     if others:
         click.echo(f"also running: {few(others)}")
 

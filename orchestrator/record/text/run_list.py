@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from ...model.run.cluster import Cluster
     from ..storage.run_directory import RunDir
 
-LONGEST_ARGUMENTS = 50
+ARGUMENTS, LONGEST_ARGUMENTS = 4, 50
+"""The place of the arguments in a row, and their most characters."""
+_LESS_IS_BETTER = re.compile(r"loss|err|perplexity|(?:^|_)(?:r?mse|mae|mape|msle)$", re.IGNORECASE)
+LEAST_REPORT = 30
+"""The columns of a terminal that arguments leave to the last reports."""
 _PROGRESS = ("epoch", "step", "steps_per_s")
 _STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
 """The words of the table for outcomes; JSON has the values."""
@@ -96,6 +101,10 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None) -> s
     rows = [_row(run, _short_id(run.run, ids), now) for run in runs]
     head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
     shown = [place for place, name in enumerate(head) if name != "ARGUMENTS" or any(row[place] for row in rows)]
+    if width is not None:
+        taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in range(ARGUMENTS))
+        most = max(len("ARGUMENTS"), width - taken - 2 - LEAST_REPORT)
+        rows = [(*row[:ARGUMENTS], *cut([row[ARGUMENTS]], most), *row[ARGUMENTS + 1 :]) for row in rows]
     lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(2,))
     narrow = cut(lines, width)
     if narrow != lines:
@@ -104,8 +113,12 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None) -> s
 
 
 def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
-    """The runs by a number of their last reports, such as ``val_loss``; those that have no such number come first."""
-    return sorted(runs, key=lambda run: (has_number(run, key), *_numbers(run, key)[:1]))
+    """The runs by a number of their last reports, the best last; those that have no such number come first.
+
+    The best is the least of a loss or an error, such as ``val_loss``, and the greatest of all others.
+    """
+    sign = -1 if _LESS_IS_BETTER.search(key) else 1
+    return sorted(runs, key=lambda run: (has_number(run, key), *(sign * number for number in _numbers(run, key)[:1])))
 
 
 def has_number(run: RunSummary, key: str) -> bool:
@@ -119,9 +132,10 @@ def _numbers(run: RunSummary, key: str) -> list[float]:
 
 
 def _short_id(name: str, ids: Sequence[str]) -> str:
-    """The id without the random part at its end, if it names the run nevertheless."""
+    """The id with as little of the random part at its end as names the run."""
     short = name.rpartition("-")[0]
-    return short if short and sum(one.startswith(short) for one in ids) == 1 else name
+    lengths = range(len(short), len(name)) if short else ()
+    return next((name[:length] for length in lengths if sum(one.startswith(name[:length]) for one in ids) == 1), name)
 
 
 def _row(run: RunSummary, name: str, now: float) -> tuple[str, ...]:

@@ -115,6 +115,17 @@ def _parse(text: str) -> tuple[StackAnswer, list[tuple[StackFrame, ...]]]:
     return StackAnswer(tuple(threads[-1]), note), [tuple(frames) for frames in threads if frames]
 
 
+def threads_of(text: str) -> list[list[str]]:
+    """The lines of each thread of the last answer in `text`, the main thread last."""
+    threads: list[list[str]] = []
+    for line in text[max(0, text.rfind(ASKED)) :].splitlines():
+        if _HEAD.match(line):
+            threads.append([])
+        if threads:
+            threads[-1].append(line)
+    return threads
+
+
 def to_json(text: str) -> dict[str, Any] | None:
     """The last answer as data; None: there is none. The main thread comes first, orch's own threads last."""
     answer, threads = _parse(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.model.run import events
@@ -98,7 +100,12 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     assert f"  {describe_moment(now - 2 * 86400)[5:16]}  " in whole[2]
     assert "succeeded, nan" in whole[2]
     assert "  ValueError: no data" in whole[3]
-    assert [run.run[17] + run.run[20] for run in run_list.ordered(summaries, "val_loss")] == ["02", "03", "04", "01"]
+    assert [run.run[17] + run.run[20] for run in run_list.ordered(summaries, "val_loss")] == ["02", "03", "01", "04"]
+    assert next(run.run[20] for run in run_list.ordered(summaries, "loss")) == "3"
+    twins = [replace(summaries[0], run=f"train-20231114-220001-0{end}", arguments=["--long", "x" * 40]) for end in ("a12", "b34")]
+    narrow = run_list.table([*twins, *summaries[1:]], now, width=100).splitlines()
+    assert [line.split()[0] for line in narrow[1:3]] == ["train-20231114-220001-0a", "train-20231114-220001-0b"]
+    assert "val_loss=0.5 loss=0.25 epoch=" in narrow[1], "arguments leave room for what the runs are compared by"
     assert "ARGUMENTS" not in run_list.table([RunSummary("one", "/runs/one")], now)
 
 
