@@ -95,12 +95,15 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
 
     name = "time"
 
-    def __init__(self, least: float = 0.0, most: float = math.inf) -> None:
-        self._least, self._most = least, most
+    def __init__(self, least: float = 0.0, most: float = math.inf, *, has_unit: bool = False) -> None:
+        self._least, self._most, self._has_unit = least, most, has_unit
+        """`has_unit`: a number alone is refused, as it could mean days."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):  # a default
             return value
+        if self._has_unit and value.replace(".", "", 1).isdigit():
+            self.fail(f"{value!r} has no unit: {value}d are days, {value}h hours", parameter, ctx)
         found = seconds_of(value)
         if found is None:
             try:

@@ -42,6 +42,9 @@ SAME = {
     **dict.fromkeys(("-np", "--np", "--num-proc", "--num-processes", "--num-workers"), "--workers"),
     "--logical-cpus": "--cpus",
     "--task": "--only",
+    "--world-size": "--workers",
+    "-e": "--env",
+    "-t": "--timestamps",
 }
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
 OTHERWISE = {

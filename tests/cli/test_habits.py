@@ -34,6 +34,7 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     for word in ("watch", "stats"):
         assert "succeeded" in orch.in_process(word, "--once", check=0).out
     assert "worker-2" in orch.in_process("plan", "hello.py", "--num_workers=3", check=0).out
+    assert "  A=1" in orch.in_process("plan", "hello.py", "-e", "A=1", "--world-size", "2", check=0).out
     assert "devices.cpus: 2" in orch.in_process("plan", "hello.py", "--logical-cpus", "2", check=0).out
 
 
@@ -47,6 +48,12 @@ def test_a_word_of_which_only_the_letters_are_alike_is_no_suggestion(orch: Orch,
 )
 def test_a_word_for_what_orch_does_in_another_way_is_answered(orch: Orch, word: str, said: str) -> None:
     complaint(orch.in_process(word, "x"), 2, f"there is no command {word!r}: ", said)
+
+
+def test_a_task_in_the_place_of_a_run_is_explained(orch: Orch) -> None:
+    orch("up", "hello.py", "--strategy", "none", check=0)
+    for command in ("ps", "stacks", "top", "down"):
+        complaint(orch.in_process(command, "worker-0"), 2, "worker-0 is a task, and a run is named here", "orch stacks --task worker-0")
 
 
 def test_help_is_a_command_too(orch: Orch) -> None:

@@ -21,14 +21,14 @@ from .. import WORD, completion
 from ..options import Count, Span, home_option
 
 KEEP = "Keep the newest N runs. Default: 20, or none with --older."
-OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
+OLDER = "Remove only runs that began longer ago than this, a time with its unit: 14d, 36h."
 
 
 @click.command("prune")
 @click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=completion.runs)
 @home_option
 @click.option("--keep", type=Count(0), metavar="N", help=KEEP)
-@click.option("--older", type=Span(), metavar="TIME", help=OLDER)
+@click.option("--older", type=Span(has_unit=True), metavar="TIME", help=OLDER)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -48,8 +48,6 @@ def prune_command(
     """
     if names and (keep is not None or older is not None):
         raise UsageError("RUN names the runs to remove: leave --keep and --older out")
-    if ctx.meta.get(WORD) in ("rm", "delete") and not names:
-        raise UsageError(f"name a run: orch {ctx.meta[WORD]} RUN; orch prune removes all but the newest 20")
     runs = find_all(home)
     chosen = _named(home, names) if names else _old(home, runs, keep, older)
     only_shown = WORD in ctx.meta and not names and not dry_run  # `orch clean` may mean less than the checkpoints of a month

@@ -164,7 +164,8 @@ def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
       orch down --now     without the grace period
       orch down --save    after a save, with which orch up --resume RUN continues
 
-    The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
+    The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up). Of several runs only one is ended, and the
+    others are named; where the latest has ended and others go on, RUN is needed.
     """
     if save and at_once:
         raise UsageError("--save and --now: a save takes its time; say one of them")

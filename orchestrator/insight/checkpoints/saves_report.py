@@ -90,9 +90,11 @@ def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:
 
 def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[str]:
     """The saves as a table for each training."""
-    if not found:
+    if not any(series.saves for series in found):
         yield f"there is no save in {base}"
     for series in found:
+        if not series.saves and series.reached is None:
+            continue
         reached = "" if series.reached is None else f": the training has finished step {series.reached}"
         yield f"{series.name}{reached}"
         rows = [("", "STEP", "EPOCH", "AGE", "SIZE", "SAVED AT")]

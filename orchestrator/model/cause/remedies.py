@@ -165,6 +165,11 @@ OTHERS = {
         "TensorFlow drives no TPU here: this needs a TPU and the package tensorflow-tpu (docs/tpu.md); to try the script on the CPU: "
         "strategy = worker.strategy() in the script, and --fallback cpu",
     ),
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^']*[/.][^']*)'": Remedy(
+        "a-file-that-is-not-found",
+        "{path} is looked for in the working directory of the tasks, which is the directory of orch up, or that of orch.yaml (--workdir "
+        "names another): an absolute path holds everywhere",
+    ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",
         "a task has no keyboard: input() and breakpoint() end there. Give values after -- on the command line; to debug, start the script "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from worker.protocol.task_id import TASK_TYPES
 from worker.values.words import few
 
 from ...errors import OrchError, UsageError
@@ -16,6 +18,9 @@ from .run_files import write_whole
 
 if TYPE_CHECKING:  # see run_directory.py
     from ...model.planning.plan import Plan
+
+
+_TASK = re.compile(rf"(?:{'|'.join(TASK_TYPES)})-\d+")
 
 
 def create_run(home: Path, run_id: str) -> RunDir:
@@ -62,6 +67,8 @@ def find_run(home: Path, name: str | None) -> RunDir:
         return runs[-1]  # the link was removed, or no run has got a plan
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]
+    if not found and _TASK.fullmatch(name):
+        raise UsageError(f"{name} is a task, and a run is named here: orch logs {name} and orch stacks --task {name} are about a task")
     if not found:
         raise UsageError(f"the run {name!r} does not exist in {home}; runs: {_named(list_runs(home)) or 'none'}")
     if len(exact or found) != 1:

