@@ -94,7 +94,7 @@ def test_output_that_cannot_be_written_is_an_error_with_its_reason(orch: Orch, t
     with held_run(tmp_path / ".orch") as (run, _), open("/dev/full", "wb") as full:
         write(run, "worker-0", b"hello\n")
         done = orch.start("logs", *words, stdout=full).wait(check=125)
-        assert done.err == "Error: [Errno 28] No space left on device\n"
+        assert done.err == "Error: standard output cannot be written: No space left on device\n"
 
 
 SAID = "E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed"

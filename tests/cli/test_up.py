@@ -512,7 +512,7 @@ def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, wor
 def test_a_full_disk_behind_the_output_is_an_error_and_not_a_traceback(orch: Orch) -> None:
     with open("/dev/full", "wb") as full:
         done = orch("plan", "show.py", stdout=full, check=125)
-        assert done.err == "Error: [Errno 28] No space left on device\n"
+        assert done.err == "Error: standard output cannot be written: No space left on device\n"
         orch("up", "show.py", stdout=full, check=0)
 
 
