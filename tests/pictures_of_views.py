@@ -1,4 +1,4 @@
-"""The pictures of docs/seeing.md: `orch top` and the page of `orch report`, of one real run with a slow worker (`make pictures`)."""
+"""The pictures of docs/seeing.md, of real runs (`make pictures`): `orch top` on three troubles, and a page of `orch report`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from rich.text import Text
 
 from benchmarks.measure import ROOT
 
-TOP, REPORT = ROOT / "docs" / "top.svg", ROOT / "docs" / "report.png"
-COMMAND = ("examples/who_waits.py", "--workers", "3", "--quiet", "--", "--slow", "0.05", "--steps", "100000")
+REPORT = ROOT / "docs" / "report.png"
+SCENES = {"top.svg": ("--slow", "0.05"), "top-input.svg": ("--slow-input", "0.05"), "top-hang.svg": ("--hang-at", "100")}
+COMMAND = ("examples/who_waits.py", "--workers", "3", "--quiet", "--", "--steps", "100000")
 COLUMNS, ROWS = 104, 12
 TRAINS_S, SEEN_S = 60.0, 4.0
-"""How long the run trains before the pictures, and how long the view is looked at."""
+"""How long a run trains before its picture, and how long the view is looked at."""
 BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium") or shutil.which("google-chrome")
 WIDTH, HEIGHT = 1100, 1300
 
@@ -84,20 +85,25 @@ def photograph(page: Path, picture: Path, *, width: int = WIDTH, height: int = H
 
 
 def take(env: Mapping[str, str]) -> None:
-    """Make both pictures of a run of `COMMAND`."""
+    """Make the pictures, one run after the other."""
+    for name, words in SCENES.items():
+        with tempfile.TemporaryDirectory() as directory:
+            _take(Path(directory), ROOT / "docs" / name, words, env)
+
+
+def _take(directory: Path, picture: Path, words: tuple[str, ...], env: Mapping[str, str]) -> None:
     orch = [sys.executable, "-m", "orchestrator"]
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        shutil.copytree(ROOT / "examples", directory / "examples")
-        env = {**env, "ORCH_EXAMPLES_DATA": str(directory / "data")}
-        run = subprocess.Popen([*orch, "up", *COMMAND], cwd=directory, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            time.sleep(TRAINS_S)
-            seen = {**env, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "", "LINES": ""}
-            TOP.write_text(svg_of(screen_of([*orch, "top"], directory, seen), "orch top"))
-        finally:
-            subprocess.run([*orch, "down"], cwd=directory, env=env, check=False, capture_output=True)
-            run.wait()
+    shutil.copytree(ROOT / "examples", directory / "examples")
+    env = {**env, "ORCH_EXAMPLES_DATA": str(directory / "data")}
+    run = subprocess.Popen([*orch, "up", *COMMAND, *words], cwd=directory, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(TRAINS_S)
+        seen = {**env, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "", "LINES": ""}
+        picture.write_text(svg_of(screen_of([*orch, "top"], directory, seen), "orch top"))
+    finally:
+        subprocess.run([*orch, "down"], cwd=directory, env=env, check=False, capture_output=True)
+        run.wait()
+    if picture.name == "top.svg":
         page = directory / "page.html"
         subprocess.run([*orch, "report", "-o", str(page)], cwd=directory, env=env, check=True, capture_output=True)
         photograph(page, REPORT)

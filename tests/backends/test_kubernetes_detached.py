@@ -90,6 +90,8 @@ def test_a_run_is_followed_from_any_shell_then_a_lost_pod_is_replaced_and_a_lost
     assert found["state"] == "running"
     assert {task["host"] for task in found["tasks"]} == {pod["metadata"]["name"] for pod in place.pods("agent")}
     assert "worker-0..1: in sleep (script.py:" in place.orch("stacks", check=0).out
+    seen, page = place.orch("top", "--once", check=0).out, place.orch("report", "-o", "/dev/stdout", check=0).out
+    assert all(re.search(rf"^{task['task']} +\S+ +runs ", seen, re.MULTILINE) and task["host"] in page for task in found["tasks"]), seen
     uids = {pod["metadata"]["uid"] for pod in place.pods("agent")}
     place.orch("restart", check=0)
     place.wait_for_log("worker-0 | attempt 2 of worker-0", "worker-1 | attempt 2 of worker-1")

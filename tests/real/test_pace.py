@@ -94,7 +94,7 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     reached = uses_of(run)["worker-1"].step
     wait_until(lambda: uses_of(run)["worker-1"].step > reached + 20, "steps after the profile")
 
-    os.kill(run.event("task_started", task="worker-2")["pid"], signal.SIGSTOP)
+    os.kill(run.event("task_started", task="worker-2", attempt=last)["pid"], signal.SIGSTOP)
     wait_until(lambda: uses_of(run)["worker-2"].state == "T", "stopped task")
     wait_until(lambda: min(uses_of(run)[name].waits for name in ("worker-0", "worker-1")) > 2, "waiting tasks")
     missing = "worker-2 (stopped by SIGSTOP) did not come: worker-0..1 wait for it after step "

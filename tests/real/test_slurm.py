@@ -79,6 +79,8 @@ def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an
     for index in range(3):
         wait_for_file(tmp_path / f"stalled-worker-{index}")
     stalled = len(steps_of(run))
+    seen, page = orch("top", "--once", name, check=0).out, orch("report", "-o", "/dev/stdout", name, check=0).out
+    assert all(f"worker-{index}  host{letter}" in seen and f"<h3>host{letter}</h3>" in page for index, letter in enumerate("ABC")), seen
     slurm.run("scontrol", "requeue", job)
     place.start_again(job)
     place.wait(name, timeout=400, check=0)

@@ -25,6 +25,8 @@ from ...values.codec import from_json
 from ...values.fast_dataclass import dataclass
 
 _CHUNK = 256 * 1024
+_EVENTS = 16 * 1024
+"""Bytes that are read of the kernel's reports of growth at a time."""
 _LONGEST_TIME = 100
 """Bytes that are read of the file `begun`."""
 _MOST_REPORTS = 1 << 20
@@ -201,7 +203,7 @@ class Inotify:
         """
         data, start, found, lost = b"", 0, dict[int, set[str]](), False
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self._fd, _CHUNK)
+            data = os.read(self._fd, _EVENTS)
         while start < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, start)
             start += _EVENT.size

@@ -18,8 +18,10 @@ from ..host_facts import free_bytes
 from ..loop import Loop
 from .log_files import Inotify, TaskOutput
 
-FLUSH_S = 0.02
-"""The shortest time between two reports of growth."""
+FLUSH_S, QUIET_S, MOST_FLUSH_S, SPARING = 0.02, 0.1, 0.25, 100
+"""The shortest time between two looks at what has grown, the shortest after a look that has found no output, and the longest. Between these
+it is so many times what the look took of a core: then many tasks that write all the time cost about a hundredth of a core.
+"""
 REPORT_S = 4.0
 """The shortest time between two reports of one task: each is recorded, and a hundred tasks may report all day."""
 CREDIT = 1024 * 1024
@@ -132,14 +134,17 @@ class LogForwarder:
         self._loop.on_readable(self._inotify, self._on_growth)
 
     def _on_growth(self) -> None:
-        # The next growth is noticed after FLUSH_S: a task that writes in a loop must not keep the agent busy.
+        # The next growth is noticed some time later: a task that writes in a loop must not keep the agent busy.
         self._loop.forget(self._inotify)
+        used = time.process_time()
         grown, lost = self._inotify.read()
         for output, watch in self._watches.items():
             if lost or watch in grown:
                 self._look(output, None if lost else grown[watch])
+        least = FLUSH_S if self._dirty else QUIET_S
         self.flush()
-        self._loop.after(FLUSH_S, self._listen)
+        used = time.process_time() - used
+        self._loop.after(min(MOST_FLUSH_S, max(least, SPARING * used)), self._listen)
 
     def _look(self, output: TaskOutput, grown: Collection[str] | None = None) -> None:
         """Take in what a task has written; `flush` hands the output on. `grown`: the names of the files that have grown; None: unknown."""
