@@ -167,8 +167,7 @@ OTHERS = {
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^']*[/.][^']*)'": Remedy(
         "a-file-that-is-not-found",
-        "{path} is looked for in the working directory of the tasks, which is the directory of orch up, or that of orch.yaml (--workdir "
-        "names another): an absolute path holds everywhere",
+        "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir",
     ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",

@@ -26,7 +26,7 @@ FAILURES = [
         "frobnicate is not installed in /opt/py/bin/python: install it there, or choose",
     ),
     ("EOFError", "EOF when reading a line", "a task has no keyboard"),
-    ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/x.npz'", "data/x.npz is looked for in the working directory"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/x.npz'", "data/x.npz is looked for in the directory of orch up"),
     ("bdb.BdbQuit", "", "a task has no keyboard"),
     ("OSError", "[Errno 28] No space left on device", "the disk is full"),
     ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
