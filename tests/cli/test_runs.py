@@ -524,7 +524,7 @@ def test_runs_stand_side_by_side(orch: Orch, script: Script) -> None:
     (took,) = re.findall("failed after (.*), exit code 7", orch("ps", check=0).out)
     assert took in lines[2], "the run took the same time everywhere"
     newest = orch("ps", "--all", "-n", "2", check=0).out.splitlines()[1:]
-    assert [line.split()[1:] for line in newest] == [line.split()[1:] for line in lines[1:]], "an id is as long as its list needs"
+    assert [line.split() for line in newest] == [line.split() for line in lines[1:]], "an id names its run among all, listed or not"
     last = json.loads(orch("ps", "--all", "-n", "1", "--json", check=0).out)[0]
     assert (last["arguments"], last["counts"], last["state"]) == (["nan", "7"], {"worker": 1}, "failed")
     assert last["reports"] == last["result"]["reports"] == {"worker-0": {"step": 3, "loss": "nan"}}

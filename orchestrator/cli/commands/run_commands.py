@@ -71,14 +71,16 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     """
     if everything:
         cut = slice(-most if most else None, None)
-        runs = [summarise(one, time.time()) for one in (find_all(home) if sort else find_all(home)[cut])]
+        every = find_all(home)
+        runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
         runs = run_list.ordered(runs, sort)[cut] if sort else runs
         if sort and not any(run_list.has_number(one, sort) for one in runs):
             click.echo(f"orch: no run has reported a number {sort}", err=True)
         if as_json:
             _print_json([asdict(one) for one in runs])
         else:
-            click.echo(run_list.table(runs, time.time(), _width()) if runs else f"there is no run in {home}")
+            ids = [one.run_id for one in every]
+            click.echo(run_list.table(runs, time.time(), _width(), ids) if runs else f"there is no run in {home}")
         return 0
     if run is None and not list_runs(home):
         click.echo("null" if as_json else f"there is no run in {home}")

@@ -92,12 +92,13 @@ def state(run: RunDir) -> str:
     return verdict.outcome.value if verdict else "lost"
 
 
-def table(runs: Sequence[RunSummary], now: float, width: int | None = None) -> str:
-    """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch.
+def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids: Sequence[str] = ()) -> str:
+    """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch. `ids`: those of all
+    runs, also of runs that are not listed: what is shown of an id names its run among these.
 
     A run that has failed without a report shows its first cause in place of the report.
     """
-    ids = [run.run for run in runs]
+    ids = ids or [run.run for run in runs]
     rows = [_row(run, _short_id(run.run, ids), now) for run in runs]
     head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
     shown = [place for place, name in enumerate(head) if name != "ARGUMENTS" or any(row[place] for row in rows)]

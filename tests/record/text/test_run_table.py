@@ -105,6 +105,8 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     twins = [replace(summaries[0], run=f"train-20231114-220001-0{end}", arguments=["--long", "x" * 40]) for end in ("a12", "b34")]
     narrow = run_list.table([*twins, *summaries[1:]], now, width=100).splitlines()
     assert [line.split()[0] for line in narrow[1:3]] == ["train-20231114-220001-0a", "train-20231114-220001-0b"]
+    one = run_list.table(twins[1:], now, ids=[twin.run for twin in twins]).splitlines()
+    assert one[1].split()[0] == "train-20231114-220001-0b", "the other is not listed, and its id begins alike"
     assert "val_loss=0.5 loss=0.25 ep" in narrow[1], "arguments leave room for what the runs are compared by"
     assert "ARGUMENTS" not in run_list.table([RunSummary("one", "/runs/one")], now)
 
