@@ -56,6 +56,19 @@ def test_only_what_the_training_has_changed_is_restored() -> None:
     assert (third.path, third.patience, third.wait) == ("runs/third/model.keras", 1, 2), "also by a run that has continued another one"
 
 
+def test_a_minimum_whose_sign_keras_changes_in_the_first_comparison_is_that_of_the_program() -> None:
+    first, second = Stops("a", 1), Stops("a", 1)
+    for callback in (first, second):
+        vars(callback).update(min_delta=0.1, monitor_op=None)
+    begun = callback_state.begin([first])
+    vars(first).update(min_delta=-0.1, monitor_op=np.less, wait=1)
+    (told,) = continued([first], begun, [second])
+    assert told["kept"] == {"wait": 1}
+    callback_state.restore([second], [{"class": "Stops", "kept": {"min_delta": -0.1, "wait": 2}}], {})
+    assert vars(second)["min_delta"] == 0.1, "saves that have it"
+    assert second.wait == 2
+
+
 def test_callbacks_of_orch_are_left_out() -> None:
     first, own = Stops("a", 1), Own("b", 1)
     begun = callback_state.begin([own, first])

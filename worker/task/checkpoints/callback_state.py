@@ -18,6 +18,9 @@ from . import variables
 
 ARRAYS = "callbacks"
 _LEFT_OUT = frozenset({"model", "_model", "params", "validation_data"})
+_SIGNED_LATE = "min_delta"
+"""A setting whose sign Keras 3 changes in the first comparison of a program, when it chooses `monitor_op`
+(keras/src/callbacks/monitor_callback.py): a restored one would be changed a second time, back."""
 _BASE = "keras.src.callbacks.callback"
 """The module of the class of callbacks, whose own methods do nothing."""
 _OWN = f"{__name__.partition('.')[0]}."
@@ -54,7 +57,7 @@ def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[s
     for index, callback in enumerate(of_program(callbacks)):
         kept, at_begin = {}, begun[index] if index < len(begun) else {}
         for name, value in vars(callback).items():
-            if name not in _LEFT_OUT:
+            if name not in _LEFT_OUT and not _is_signed_late(callback, name):
                 try:
                     plain, found = _plain(value, f"{ARRAYS}/{index}/{name}")
                 except _UnknownError:
@@ -77,7 +80,12 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
     for callback, one in zip(callbacks, told, strict=False):
         if type(callback).__name__ == one["class"]:
             for name, value in one["kept"].items():
-                setattr(callback, name, _value(value, arrays))
+                if not _is_signed_late(callback, name):
+                    setattr(callback, name, _value(value, arrays))
+
+
+def _is_signed_late(callback: Any, name: str) -> bool:
+    return name == _SIGNED_LATE and hasattr(callback, "monitor_op")
 
 
 def _tell(callback: Any, name: str, value: Any) -> None:
