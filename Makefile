@@ -49,7 +49,7 @@ help:
 	@echo 'make dist     the release: wheel and source distribution in dist/, checked, and tried in an empty environment'
 	@echo 'make pictures the runs that README.md shows; make figures: its table of seconds, in some three minutes'
 	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
-	@echo 'make judge    all of Keras on several workers beside one process; writes the table of docs/keras.md'
+	@echo 'make judge    all of Keras on several workers beside one process; writes the table of docs/keras-cases.md'
 	@echo '              (JUDGE_ARGS="--areas losses --worlds one,two" chooses)'
 	@echo 'make chaos    the long soaks: many runs, hosts and forks at once; then kill, stop and end tasks, templates, agents and controllers'
 	@echo '              of real clusters (CHAOS_ARGS="--trials 200 --seed 1"); then drawn trainings (DRAWS_ARGS="--draws 3000 --minutes 60")'

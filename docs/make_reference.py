@@ -18,7 +18,8 @@ from worker.settings.declare import Setting
 
 HEAD = """# Every key, option and variable
 
-This page is made from the code by `python docs/make_reference.py`, and a test compares the two.
+This page lists every key of `orch.yaml`, every option of every command and every variable, each with its default.
+It is made from the code by `python docs/make_reference.py`.
 [spec.md](spec.md) says where a setting can be given, and which way wins. Try:
 
 ```console

@@ -12,11 +12,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ManPage(BuildHookInterface):  # type: ignore[misc]
-    """Makes the page of the tree that is built, so that no page of another day can be in a wheel."""
+    """Makes the page of the tree that is built, so that no page of another day can be in a wheel. An editable one keeps that of its day."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable":  # a source tree: `make man` writes the page
-            return
         self._place = tempfile.TemporaryDirectory(prefix="orch-man-")
         page = Path(self._place.name, "orch.1")
         with open(page, "wb") as output:
@@ -24,5 +22,4 @@ class ManPage(BuildHookInterface):  # type: ignore[misc]
         build_data["shared_data"][str(page)] = "share/man/man1/orch.1"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if version != "editable":
-            self._place.cleanup()
+        self._place.cleanup()

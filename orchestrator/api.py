@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,16 @@ def launch(
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
 
 
+def _in_python(text: str) -> str:
+    """A message with the keywords of `launch` in the place of options: ``backend="slurm"`` for ``--backend slurm``."""
+
+    def keyword(option: re.Match[str]) -> str:
+        name, value = option[1].replace("-", "_"), option[2]
+        return f'{name}="{value}"' if name in FLAGS and value else f"{name}=" if name in FLAGS else option[0]
+
+    return re.sub(r"--([a-z][a-z-]*)(?: (\w+)(?=$|[,;)]))?", keyword, re.sub(r"^write backend: \{.*\}, or add ", "write ", text))
+
+
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     _check_script(spec)
@@ -124,6 +136,13 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any], env: Mapping
 
     `env`: the variables that may tell of an allocation of an engine, whose hosts are then used; None: no allocation is looked for.
     """
+    try:
+        return _parse(program, keywords, env)
+    except SpecError as error:
+        raise SpecError(*(replace(one, message=_in_python(one.message), hint=_in_python(one.hint)) for one in error.problems)) from None
+
+
+def _parse(program: Program | None, keywords: Mapping[str, Any], env: Mapping[str, str] | None) -> ClusterSpec:
     document, base, script = _read(program)
     for path, value in sorted(_overlays(keywords), key=lambda one: not chooses_backend(one[0])):
         if value.value != {} or not documents.has(document, path):  # an empty mapping has no key to change

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from html import escape
 from pathlib import Path
 from signal import SIGKILL, valid_signals
 from typing import Any, Literal, TypeVar
@@ -29,6 +30,7 @@ from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
 from .record.text import stack_report
 from .record.text.report import report
+from .record.text.run_table import describe_report
 from .requests import ask_restart, ask_running, ask_stop
 
 STOPPED = "stopped by the program that launched it"
@@ -105,6 +107,13 @@ class Result:
             failure = self.cause.failure
             ended += f": {self.cause.task} {f'{failure.type}: {failure.message}' if failure else self.cause.what}"
         return f"<{type(self).__name__} of {self.run_id}: {shorten_line(' '.join(ended.split()), LONGEST_REASON)}>"
+
+    def _repr_html_(self) -> str:
+        """The tasks as a table, which a notebook shows in place of the text."""
+        lines = [(task.name, task.host, task.state, describe_report(task.report)) for task in self.tasks.values()]
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+        head = "".join(f"<th>{name}</th>" for name in ("task", "host", "state", "last report"))
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr>{head}</tr>{rows}</table>"
 
     @property
     def reports(self) -> dict[str, Mapping[str, Any]]:

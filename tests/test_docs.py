@@ -224,9 +224,10 @@ def test_the_readme_has_the_place_of_what_a_command_writes(target: str) -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_the_help_of_a_command_has_an_example(words: str) -> None:
+def test_the_help_of_a_command_has_an_example_and_fits_a_terminal(words: str) -> None:
     command = COMMANDS[words]
-    text = command.get_help(click.Context(command, info_name=words, **cli.orch.context_settings))
+    text = command.get_help(click.Context(command, info_name=words, terminal_width=80, **cli.orch.context_settings))
+    assert [line for line in text.splitlines() if len(line) > 80] == []
     _, heading, rest = re.sub(r"\x08", "", text).partition("Example")
     examples = re.findall(r"^\s+(orch .*?)(?:  .*)?$", rest.partition("\n\n")[0], re.MULTILINE)
     assert heading, text

@@ -81,6 +81,7 @@ def test_a_run_is_launched_and_tells_how_it_ended(program: Callable[[str], str],
     assert result.run_dir == run.run_dir == tmp_path / ".orch/runs" / run.run_id
     assert run.run_id.startswith("mine-")
     assert "worker-0" in result.durations
+    assert "<td>worker-1</td><td>local</td><td>succeeded</td><td>step=3 loss=0.5</td>" in result._repr_html_()
     assert not run.is_running
 
 
@@ -144,6 +145,7 @@ def test_mistakes_are_all_named_by_their_keywords() -> None:
     [
         ("a.py", {"chief": "yes"}, "launch(chief=…): must be a whole number, not 'yes'"),
         (5, {}, "launch: must be a text, not a value of type int"),
+        ("a.py", {"nodes": 3}, 'launch(nodes=…): backend.nodes belongs to backend slurm, and this run is local (write backend="slurm")'),
         (None, {"script": 5}, "launch(script=…): must be a text, not a value of type int"),
         (None, {"command": ["a"]}, "launch(command=…): must be a text, not a value of type list"),
         ("a.py", {"env": {"A": None}}, "launch(env=…): A has no value (give a text)"),

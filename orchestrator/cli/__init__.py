@@ -34,13 +34,13 @@ COMMANDS = {
     "top": ("looking.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
     "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
     "timeline": ("looking.timeline_command", "Show the phases of the start of a run, or write the run as a trace for Perfetto."),
-    "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
+    "placement": ("looking.placement_command", "Show on which devices the operations of a run ran."),
     "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
     "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
     "profile": ("looking.profile_command", "Profile all tasks of a run with TensorFlow's profiler, at one moment."),
     "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),
-    "down": ("commands.run_commands", "End a run."),
+    "down": ("commands.down_command", "End a run, or all runs."),
     "prune": ("commands.prune_command", "Remove the directories of old runs."),
     "doctor": ("commands.doctor_command", "Check whether this machine or the hosts can run a cluster."),
     "tpu": ("commands.tpu_command", "Show the layout of replicas and tensors on a TPU."),
@@ -90,6 +90,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __name__)
         command: click.Command = getattr(module, f"{cmd_name}_command")
+        command.params.sort(key=lambda each: each.name == "home")  # the option that is used least comes last in a help text
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -144,7 +145,7 @@ def orch() -> None:
       orch up train.py --workers 2      start a cluster of two workers
       orch ps                           show its tasks
       orch up --help                    show the options and examples of a command
-      orch help topics                  list the failures that orch help TOPIC explains
+      orch help topics                  list the failures that orch explains
     """
 
 

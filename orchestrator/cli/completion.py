@@ -5,7 +5,7 @@ Click asks these functions (its `shell_complete`). They print nothing and raise 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,18 @@ def directories(ctx: click.Context, parameter: click.Parameter, begun: str) -> l
 def one_of(words: tuple[str, ...]) -> Complete:
     """The words that begin as the text does."""
     return lambda ctx, parameter, begun: [word for word in words if word.startswith(begun)]
+
+
+def assignments(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The keys of orch.yaml, for ``--set``."""
+    from ..model.spec.describe import root
+    from ..model.spec.kinds import Struct
+
+    def paths(struct: Struct, around: str) -> Iterator[str]:
+        for name, key in struct.keys.items():
+            yield from paths(key.kind, f"{around}{name}.") if isinstance(key.kind, Struct) else (f"{around}{name}=",)
+
+    return [path for path in paths(root(), "") if path.startswith(begun)]
 
 
 def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -26,6 +26,9 @@ from ..sources import HOME, SPEC
 from ..sources import nearest as nearest_above
 from . import completion
 from .script_command import OPTIONS
+
+if TYPE_CHECKING:  # not for a help text
+    from ..record.storage.run_directory import RunDir
 
 SET = "Set any key of orch.yaml, for example restart.max=3. May be repeated."
 HOSTFILE = "Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N."
@@ -52,7 +55,7 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
         command = click.option(*filter(None, (option.short, name)), option.parameter, **settings)(command)
     has_program = not keys or "defaults.env" in keys
     decorators = (
-        click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help=SET),
+        click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help=SET, shell_complete=completion.assignments),
         click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE, hidden=not has_program),
         click.option(
             "--hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help=HOSTFILE, hidden=bool(keys), shell_complete=completion.files
@@ -79,15 +82,40 @@ def new_home_option(command: F) -> F:
 
 
 def run_argument(command: F) -> F:
-    """RUN (default: the latest) and ``--run-dir``: the command gets the `RunDir`."""
+    """RUN (default: the latest) and ``--run-dir``, for a command that only looks: it gets the `RunDir` that `find_to_look` finds."""
+    return _run_argument(command, find_to_look)
 
+
+def exact_run_argument(command: F) -> F:
+    """RUN (default: the latest) and ``--run-dir``, for a command that acts on the run: several runs that begin as RUN are a mistake."""
+
+    def find_exactly(home: Path, name: str | None) -> RunDir:
+        from ..engine_jobs import find  # not for a help text
+
+        return find(home, name)
+
+    return _run_argument(command, find_exactly)
+
+
+def _run_argument(command: F, find: Callable[[Path, str | None], RunDir]) -> F:
     @functools.wraps(command)
-    def find(*, run: str | None, home: Path, **given: Any) -> Any:
-        from ..engine_jobs import find as find_run  # not for a help text
+    def with_run(*, run: str | None, home: Path, **given: Any) -> Any:
+        return command(run=find(home, run), **given)
 
-        return command(run=find_run(home, run), **given)
+    return cast("F", click.argument("run", required=False, shell_complete=completion.runs)(home_option(with_run)))
 
-    return cast("F", click.argument("run", required=False, shell_complete=completion.runs)(home_option(find)))
+
+def find_to_look(home: Path, name: str | None) -> RunDir:
+    """The run that `name` names, or of several that begin so the newest, which a line says. Raises `UsageError`."""
+    from ..engine_jobs import attach, find  # not for a help text
+    from ..record.storage.run_store import SeveralRunsError
+
+    try:
+        return find(home, name)
+    except SeveralRunsError as error:
+        newest = attach(error.runs[-1])
+        click.echo(f"orch: {len(error.runs)} runs begin with {name!r}; this is the newest, {newest.run_id}", err=True)
+        return newest
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
@@ -189,6 +217,11 @@ def view_options(command: F) -> F:
     return command
 
 
+def metavar(choice: click.Choice) -> str:  # type: ignore[type-arg]  # generic since click 8.2
+    """The words of a choice as the help texts of settings have them, without Click's brackets."""
+    return "|".join(choice.choices)
+
+
 def color_options(command: F) -> F:
     """``--color --all``."""
     text = "Show also TensorFlow's own messages, and the progress bars of every task."
@@ -197,8 +230,8 @@ def color_options(command: F) -> F:
 
 def color_option(command: F) -> F:
     """``--color``."""
-    choices, text = click.Choice(["auto", "always", "never"]), "Use colours: auto (on a terminal), always or never."
-    return click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", help=text)(command)
+    choices, text = click.Choice(["auto", "always", "never"]), "Use colours: auto (on a terminal), always or never. Default: auto."
+    return click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", metavar=metavar(choices), help=text)(command)
 
 
 def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:

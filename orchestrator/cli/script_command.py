@@ -73,7 +73,6 @@ OTHERWISE = {
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
 OTHERWISE_OF = {
     **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
-    **dict.fromkeys((("down", "-a"), ("down", "--all")), "orch down ends one run; orch ps --all lists the runs"),
 }
 """The same for an option of one command, by the names of both."""
 AFTER_DASHES = "orch.after_dashes"
@@ -135,7 +134,8 @@ class ScriptCommand(click.Command):
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             message = describe_no_option(ctx, error.option_name)
-            line = "" if error.option_name.replace("_", "-") in OTHERWISE else self._line(ctx, args, own)
+            is_answered = error.option_name.replace("_", "-") in OTHERWISE or "did you mean" in message
+            line = "" if is_answered else self._line(ctx, args, own)
             raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:

@@ -71,7 +71,7 @@ def nothing_was_kept(directory: Path) -> None:
         (["--log-level", "lots"], ["--log-level", "'lots'"]),
         (["--backend", "cloud"], ["--backend", "'cloud'", "local"]),
         (["--python", ""], ["--python", "empty"]),
-        (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n", "An option of the script itself goes after --"]),
+        (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n"]),
         (["--color", "purple"], ["--color", "'purple'", "always"]),
         (["--only", "worker-7"], ["'worker-7'", "did you mean 'worker-0'?"]),
         (["--only", "chief", "-q"], ["'chief'", "worker-0"]),
@@ -425,8 +425,13 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     several = f"the newest is {newest_first[0]}; all: {', '.join(newest_first)}"
     for command in ("ps", "wait", "down"):
         complaint(orch.in_process(command, "nosuch"), 2, "'nosuch'", "does not exist", *newest_first)
+    for command in ("wait", "down", "restart", "profile"):
         complaint(orch.in_process(command, "hello"), 2, "'hello'", "write more of the name", several)
-    assert "worker-0" not in complaint(orch.in_process("logs", "hello"), 2, several)
+    assert "worker-0" not in complaint(orch.in_process("prune", "hello"), 2, several)
+    for command in ("ps", "logs", "timeline", "checkpoints"):  # those that only look take the newest
+        done = orch.in_process(command, "hello", check=0)
+        assert done.err == f"orch: 2 runs begin with 'hello'; this is the newest, {newest_first[0]}\n"
+        assert newest_first[1] not in done.out
     complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
     complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
     complaint(orch.in_process("logs", "ps"), 2, "'ps'", "worker-0")

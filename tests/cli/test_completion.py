@@ -32,6 +32,7 @@ def test_commands_options_words_and_files_are_offered(orch: Orch) -> None:
     assert offered(orch, "pla") == ["plan", "placement"]
     assert "--keras" in offered(orch, "up", "--ker")
     assert offered(orch, "up", "--strategy", "mi") == ["mirrored"]
+    assert offered(orch, "up", "--set", "restart.m") == ["restart.max="]
     assert offered(orch, "up", "hel") == ["hel"]  # of type file: the shell completes the name
     assert offered(orch, "logs", "--color", "al") == ["always"]
     assert offered(orch, "he") == ["help"]

@@ -36,10 +36,10 @@ def test_every_flag_has_its_setting(orch: Orch) -> None:
     task = planned(orch, *flags)["worker-0"]
     assert task["devices"] == {"memory_growth": True, "cpus": 3, "log_placement": True, "soft_placement": False}
     assert task["env"]["CUDA_VISIBLE_DEVICES"] == "<2 of the GPUs of local>"
-    task = planned(orch, "--gpus", "GPU:1,0", "--share-gpus", "--logical-gpus", "1024,2048", "--soft-placement")["worker-0"]
+    task = planned(orch, "--gpus", "GPU:1,0", "--share-gpus", "--logical-gpus", "1024,2G", "--soft-placement")["worker-0"]
     assert task["devices"] == {"logical_gpus": [1024, 2048], "soft_placement": True}
     assert task["env"]["CUDA_VISIBLE_DEVICES"] == "1,0"
-    task = planned(orch, "--gpus", "auto", env={"ORCH_GPUS": "3", "ORCH_GPU_MEMORY": "4096", "ORCH_LOG_PLACEMENT": "off"})["worker-0"]
+    task = planned(orch, "--gpus", "auto", env={"ORCH_GPUS": "3", "ORCH_GPU_MEMORY": "4G", "ORCH_LOG_PLACEMENT": "off"})["worker-0"]
     assert task["devices"] == {"memory_limit_mb": 4096, "log_placement": False}
     assert "CUDA_VISIBLE_DEVICES" not in task["env"]
 

@@ -85,7 +85,8 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
         (["--lr", "3", "hello.py", "-n", "2"], "goes after --: orch up hello.py -n 2 -- --lr 3"),
         (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
-        (["hello.py", "-n", "auto"], "must be a whole number, not 'auto' (write the number)"),
+        (["hello.py", "-n", "auto"], "(write the number: nvidia-smi -L lists the GPUs here, and nproc counts the cores)"),
+        (["hello.py", "--verbos"], "there is no option --verbos: did you mean --verbose?"),
     ],
 )
 def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: Orch, words: list[str], line: str) -> None:
@@ -111,7 +112,6 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
         (["logs", "--no-log-prefix"], "--no-log-prefix: did you mean --no-prefix?"),
         (["ps", "-w"], "-w: orch top shows the tasks live"),
         (["ps", "-q"], "-q: orch ps --help lists the options"),
-        (["down", "--all"], "--all: orch down ends one run; orch ps --all lists the runs"),
         (["wait", "--time_out", "3"], "--time-out: did you mean --timeout?"),
     ],
 )

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli.commands import run_commands
+from orchestrator.cli.commands import down_command
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
@@ -285,7 +285,7 @@ def test_a_beginning_names_a_run_if_it_is_the_only_one(orch: Orch, tmp_path: Pat
     assert ps(orch, "abc")["run"] == first
     assert ps(orch, second)["run"] == second
     assert ps(orch)["run"] == second, "without a name: the latest"
-    assert "the names of 2 runs" in orch("ps", "ab", check=2).err
+    assert "the names of 2 runs" in orch("wait", "ab", check=2).err
     assert [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)] == [first, second]
     assert "up worker-0" in orch("logs", "abc", "worker-0", check=0).out
 
@@ -422,7 +422,7 @@ def test_down_says_who_is_late_and_waits_on(
         wait(self)
 
     monkeypatch.setattr(RunLock, "wait", wake_and_wait)
-    monkeypatch.setattr(run_commands, "STUCK_S", 0.1)
+    monkeypatch.setattr(down_command, "STUCK_S", 0.1)
     cli.orch.main(["down", run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     shown = capsys.readouterr()
     assert f"kill -9 of its controller (process {pid} on {socket.gethostname()}) in any case" in shown.err
@@ -476,16 +476,28 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
             assert "running" in lines[3]
 
 
-def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch, tmp_path: Path) -> None:
-    first, second = (detach(orch, "waiting.py", "--name", name) for name in ("one", "two"))
-    assert orch("ps", check=0).out.splitlines()[-1] == f"also running: {first}"
+def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch) -> None:
+    first, second, third = (detach(orch, "waiting.py", "--name", name) for name in ("one", "two", "three"))
+    assert orch("ps", check=0).out.splitlines()[-1] == f"also running: {first}, {second}"
     assert "also" not in orch("ps", second, check=0).out
-    ended, others = orch("down", check=0).out.splitlines()
-    assert ended.startswith(f"{second}: cancelled")
-    assert others == f"also running: {first}"
-    refused = orch("down", check=2).err
-    assert refused == f"Error: the latest run, {second}, has ended, and others go on: {first}; name one: orch down {first}\n"
-    assert "also" not in orch("down", first, check=0).out
+    several = f"Error: 3 runs go on: {third}, {second}, {first}; name one: orch"
+    assert orch("down", check=2).err == f"{several} down {third}, or end all: orch down --all\n"
+    assert orch("restart", check=2).err == f"{several} restart {third}\n"
+    assert orch("down", "three", check=0).out.startswith(f"{third}: cancelled")
+    ended = f"Error: the latest run, {third}, has ended, and others go on: {first}, {second}; name one: orch down {first}"
+    assert orch("down", check=2).err == f"{ended}, or end all: orch down --all\n"
+    assert "leave RUN out" in orch("down", "--all", first, check=2).err
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, b"n\n")
+    words = [sys.executable, "-m", "orchestrator", "down", "--all"]
+    asking = subprocess.run(words, cwd=orch.cwd, stdin=terminal, capture_output=True, check=True, text=True)
+    os.close(keyboard)
+    os.close(terminal)
+    assert (asking.stdout, asking.stderr.strip()) == ("no run was ended\n", f"End {first}, {second}? [y/N]:")
+    assert [line.split(":")[0] for line in orch("down", "-a", check=0).out.splitlines()] == [first, second]
+    assert orch("down", "--all", "--json", check=0).out == "[]\n"
+    assert orch("down", "--all", check=0).out == f"no run goes on in {orch.cwd / '.orch'}\n"
+    assert orch("down", "one", "two", check=0).out.count("; it was not running\n") == 2
     assert "also" not in orch("ps", check=0).out
 
 

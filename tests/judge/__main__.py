@@ -79,7 +79,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no more draws after so many minutes")
     parser.add_argument("--known", default=[], help="files of answers that need not be given again", **listed)
     parser.add_argument("--answers", type=Path, help="write here what every task has answered, as JSON")
-    parser.add_argument("--write", action="store_true", help="write what was judged into the table of docs/keras.md, though it is not all")
+    parser.add_argument(
+        "--write", action="store_true", help="write what was judged into the table of docs/keras-cases.md, though it is not all"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What the judge has found: the verdicts by case, form of data and world, their counts, and the table of docs/keras.md."""
+"""What the judge has found: the verdicts by case, form of data and world, their counts, and the table of docs/keras-cases.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .worlds import WORLDS, Answers, World
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests" / "judge" / "verdicts.json"
-PAGE = ROOT / "docs" / "keras.md"
+PAGE = ROOT / "docs" / "keras-cases.md"
 BEGIN, END = "<!-- make judge: begin -->\n", "<!-- make judge: end -->\n"
 COLUMNS = tuple(name for name, world in WORLDS.items() if world.reference)
 TITLES = {

@@ -18,6 +18,7 @@ from tests.live import wait_until
 
 NOT_TYPED = {
     "python3 -m venv": "it needs the Internet; make and the CI do the same",
+    "cd orch": "it belongs to the installation",
     "pip install": "it needs the Internet; make and the CI do the same",
     "orch doctor": "tests/cli/test_doctor.py and tests/backends/test_ssh_doctor.py",
     "orch warm": "the warm process of all tests is there already, and stays: warm_tensorflow",

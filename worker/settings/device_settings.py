@@ -60,7 +60,7 @@ class DeviceSettings:
     )
     memory_limit_mb: int | None = setting(
         None,
-        "The most memory that a task takes of each of its GPUs, in MB.",
+        "The most memory that a task takes of each of its GPUs: MB, or 4G.",
         example="null  # or 4096, without memory_growth",
         words="all memory of the GPU",
         flag="--gpu-memory",
@@ -69,7 +69,7 @@ class DeviceSettings:
     )
     logical_gpus: tuple[int, ...] | None = setting(
         None,
-        "Split each GPU of a task into logical GPUs of these sizes, in MB.",
+        "Split each GPU of a task into logical GPUs of these sizes: MB, or 4G,4G.",
         example="null  # or [1024, 1024], without memory_growth and memory_limit_mb",
         words="one logical GPU with all memory",
         flag="--logical-gpus",

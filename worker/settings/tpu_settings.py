@@ -63,7 +63,7 @@ class TpuSettings:
         None,
         "The devices of one replica: a block of the topology, as sizes in x, y, z and core.",
         example="[2, 2, 1, 2]",
-        words="[1, 1, 1, 1], one device for each replica",
+        words="one device for each replica, 1,1,1,1",
         flag="--computation-shape",
         metavar="X,Y,Z,C",
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from worker.machine.clock import patience
 
-from ...errors import OrchError, Problem, SpecError, UsageError
+from ...errors import OrchError, Problem, SpecError, UnansweredError, UsageError
 from ...model.planning import plan
 from ...model.spec import ClusterSpec, KubernetesSettings
 from .. import (
@@ -86,11 +86,13 @@ class Kubernetes:
         spec = request.run.spec
         settings, run = _settings(spec), object_name(spec.name, request.run.run_id)
         self._used = settings
-        creating = asyncio.create_task(asyncio.to_thread(_create, settings, request.files[NAME], len(request.hosts)))
+        made = _Made()
+        creating = asyncio.create_task(asyncio.to_thread(_create, settings, request.files[NAME], len(request.hosts), made))
 
         async def give_back() -> None:
             await asyncio.wait([creating])  # what is on its way cannot be called back
-            await asyncio.to_thread(delete_owner, settings, of_turn(run, self._turn))
+            if made.is_tried:
+                await asyncio.to_thread(delete_owner, settings, of_turn(run, self._turn))
 
         try:
             await asyncio.shield(creating)
@@ -105,6 +107,8 @@ class Kubernetes:
             except OrchError as left:
                 if not isinstance(error, OrchError):
                     raise
+                if not (made.is_there or isinstance(error, UnansweredError)):
+                    raise error from None  # there is nothing to delete
                 error.args = (f"{error}\n{left}",)  # the first error says more, and comes first
             raise
         await give_back()
@@ -200,9 +204,17 @@ def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
     )
 
 
-def _create(settings: KubernetesSettings, text: str, pods: int) -> None:
+class _Made:
+    """Whether the Service of an allocation, which owns all else, was asked for, and whether the server has said that it exists."""
+
+    is_tried = is_there = False
+
+
+def _create(settings: KubernetesSettings, text: str, pods: int, made: _Made) -> None:
     """Make the objects of a request: first the Service, whose uid the others then name. Blocks. Raises `OrchError`."""
     doing, (owner, _, rest) = "cannot make the pods", text.partition("---\n")
     refuse_without_exec(settings, doing)
+    made.is_tried = True
     uid = create_owner(settings, owner, doing)
+    made.is_there = True
     create(settings, rest.replace(OWNER_UID, uid), doing, pods)

@@ -74,9 +74,9 @@ def complaint_of(said: str) -> str:
     """The complaint in few words: without the words that kubectl puts in front."""
     text = last_line(said)
     text = re.sub(r"^(error: |Error from server(?: \(\w+\))?: |Unable to connect to the server: )", "", text)
-    text = re.sub(
-        r'^error when creating "STDIN": |^error validating "STDIN": error validating data: (?=failed to download openapi)', "", text
-    )
+    text = re.sub(r'^error when creating "STDIN": ', "", text)
+    # The schema that it wanted first is no matter of the user, why it did not get the schema is.
+    text = re.sub(r'^error validating "STDIN": error validating data: failed to download openapi: (?:Get "[^"]*": )?(?=.)', "", text)
     return re.sub("; if you choose to ignore these errors, turn validation off with --validate=false$", "", text)
 
 

@@ -16,7 +16,6 @@ from worker.machine.clock import now
 from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES, TENSORBOARD
 from worker.values.fast_dataclass import dataclass
 
-from ...engine_jobs import find
 from ...errors import OrchError, Problem, SpecError, UsageError
 from ...model.slots import behind_the_chief
 from ...model.spec.durations import seconds_of
@@ -28,7 +27,7 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
 from ...record.text.log_reader import LogReader
 from .. import completion
-from ..options import Count, color_options, home_option, only_tasks
+from ..options import Count, color_options, find_to_look, home_option, only_tasks
 
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
@@ -66,7 +65,7 @@ class LogOptions:
 @click.option("--until", metavar="T", help="End at this time, which is written as for --since.")
 @click.option("-n", "--tail", type=Count(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
-@click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
+@click.option("--stream", type=click.Choice(STREAMS), metavar="|".join(STREAMS), help="Show only this stream.")
 @click.option("--attempt", type=Count(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with the time at which orch saw the line, about a second late.")
 @click.option("--merge", is_flag=True, help="Show the lines of all tasks in the order of time, which orch knows to about a second.")
@@ -83,7 +82,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
       orch logs -f worker-0                  one task, until the run is over
       orch logs worker --tail 20             the last 20 lines of each worker
       orch logs --since 10m --grep 'loss|Error'
-      orch logs -f --fold                    all tasks, equal lines once, until the run is over
+      orch logs -f --fold                    all tasks, equal lines only once
     """
     given = LogOptions(**values)
     if given.fold and given.as_json:
@@ -160,7 +159,7 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
     if len(others) > 1:
         raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; a task has a name such as worker-0")
     try:
-        return find(home, others[0] if others else None), wanted
+        return find_to_look(home, others[0] if others else None), wanted
     except UsageError as error:
         if others and not any(run.run_id.startswith(others[0]) for run in list_runs(home)):  # the word may have been meant for a task
             raise UsageError(f"{error}; a task has a name such as worker-0") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
 import click
@@ -51,6 +51,7 @@ def _manifest_options(command: F) -> F:
 @click.option(
     "--workload",
     type=click.Choice(WORKLOADS),
+    metavar="|".join(WORKLOADS),
     help="The form of that manifest: a jobset, or jobs for a cluster without JobSet. Default: what the cluster has, or a jobset.",
 )
 @click.pass_context
@@ -62,7 +63,7 @@ def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workl
       orch plan                                  the cluster of orch.yaml
       orch plan train.py --workers 2 --chief
       orch plan train.py -H hostA:2,hostB:2 --json
-      orch plan train.py -n 4 --kubernetes --image IMAGE     YAML; with --json a List
+      orch plan train.py -n 4 --kubernetes --image IMAGE    a manifest
 
     The output contains the values of the variables that orch.yaml and --env set, also secrets.
     """
@@ -71,7 +72,11 @@ def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workl
     if engine:
         ctx.params["spec_backend"] = engine
         ctx.set_parameter_source("spec_backend", ParameterSource.COMMANDLINE)
-    spec = read_spec(ctx)[0]
+    try:
+        spec = read_spec(ctx)[0]
+    except SpecError as error:  # whose place may be the option that stands for --kubernetes
+        places = {"--backend": f"--{engine}"} if engine else {}
+        raise SpecError(*(replace(one, place=places.get(one.place, one.place)) for one in error.problems)) from None
     if engine:
         print_manifest(spec, workload, as_json=as_json)
     else:

@@ -21,7 +21,7 @@ from .. import WORD, completion
 from ..options import Count, Span, home_option
 
 KEEP = "Keep the newest N runs. Default: 20, or none with --older."
-OLDER = "Remove only runs that began longer ago than this, a time with its unit: 14d, 36h."
+OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
 
 
 @click.command("prune")
@@ -39,10 +39,11 @@ def prune_command(
 
     \b
     Examples:
-      orch prune                          keep the newest 20 runs
-      orch prune --keep 20 --older 14d    of the others, remove those that are older than two weeks
-      orch prune --dry-run
-      orch prune RUN                      remove this run alone
+      orch prune                          all runs but the newest 20
+      orch prune --older 14d              all runs older than two weeks
+      orch prune --keep 20 --older 14d    of those, not the newest 20
+      orch prune --dry-run                show them, and remove nothing
+      orch prune RUN                      this run alone
 
     Without RUN, the latest run is never removed either.
     """

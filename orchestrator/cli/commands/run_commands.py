@@ -1,10 +1,9 @@
-"""``orch ps``, ``orch wait``, ``orch restart`` and ``orch down``: commands for runs of any terminal."""
+"""``orch ps``, ``orch wait`` and ``orch restart``: commands for runs of any terminal."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -17,13 +16,11 @@ import click
 from worker.machine.clock import now
 from worker.values.words import few
 
-from ...backends import Cleanup, RunFacts, load
-from ...engine_jobs import clear, find, find_all
+from ...engine_jobs import find_all
 from ...errors import BROKEN, DEADLINE, UsageError
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
 from ...record.lines import clean
-from ...record.storage.engine_files import read_submission
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import list_runs, no_tasks_yet
@@ -33,12 +30,10 @@ from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds, iso_times
 from ...record.text.run_list import summarise
 from ...record.text.run_table import table
-from ...requests import ask_restart, ask_stop
+from ...requests import ask_restart
 from .. import completion
-from ..options import Count, Span, home_option, run_argument
+from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 
-STUCK_S = 15.0
-"""Seconds until `orch down` prints what ends a run that has not ended."""
 POLL_S = 0.1
 """The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
@@ -63,8 +58,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     Examples:
       orch ps                the tasks of the latest run
       orch ps --timeline     how long each phase of the start took
-      orch ps --all -n 10    the newest ten runs: arguments, times, results, last reports
-      orch ps --all --sort val_loss -n 3    the three runs with the least loss
+      orch ps --all -n 10    the newest ten runs: arguments, results, reports
+      orch ps --all --sort val_loss -n 3    the three with the least loss
 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
@@ -77,36 +72,36 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         if sort and not any(run_list.has_number(one, sort) for one in runs):
             click.echo(f"orch: no run has reported a number {sort}", err=True)
         if as_json:
-            _print_json([asdict(one) for one in runs])
+            print_json([asdict(one) for one in runs])
         else:
             ids = [one.run_id for one in every]
-            click.echo(run_list.table(runs, time.time(), _width(), ids) if runs else f"there is no run in {home}")
+            click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")
         return 0
     if run is None and not list_runs(home):
         click.echo("null" if as_json else f"there is no run in {home}")
         return 0
-    found = find(home, run)
+    found = find_to_look(home, run)
     cluster = read_cluster(found)
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
         # A task is called `task` wherever orch writes JSON.
         tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
-        _print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "timeline": measured})
+        print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "timeline": measured})
         return 0
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
-    click.echo(_line(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
+    click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
     if timeline:
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
     elif cluster.tasks:
         click.echo(table(cluster, time.time(), _width()))
-    if run is None:
-        _name(_others(home, found))
+    if run is None and (others := [name for name in going(home) if name != found.run_id]):
+        click.echo(f"also running: {few(others)}")
     return 0
 
 
 @click.command("wait")
-@run_argument
+@exact_run_argument
 @click.option("--timeout", type=Span(), metavar="TIME", help=TIMEOUT)
 @click.option("-q", "--quiet", is_flag=True, help=QUIET)
 @click.option("--json", "as_json", is_flag=True, help="Print the result of the run as JSON.")
@@ -116,9 +111,9 @@ def wait_command(run: RunDir, timeout: float | None, quiet: bool, as_json: bool)
     \b
     Examples:
       orch wait
-      orch wait --timeout 1h     exit code 124 if the run still goes on after an hour
+      orch wait --timeout 1h     exit code 124 if the run then still goes on
     """
-    if not _wait(run, timeout):
+    if not wait_for(run, timeout):
         click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
     from ...record.text.report import report_again  # not for a help text
@@ -126,14 +121,14 @@ def wait_command(run: RunDir, timeout: float | None, quiet: bool, as_json: bool)
     lines = report_again(run)
     verdict = run.read_verdict()
     if as_json:
-        _print_json(run.read_result())
+        print_json(run.read_result())
     else:
-        click.echo(_line(run) if quiet else "\n".join(f"orch: {line}" for line in lines), err=True)
+        click.echo(line_of(run) if quiet else "\n".join(f"orch: {line}" for line in lines), err=True)
     return verdict.exit_code if verdict else BROKEN
 
 
 @click.command("restart")
-@run_argument
+@exact_run_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def restart_command(run: RunDir, as_json: bool) -> int:
     """Stop the tasks of RUN (default: the latest run) and start them again, as its next attempt.
@@ -142,92 +137,36 @@ def restart_command(run: RunDir, as_json: bool) -> int:
     Example:
       orch restart
 
-    This restart does not count for --max-restarts.
+    This restart does not count for --max-restarts. If several runs go on, RUN is needed.
     """
+    ctx = click.get_current_context()
+    refuse_unclear(ctx.params["home"], ctx.params["run"], run, "restart")
     attempt = ask_restart(run)
     if as_json:
-        _print_json({"run": run.run_id, "after_attempt": attempt})
+        print_json({"run": run.run_id, "after_attempt": attempt})
         return 0
     click.echo(f"{run.run_id}: asked to start again after attempt {attempt}", err=True)
     return 0
 
 
-@click.command("down")
-@run_argument
-@click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
-@click.option("--save", is_flag=True, help="Let a training that can do so save itself first.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def down_command(run: RunDir, at_once: bool, save: bool, as_json: bool) -> int:
-    """End RUN (default: the latest run). Returns when no process of the run is left.
-
-    \b
-    Examples:
-      orch down
-      orch down --now     without the grace period
-      orch down --save    after a save, with which orch up --resume RUN continues
-
-    The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up). Of several runs only one is ended, and the
-    others are named; where the latest has ended and others go on, RUN is needed.
-    """
-    if save and at_once:
-        raise UsageError("--save and --now: a save takes its time; say one of them")
-    ctx = click.get_current_context()
-    others = _others(ctx.params["home"], run) if ctx.params["run"] is None else []
-    if others and not run.is_alive() and run.read_verdict() is not None:
-        raise UsageError(f"the latest run, {run.run_id}, has ended, and others go on: {few(others)}; name one: orch down {others[0]}")
-    was_running = ask_stop(run, "stopped by orch down", now=at_once, save=save)
-    if was_running and not _wait(run, STUCK_S):
-        how = f"orch down --now ends it without the grace period, and {_last_means(run)} in any case"
-        click.echo(f"orch: {run.run_id} has not ended after {STUCK_S:g} s: {how}. Still waiting", err=True)
-        _wait(run, None)
-    cleanup = Cleanup()
-    if run.is_submitted:
-        cleanup = Cleanup(hint=clear(run))
-    elif run.read_verdict() is None:
-        cleanup = _clear(run)
-    if as_json:
-        ended = {"was_running": was_running, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
-        _print_json({**asdict(summarise(run, time.time())), **ended})
-    else:
-        click.echo(_line(run) if was_running else f"{_line(run)}; it was not running")
-        if cleanup.killed:
-            click.echo(f"killed {cleanup.killed} processes that its dead controller had left")
-        if cleanup.hint:
-            click.echo(cleanup.hint)
-        _name(others)
-    return 0
+def going(home: Path) -> list[str]:
+    """The runs that this machine is running, the oldest first."""
+    return [run.run_id for run in list_runs(home) if run.lock.is_held()]
 
 
-def _others(home: Path, run: RunDir) -> list[str]:
-    """The other runs that this machine is running, for a command that was given no name."""
-    return [one.run_id for one in list_runs(home) if one.run_id != run.run_id and one.lock.is_held()]
+def refuse_unclear(home: Path, name: str | None, run: RunDir, command: str) -> None:
+    """Raise `UsageError` where a command that changes `run`, which the user has not named, may have been meant for another."""
+    others = [] if name is not None else [one for one in going(home) if one != run.run_id]
+    all_of_them = ", or end all: orch down --all" if command == "down" else ""
+    if others and run.is_alive():
+        both = [run.run_id, *reversed(others)]
+        raise UsageError(f"{len(both)} runs go on: {few(both)}; name one: orch {command} {run.run_id}{all_of_them}")
+    if others and run.read_verdict() is not None:
+        ended = f"the latest run, {run.run_id}, has ended, and others go on: {few(others)}"
+        raise UsageError(f"{ended}; name one: orch {command} {others[0]}{all_of_them if len(others) > 1 else ''}")
 
 
-def _name(others: list[str]) -> None:
-    if others:
-        click.echo(f"also running: {few(others)}")
-
-
-def _last_means(run: RunDir) -> str:
-    """What ends a run whose controller does not act."""
-    if (submitted := read_submission(run.path)) is not None:
-        return f"the end of {submitted.words} by its engine"
-    return f"kill -9 of its controller{run.lock.describe_controller()}"
-
-
-def _clear(run: RunDir) -> Cleanup:
-    """Ends what a dead controller may have left, if it was this directory's: other processes may have the same run in their environment."""
-    unseen = "processes that it may have left were not looked for"
-    if run.path.stat().st_uid != os.geteuid():  # root: the owner could have given the run another run's name
-        return Cleanup(hint=f"the run belongs to another user: {unseen}")
-    if not run.lock.is_own():  # the run itself may live on, where it was copied from
-        return Cleanup(hint=f"{run.path} is not the directory in which the run began (a copy?): {unseen}")
-    planned = run.read_plan()
-    spec = run.read_spec() if planned is None else planned.spec
-    return load(spec).cancel(RunFacts(spec, run.run_id, str(run.path)))
-
-
-def _wait(run: RunDir, timeout: float | None) -> bool:
+def wait_for(run: RunDir, timeout: float | None) -> bool:
     """Waits until the run is over. Returns False after `timeout` seconds."""
     if timeout is None and not run.is_submitted:
         run.lock.wait()
@@ -240,7 +179,7 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
     return True
 
 
-def _line(run: RunDir, cluster: Cluster | None = None) -> str:
+def line_of(run: RunDir, cluster: Cluster | None = None) -> str:
     """`cluster`: its state, if the caller has read it."""
     if run.is_alive():
         cluster = cluster or read_cluster(run)
@@ -274,5 +213,5 @@ def _describe_attempt(cluster: Cluster) -> str:
     return f", attempt {cluster.attempt}{count}" if cluster.past else ""
 
 
-def _print_json(data: Any) -> None:
+def print_json(data: Any) -> None:
     click.echo(json.dumps(iso_times(data)))

@@ -27,6 +27,9 @@ from ...sources import read_file, with_program
 from ..options import Count
 from ..spec_overlays import says
 
+POLICIES = ("auto", "file", "data", "hint", "off")
+FORMAT = "The format of the files. Default: from their names and first bytes."
+
 
 @click.command("shards")
 @click.argument("files", nargs=-1)
@@ -53,11 +56,12 @@ from ..spec_overlays import says
     "--policy",
     "--auto-shard",
     "policy",
-    type=click.Choice(["auto", "file", "data", "hint", "off"]),
+    type=click.Choice(POLICIES),
+    metavar="|".join(POLICIES),
     help="The AutoShardPolicy. Default: auto.",
 )
 @click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
-@click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
+@click.option("--format", "kind", type=click.Choice(KINDS), metavar="|".join(KINDS), help=FORMAT)
 @click.option("--elements-per-file", "elements", type=Count(0), metavar="N", help="Count nothing: each file has N elements.")
 @click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
 @click.option(

@@ -47,7 +47,7 @@ def tpu_command(
     Examples:
       orch tpu                                   the topologies that have a name
       orch tpu --topology 2x2x1x2 --computation-shape 1,1,1,2
-      orch tpu --topology v4-16 --computation-shape 2,2,2,1 --partition 1,2,4,1 --shape 128,224,224,3
+      orch tpu --topology v4-16 --partition 1,2,4,1 --shape 128,224,224,3
 
     The output is a table and a picture of the replicas, with the devices that TensorFlow assigns to each replica, and the
     computation shapes that fit. The section tpu of orch.yaml counts too; other sections count only for a file given with -f.

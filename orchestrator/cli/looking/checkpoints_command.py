@@ -10,7 +10,7 @@ import click
 
 from ...errors import UsageError
 from .. import completion
-from ..options import home_option
+from ..options import find_to_look, home_option
 
 VERIFY = "Read all tensors, and compare their checksums with those of the manifests. Exit code 1 if a save is damaged."
 
@@ -34,9 +34,8 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
     """
     from ...insight.checkpoints import saves_report  # not for a help text
     from ...record.storage import saves_of_run
-    from ...record.storage.run_store import find_run
 
-    base = run if run and Path(run).is_dir() else saves_of_run.directory(find_run(home, run))
+    base = run if run and Path(run).is_dir() else saves_of_run.directory(find_to_look(home, run))
     if saves_of_run.is_remote(base):
         raise UsageError(f"the saves are in {base}, which this command does not read: copy the directory here, and name the copy")
     found = saves_report.read(base, verify=verify)

@@ -22,15 +22,16 @@ from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import plan_of
 from ...requests import LONGEST_PROFILE_S, ask_running
 from .. import completion
-from ..options import only_tasks, run_argument
+from ..options import exact_run_argument, only_tasks
 
 TASK = "Profile only this task, or tasks of this type. May be repeated."
+FOR = "How long the profiler runs: seconds, or 500ms. Default: 2s."
 RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A crash ends the attempt of the whole cluster."
 
 
 @click.command("profile")
-@run_argument
-@click.option("--for", "length", default="2s", show_default=True, metavar="T", help="How long the profiler runs: 2s, 500ms, 30s.")
+@exact_run_argument
+@click.option("--for", "length", default="2s", metavar="TIME", help=FOR)
 @click.option("--task", "--only", "only", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--risk-crash", "at_risk", is_flag=True, help=RISK)
 @click.option("--json", "as_json", is_flag=True, help="Print the path of each profile, by task, as a JSON object.")
@@ -91,7 +92,8 @@ def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], as
 def _seconds(text: str) -> float:
     """How long to profile. Raises `SpecError`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)ms", text, re.ASCII)
-    seconds = float(found[1]) / 1000 if found else seconds_of(text) if text else None
+    plain = text if re.fullmatch(r"\d+(?:\.\d+)?", text, re.ASCII) else ""
+    seconds = float(found[1]) / 1000 if found else float(plain) if plain else seconds_of(text) if text else None
     if seconds is None or not 0 < seconds <= LONGEST_PROFILE_S:
         remedy = f"write 2s or 500ms, at most {LONGEST_PROFILE_S:g}s: the profiler keeps all events in memory"
         raise SpecError(Problem("--for", f"{text!r} is no length of a profile", remedy))

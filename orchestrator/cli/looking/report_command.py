@@ -31,10 +31,10 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
 
     \b
     Examples:
-      orch report                      one file, which any browser shows without a network
+      orch report                      one file for any browser
       orch report -o page.html RUN
       orch report --bundle             with the logs, to attach to an issue
-      orch report --serve              in a browser, up to date while the run goes on
+      orch report --serve              in a browser, while the run goes on
 
     The page and the archive leave passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you
     give it away: it holds the logs, without the middle of long ones. Only you can read these files.

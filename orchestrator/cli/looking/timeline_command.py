@@ -25,9 +25,10 @@ def timeline_command(run: RunDir, trace: Path | None, as_json: bool) -> int:
     \b
     Examples:
       orch timeline                     the table of orch ps --timeline
-      orch timeline --trace run.json    attempts, phases and steps of each task, CPU and memory: open it at ui.perfetto.dev
+      orch timeline --trace run.json    a trace, to open at ui.perfetto.dev
 
-    In the trace, a process is a host and a thread is a task. The file stays on this machine: ui.perfetto.dev reads it in the browser.
+    The trace has the attempts, and the phases, steps, CPU and memory of each task. A process is a host, and a thread is a task. The file
+    stays on this machine: ui.perfetto.dev reads it in the browser.
     """
     if trace is None:
         from ...record.storage.run_progress import read_cluster

@@ -207,6 +207,9 @@ _BY_CODE = {
     126: Remedy("a-program-that-cannot-run", "the program could not be executed: is it executable, and its first line right?"),
     127: Remedy("a-program-that-cannot-run", "a program was not found: look at PATH in its environment"),
 }
+_ARGUMENTS = Remedy(
+    "a-script-that-refuses-its-arguments", "the script refuses its arguments: give them after --, as in orch up SCRIPT -- --epochs 5"
+)
 _STALLED = Remedy(
     "a-task-that-stalls", "find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
 )
@@ -214,7 +217,7 @@ _STALLED = Remedy(
 
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
-    others = (_LEFT_EARLY, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _STALLED)
+    others = (_LEFT_EARLY, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _STALLED)
     return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others
 
 
@@ -238,6 +241,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
         return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
+    if task.code == 2 and _REFUSED_ARGUMENTS.search(evidence.last_words):
+        return _ARGUMENTS
     found = _of_log(evidence.last_words, evidence)
     return found if found != NONE else _BY_CODE.get(task.code or 0, NONE)
 
@@ -255,6 +260,8 @@ def _match(error: str, evidence: Evidence) -> Remedy:
 
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(?=\w*(?:Error|bad_alloc)\b|terminate called after throwing an instance of)", re.MULTILINE)
 """The place before the name of an exception."""
+_REFUSED_ARGUMENTS = re.compile(r"^\S+: error: (?:the following arguments are required|unrecognized arguments|argument )", re.MULTILINE)
+"""The last line of Python's argparse."""
 
 
 def _of_log(words: str, evidence: Evidence) -> Remedy:

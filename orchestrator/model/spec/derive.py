@@ -16,7 +16,7 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import Problem
 from .durations import EXAMPLES
 from .findings import Findings, quoted, shown
-from .kinds import ARGS, ENV, MAX_NUMBER, Duration, Flag, Integer, JsonSchema, Kind, Numbers, OneOf, Struct, Text, join, or_null
+from .kinds import ARGS, ENV, MAX_NUMBER, Duration, Flag, Integer, JsonSchema, Kind, Megabytes, Numbers, OneOf, Struct, Text, join, or_null
 from .tree import Node
 
 S = TypeVar("S")
@@ -30,6 +30,7 @@ _BY_TYPE: dict[Any, Kind] = {
     Mapping[str, str]: ENV,
 }
 _STRUCTS: dict[Any, Struct] = {}
+MEGABYTES = "write MB, or a size with a unit: 4096 or 4G"
 
 
 def struct_of(section: type) -> Struct:
@@ -59,6 +60,10 @@ def _kind(declared: Setting, hint: Any) -> Kind:
         return kind
     hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
     most = MAX_NUMBER if declared.most is None else declared.most
+    if hint == tuple[int, ...] and declared.metavar == "MB,MB":
+        return Numbers(number=Megabytes(1, MAX_NUMBER, MEGABYTES))
+    if hint is int and declared.metavar == "MB":
+        return Megabytes(int(declared.least or 0), int(most), MEGABYTES)
     if hint is int:
         return Integer(int(declared.least or 0), int(most), declared.hint)
     if hint is float:

@@ -23,6 +23,7 @@ from .tree import Node, refusal, scalar
 MAX_NUMBER = 1_000_000_000
 """The limit of a setting whose declaration has no `most`."""
 MAX_NAME = 40
+_AUTO = "write the number: nvidia-smi -L lists the GPUs here, and nproc counts the cores"
 FIRST_PORT, LAST_PORT = 1024, 65535
 
 JsonSchema = dict[str, Any]
@@ -109,7 +110,7 @@ class Number(Kind):
         kinds = int if self.WHOLE else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
             hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else self.hint
-            raise refusal(node.place, f"must be a {self.WHAT}, not {shown(node)}", hint or ("write the number" if value == "auto" else ""))
+            raise refusal(node.place, f"must be a {self.WHAT}, not {shown(node)}", hint or (_AUTO if value == "auto" else ""))
         if value <= 0 if self.minimum is None else value < self.minimum:
             least = "more than 0" if self.minimum is None else f"at least {self._written(self.minimum)}"
             raise refusal(node.place, f"must be {least}, not {shown(node)}")
@@ -162,6 +163,20 @@ class Bytes(Integer):
 
     def _written(self, limit: float) -> str:
         return size_text(int(limit))
+
+    def json_schema(self) -> JsonSchema:
+        return {"anyOf": [Number.json_schema(self), {"type": "string"}]}
+
+
+class Megabytes(Integer):
+    """A size: a number of MB, or a text with a unit. TensorFlow's MB is 1024 KB, as a unit's."""
+
+    __slots__ = ()
+    WHAT = "whole number of MB"
+
+    def _value(self, node: Node) -> Any:
+        found = bytes_of(node.value) if isinstance(node.value, str) else None
+        return node.value if found is None else found >> 20
 
     def json_schema(self) -> JsonSchema:
         return {"anyOf": [Number.json_schema(self), {"type": "string"}]}
@@ -237,13 +252,13 @@ class Numbers(Kind):
 
     unknown: bool = False
     """Null or ``?`` may replace a number."""
+    number: Integer = Integer(1, MAX_NUMBER)
 
     def read(self, node: Node) -> Any:
         items = parts_of(node)
         if isinstance(node.value, dict) or not items:
             raise refusal(node.place, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", "write [1, 2]")
-        number = Integer(1, MAX_NUMBER)
-        return tuple(None if self.unknown and _is_unknown(item) else number.read(item) for item in items)
+        return tuple(None if self.unknown and _is_unknown(item) else self.number.read(item) for item in items)
 
     def json_schema(self) -> JsonSchema:
         return {"type": ["array", "integer", "string"]}

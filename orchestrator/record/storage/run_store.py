@@ -23,6 +23,14 @@ if TYPE_CHECKING:  # see run_directory.py
 _TASK = re.compile(rf"(?:{'|'.join(TASK_TYPES)})-\d+")
 
 
+class SeveralRunsError(UsageError):
+    """The ids of several runs begin as the user has written. `runs`: the newest last."""
+
+    def __init__(self, text: str, runs: Sequence[RunDir]) -> None:
+        super().__init__(text)
+        self.runs = runs
+
+
 def create_run(home: Path, run_id: str) -> RunDir:
     """Makes the directory of a new run. Raises `OrchError` with the reason; then no directory of a run is left behind."""
     run = RunDir(home / "runs" / run_id)
@@ -57,7 +65,8 @@ def discard(run: RunDir) -> None:
 
 
 def find_run(home: Path, name: str | None) -> RunDir:
-    """The run whose id is `name` or begins with it; the latest, or else the newest, if `name` is None. Raises `UsageError`."""
+    """The run whose id is `name` or begins with it; the latest, or else the newest, if `name` is None. Raises `UsageError`,
+    and `SeveralRunsError` if several begin so and none is `name`."""
     if name is None:
         latest = home / "latest"
         if os.path.isdir(latest):
@@ -73,7 +82,7 @@ def find_run(home: Path, name: str | None) -> RunDir:
         raise UsageError(f"the run {name!r} does not exist in {home}; runs: {_named(list_runs(home)) or 'none'}")
     if len(exact or found) != 1:
         which = f"the newest is {found[-1].run_id}; all: {_named(found)}"
-        raise UsageError(f"the names of {len(found)} runs in {home} begin with {name!r}: write more of the name; {which}")
+        raise SeveralRunsError(f"the names of {len(found)} runs in {home} begin with {name!r}: write more of the name; {which}", found)
     return (exact or found)[0]
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ARGUMENTS, LONGEST_ARGUMENTS = 4, 50
 """The place of the arguments in a row, and their most characters."""
 _LESS_IS_BETTER = re.compile(r"loss|err|perplexity|(?:^|_)(?:r?mse|mae|mape|msle)$", re.IGNORECASE)
+NARROW = 100
+"""The columns of a terminal in which the least is shown."""
 LEAST_REPORT = 30
 """The columns of a terminal that arguments leave to the last reports."""
 _PROGRESS = ("epoch", "step", "steps_per_s")
@@ -92,21 +94,25 @@ def state(run: RunDir) -> str:
     return verdict.outcome.value if verdict else "lost"
 
 
-def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids: Sequence[str] = ()) -> str:
+def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids: Sequence[str] = (), *, first: str = "") -> str:
     """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch. `ids`: those of all
-    runs, also of runs that are not listed: what is shown of an id names its run among these.
+    runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports that is
+    shown first.
 
-    A run that has failed without a report shows its first cause in place of the report.
+    In a narrow terminal the time of the start stands in the id alone. A run that has failed without a report shows its first cause in
+    place of the report.
     """
     ids = ids or [run.run for run in runs]
-    rows = [_row(run, _short_id(run.run, ids), now) for run in runs]
+    rows = [_row(run, _short_id(run.run, ids), now, first) for run in runs]
     head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
-    shown = [place for place, name in enumerate(head) if name != "ARGUMENTS" or any(row[place] for row in rows)]
+    left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set()
+    left_out |= {"STARTED"} if width is not None and width < NARROW else set()
+    shown = [place for place, name in enumerate(head) if name not in left_out]
     if width is not None:
-        taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in range(ARGUMENTS))
+        taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in shown if place < ARGUMENTS)
         most = max(len("ARGUMENTS"), width - taken - 2 - LEAST_REPORT)
         rows = [(*row[:ARGUMENTS], *cut([row[ARGUMENTS]], most), *row[ARGUMENTS + 1 :]) for row in rows]
-    lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(2,))
+    lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(shown.index(head.index("TOOK")),))
     narrow = cut(lines, width)
     if narrow != lines:
         narrow.append(f"(cut to {width} columns: orch ps --all | cat shows whole lines)")
@@ -139,11 +145,11 @@ def _short_id(name: str, ids: Sequence[str]) -> str:
     return next((name[:length] for length in lengths if sum(one.startswith(name[:length]) for one in ids) == 1), name)
 
 
-def _row(run: RunSummary, name: str, now: float) -> tuple[str, ...]:
+def _row(run: RunSummary, name: str, now: float, first: str) -> tuple[str, ...]:
     began = describe_moment(run.started_at) if run.started_at else ""
     began = began[11:16] if began[:10] == describe_moment(now)[:10] else began[5:16]
     took = describe_seconds(run.took_s) if run.took_s is not None else ""
-    code = (run.result or {}).get("exit_code")
+    code = (run.result or {}).get("exit_code") if run.state != Outcome.CANCELLED.value else None
     state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
     report = next((report for report in (run.reports or {}).values() if report), {})
@@ -151,7 +157,7 @@ def _row(run: RunSummary, name: str, now: float) -> tuple[str, ...]:
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     arguments = clean(shlex.join(run.arguments or []))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
-    last = describe_report({key: report[key] for key in sorted(report, key=_place)})
+    last = describe_report({key: report[key] for key in sorted(report, key=lambda key: (key != first, _place(key)))})
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
     why = f"{cause.get('task', '')} {cause.get('what', '')}"

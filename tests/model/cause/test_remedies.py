@@ -204,6 +204,8 @@ def test_a_killed_task_ran_out_of_memory_only_if_the_kernel_says_so() -> None:
         (127, "./run.sh: line 3: frobnicate: command not found\n", "a program was not found"),
         (139, "", "a crash in native code"),
         (3, "it did not work\n", ""),
+        (2, "usage: t.py [-h] --x X\nt.py: error: the following arguments are required: --x\n", "the script refuses its arguments"),
+        (2, "usage: t.py [-h]\nt.py: error: no such model\n", ""),
     ],
 )
 def test_a_program_that_is_not_python_is_judged_by_the_end_of_its_log(code: int, words: str, remedy: str) -> None:

@@ -528,7 +528,7 @@ def test_the_template_shows_every_key_with_its_description_and_default() -> None
                 look(key.kind)
 
     look(ROOT)
-    assert "Default: parameter_server if there are ps tasks, tpu if there is a section tpu, else multi_worker_mirrored." in words
+    assert "Default: multi_worker_mirrored; parameter_server with ps tasks; tpu with a TPU." in words
 
 
 # --- the JSON Schema ----------------------------------------------------------------------------

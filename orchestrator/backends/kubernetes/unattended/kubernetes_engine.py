@@ -48,6 +48,7 @@ class KubernetesEngine:
         refuse_without_exec(here, DOING)
         owner, _, rest = request.files[NAME].partition("---\n")
         rest = rest.replace(TOKEN, secrets.token_hex(32))
+        uid = ""
         try:
             uid = create_owner(here, owner, DOING)
             for number, data in enumerate(parts):
@@ -57,7 +58,8 @@ class KubernetesEngine:
             try:
                 delete_owner(here, name)
             except OrchError as left:
-                error.args = (f"{error}\n{left}",)
+                if uid or isinstance(error, UnansweredError):  # otherwise there is nothing to delete
+                    error.args = (f"{error}\n{left}",)
             if isinstance(error, UnansweredError):  # what was made is deleted: there is no run
                 raise OrchError(*error.args) from None
             raise

@@ -38,7 +38,7 @@ class BackendSpec:
         "Where the tasks run.",
         kind=lambda: OneOf(tuple(BACKENDS)),
         example="ssh",
-        words="ssh if there are hosts, slurm inside an allocation of Slurm, else local",
+        words="local; ssh with hosts; slurm inside an allocation of Slurm",
         flag="--backend",
     )
 
@@ -185,10 +185,18 @@ class SlurmSettings(BackendSpec):
     gres: str = setting("", "Generic resources on each node, as for sbatch.", kind=_WORD, example="gpu:4", words="none")
     mem: str = setting("", "Memory on each node, as for sbatch.", kind=_WORD, example="64G", words="Slurm's default")
     time: str = setting(
-        "", "The time limit of the job, as for sbatch.", kind=_WORD, example="'4:00:00'", words="the partition's", flag="--time"
+        "",
+        "The time limit of the job, as for sbatch.",
+        kind=_WORD,
+        example="'4:00:00'",
+        words="the partition's",
+        flag="--time",
+        metavar="TIME",
     )
     partition: str = setting("", "The partition.", kind=_WORD, example="gpu", words="Slurm's default")
-    account: str = setting("", "The account that pays.", kind=_WORD, example="ml", words="Slurm's default", flag="--account")
+    account: str = setting(
+        "", "The account that pays.", kind=_WORD, example="ml", words="Slurm's default", flag="--account", metavar="NAME"
+    )
     qos: str = setting("", "The quality of service.", kind=_WORD, example="normal", words="Slurm's default")
     constraint: str = setting("", "Features that the nodes must have.", kind=_WORD, example="ib", words="none")
     options: Mapping[str, str] = setting(

@@ -154,7 +154,7 @@ class ClusterSpec:
         "TensorFlow's distribution strategy.",
         kind=OneOf(tuple(STRATEGIES)),
         example=DEFAULT.name,
-        words=f"{implied({'ps': 1}).name} if there are ps tasks, {implied({'tpu': 1}).name} if there is a section tpu, else {DEFAULT.name}",
+        words=f"{DEFAULT.name}; {implied({'ps': 1}).name} with ps tasks; {implied({'tpu': 1}).name} with a TPU",
         flag="--strategy",
         metavar="NAME",
     )
