@@ -221,7 +221,7 @@ def checkpoints(
     `tf.train.Checkpoint` of these. The models must be built. Optimizers are built here, if there is one model.
     `every`: steps between two saves (the spec's ``checkpoints.every``, or 100). `keep`: how many saves stay (the spec's, or 3).
     `dir`: the directory of the saves, which all workers see; by default the spec's ``checkpoints.dir``, or the run directory.
-    `strategy`: by default as in `worker.distribute`.
+    `strategy`: by default that of the scope, that of `worker.strategy`, or that in whose scope the variables were made.
 
     Under ParameterServerStrategy the chief makes this call, and calls `saver.step` for each step that it has scheduled; the workers read
     the input. Each save joins the coordinator first.

@@ -69,10 +69,10 @@ LOOP = (
     HEAD
     + """
 import worker
-strategy = worker.strategy()
+name = os.environ.get("OPTIMIZER", "SGD")
+strategy = tf.distribute.MultiWorkerMirroredStrategy() if name == "SGD" else worker.strategy()
 with strategy.scope():
     model = keras.Sequential(layers())
-    name = os.environ.get("OPTIMIZER", "SGD")
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1) if name == "AdamW" else keras.optimizers.SGD(0.01, momentum=0.9)
 damage = os.environ.get("DAMAGE") and ATTEMPT == "2" and TASK == "worker-0"
 if damage:  # one bit of the newest save, and a save that was not finished
@@ -356,7 +356,7 @@ def check_whenever_killed(orch: Any, tmp_path: Path, series: str, uninterrupted:
             whole, env = uninterrupted(LOOP, *FIT_OPTIONS, OPTIMIZER="AdamW"), {"OPTIMIZER": "AdamW"}
         else:
             whole = uninterrupted(FIT, *FIT_OPTIONS, **env)
-        orch(*options, *rules, env={**env, "KILLS": str(kills), "SEED": str(seed)}, check=0)
+        orch(*options, *rules, env={**env, "KILLS": str(kills), "SEED": str(seed)}, check=0, timeout=600)
         killed = latest(tmp_path)
         moments += len(list(killed.path.glob("attempt-*"))) - 1
         print(f"seed {seed}: killed at {moments} moments so far")

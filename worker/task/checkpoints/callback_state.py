@@ -65,7 +65,8 @@ def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[s
                     continue
                 if _sum(value) != at_begin.get(name):
                     kept[name] = plain
-                    arrays |= found
+                    # Copies: a survivor's save is written only after the callback may have begun the next step.
+                    arrays |= {path: array.copy() for path, array in found.items()}
         told.append({"class": type(callback).__name__, "kept": kept})
     return told, arrays
 

@@ -70,9 +70,7 @@ class Saver:
         global _loops
         _loops += 1
         keep_order()
-        if strategy is None:
-            strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.built()
-        self._strategy = strategy or tf.distribute.get_strategy()
+        self._strategy = strategy or _strategy_of(objects)
         self._coordinator: Any = None
         """Of a training under ParameterServerStrategy, whose steps are over only after its `join`."""
         if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
@@ -230,6 +228,23 @@ class Saver:
             f"{self._series.name} continues at step {self._steps}{over}, saved {saves.age(document):.0f} s ago by "
             f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self._steps)}"
         )
+
+
+def _strategy_of(objects: dict[str, Any]) -> Any:
+    """That of the scope; that of `worker.strategy`; that of the variables, where the program has made a strategy itself."""
+    import tensorflow as tf
+
+    if tf.distribute.has_strategy():
+        return tf.distribute.get_strategy()
+    if (built := strategy_builder.built()) is not None:
+        return built
+    found = next((one for each in variables.collect(objects) if (one := getattr(each.variable, "_distribute_strategy", None))), None)
+    if found is None and strategy_builder.input_pipelines(context())[0] > 1:
+        print_once(
+            "checkpoints: nothing that is saved was made in the scope of a strategy, so each worker trains alone, on all of the data, and "
+            "has saves of its own; make the model and the optimizer inside of `with worker.strategy().scope():`"
+        )
+    return found or tf.distribute.get_strategy()
 
 
 def _build_optimizers(objects: dict[str, Any], strategy: Any) -> None:
