@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from os import geteuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ MIRROR_S = 1.0
 """The shortest time between two questions for the files of a controller whose file system is another, in seconds."""
 FETCH_S = 10.0
 """How long one look at a run may fetch: the rest of gigabytes of output comes with the next."""
+NOT_OURS = "belongs to another user, whose spec may name any program"
 FORGOTTEN = Word("ended", "its engine does not know the job any more")
 
 
@@ -73,7 +73,7 @@ class _Renewer:
         heard = hear(self._run)
         is_last = heard.word.state == "ended"
         is_due = time.monotonic() - self._fetched_at >= (0.0 if is_last else MIRROR_S)
-        if heard.is_fetched or heard.word.state == "waiting" or not is_due or not _is_own(self._run):
+        if heard.is_fetched or heard.word.state == "waiting" or not is_due or not self._run.is_ours:
             return
         has_come = True
         with suppress(OrchError):  # a spec that cannot be read
@@ -124,19 +124,12 @@ def hear(run: RunDir, *, anew: bool = False) -> Heard:
     heard = run.heard()
     if heard.word.state == "ended" and not heard.word.is_gone:
         return heard
-    if not _is_own(run) or not (anew or _is_due(run, heard, now())):
+    if not run.is_ours or not (anew or _is_due(run, heard, now())):
         return heard
     with engine_files.exclusive(run.path.parent.parent / "asking", ASKER_S) as is_alone:
         if is_alone and run.heard().asked_at == heard.asked_at:  # otherwise another process has asked meanwhile
             _ask([run, *(one for one in run_store.list_runs(run.path.parent.parent) if one.run_id != run.run_id)])
     return run.heard()
-
-
-def _is_own(run: RunDir) -> bool:
-    """The files of a run of another user may say anything, also of whom to ask."""
-    with suppress(OSError):
-        return run.path.stat().st_uid == geteuid()
-    return False
 
 
 def _is_due(run: RunDir, heard: Heard, at: float) -> bool:
@@ -156,7 +149,7 @@ def _ask(runs: list[RunDir]) -> None:
     """Ask about the first run, and about those of the others that are not settled."""
     by_engine: dict[Engine, dict[str, RunDir]] = {}
     for run in runs:
-        if run is runs[0] or (run.is_submitted and _is_own(run) and not _is_settled(run, run.heard()) and not _is_copy(run)):
+        if run is runs[0] or (run.is_submitted and run.is_ours and not _is_settled(run, run.heard()) and not _is_copy(run)):
             with suppress(OrchError):  # a spec that cannot be read
                 engine, _, job = _job_of(run)
                 by_engine.setdefault(engine, {}).setdefault(job, run)
@@ -194,7 +187,9 @@ def _job_of(run: RunDir) -> tuple[Engine, RunFacts, str]:
 
 
 def _find_job(run: RunDir) -> tuple[Engine, RunFacts, str]:
-    """`_job_of`, for who changes something. Raises `UsageError` if the job is of a run of which this is a copy."""
+    """`_job_of`, for who changes something. Raises `UsageError` for a run of another user, and for a copy of a run."""
+    if not run.is_ours:
+        raise UsageError(f"{run.run_id} {NOT_OURS}: its engine is not asked; give the command as this user")
     if _is_copy(run):
         raise UsageError(f"{run.path} is a copy: its job belongs to the directory in which the run was submitted")
     return _job_of(run)
@@ -246,6 +241,8 @@ def clear(run: RunDir) -> str:
 
     A record that is still to be fetched is left there, but not for ever: it may never come. Raises `OrchError`.
     """
+    if not run.is_ours:
+        return f"the run {NOT_OURS}: what its job may have left was not looked for"
     heard = run.heard()
     has_no_end = heard.word.has_exited and run.own_verdict() is None
     is_to_come = has_no_end and 0 <= now() - heard.since < submission.GRACE_S

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from orchestrator import backends, engine_jobs
 from orchestrator.cli import submitted_run
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.run.cluster import Cluster
 from orchestrator.model.run.events import Event, RunNoted
 from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word
@@ -187,6 +189,27 @@ def test_only_what_was_there_is_told_as_removed(home: Path) -> None:
     (home.parent / "jobs/1/forgotten").touch()
     assert engine_jobs.clear(run) == ""
     assert run.heard().is_fetched
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("owned", [".", "spec.yaml", "submission.json"])
+@pytest.mark.parametrize("state", ["waiting", "running", "ended"])
+def test_no_program_runs_that_the_spec_of_another_user_names(home: Path, owned: str, state: Any) -> None:
+    """Otherwise root, who ends or lists what another user has left there, would run it."""
+    run = submitted(home, "far")
+    say(home, state)
+    engine_files.keep_heard(run.path, Heard(Word(state)))
+    os.chown(run.path / owned, 65534, 65534)
+    run.path.rename(home / "moved")
+    run.path.symlink_to(home / "moved")  # the link is ours, and the directory is not
+    engine_jobs.attach(run).renew()
+    assert engine_jobs.hear(run, anew=True).word == Word(state)
+    with contextlib.suppress(UsageError):
+        assert not engine_jobs.withdraw(run, "enough")
+    with pytest.raises(UsageError, match=r"^one belongs to another user, whose spec may name any program: its engine is not asked"):
+        engine_jobs.deliver(run, b"{}\n")
+    assert engine_jobs.clear(run).startswith("the run belongs to another user")
+    assert {path.name for path in (home.parent / "jobs/1").iterdir()} == {"word.json"}
 
 
 def test_a_job_is_found_with_the_settings_of_its_submission(home: Path) -> None:

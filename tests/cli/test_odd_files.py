@@ -39,7 +39,17 @@ def test_what_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, name:
     assert [one["run"] for one in json.loads(orch.in_process("ps", "--all", "--json", check=0).out)] == ["one"]
 
 
-@pytest.mark.parametrize("result", [{"exit_code": 0}, {"outcome": "won"}, {"outcome": "succeeded", "ended_at": "noon"}, []])
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"exit_code": 0, "cause": 5},
+        {"cause": {"failure": "x"}},
+        {"exit_code": 0},
+        {"outcome": "won"},
+        {"outcome": "succeeded", "ended_at": "noon"},
+        [],
+    ],
+)
 def test_a_result_that_orch_has_not_written_is_none(orch: Orch, run: RunDir, result: object) -> None:
     run.write("result.json", json.dumps(result))
     assert re.match(r"one .* lost ", orch.in_process("ps", "--all", check=0).out.splitlines()[1])

@@ -89,5 +89,13 @@ def test_a_link_in_a_run_is_removed_and_not_followed(orch: Orch, home: Path, tmp
     assert (kept / "file").exists()
 
 
+def test_a_link_in_the_place_of_a_run_is_removed_and_not_followed(orch: Orch, home: Path) -> None:
+    """Its size would be that of all that it leads to."""
+    (home / "runs" / "run0").symlink_to("/")
+    removed = json.loads(orch.in_process("prune", "--json", "run0", check=0).out)
+    assert (removed["removed"], removed["bytes"]) == (["run0"], 0)
+    assert not (home / "runs" / "run0").is_symlink()
+
+
 def test_there_may_be_no_run_at_all(orch: Orch) -> None:
     assert "0 of 0 runs" in orch.in_process("prune", check=0).out

@@ -14,11 +14,13 @@ trains alone beside others are in a folder with its name: DIR/worker-0/fit-1.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Protocol, cast
@@ -35,6 +37,7 @@ REACHED = "reached"
 FORMAT = 1
 DAMAGED = ".damaged"
 """The end of the name of a save that was found to be damaged."""
+_LONGEST_REACHED = 64
 _NAME = re.compile(r"step-(\d{10})(-epoch|-final)?$")
 
 
@@ -57,6 +60,19 @@ class Files(Protocol):
         """Remove a file or a directory, if it is there."""
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Opens a regular file without waiting; for writing, also without following a link. Raises OSError.
+
+    Everybody who may write into the directory could have put something else there: a training, an agent and `orch checkpoints` would wait
+    for a named pipe, and a device has no end.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if flags & os.O_WRONLY else 0), 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return fd
+
+
 class LocalFiles:
     """Directories of this host. A file is on the disk before it has its final name."""
 
@@ -67,7 +83,7 @@ class LocalFiles:
             return []
 
     def open(self, path: str, mode: str) -> BinaryIO:
-        return cast("BinaryIO", open(path, mode))
+        return cast("BinaryIO", open(path, mode, opener=_open_regular))
 
     def put(self, path: str, new: str) -> None:
         with open(new, "rb") as file:
@@ -160,7 +176,7 @@ def read_save(files: Files, base: str, series: str, name: str) -> Save:
     directory = join(base, series, name)
     try:
         with files.open(join(directory, MANIFEST), "rb") as file:
-            return Save(directory, series, name, unseal(file.read()))
+            return Save(directory, series, name, unseal(file.read(tensor_file.LONGEST_HEADER)))
     except DamagedError as error:
         return Save(directory, series, name, None, f"{MANIFEST}: {error}")
     except Exception as error:  # each file system has errors of its own
@@ -254,7 +270,7 @@ def reached(files: Files, base: str, series: str) -> int | None:
     """The last step that the training of a series has finished, also if it was not saved; None: unknown."""
     try:
         with files.open(join(base, series, REACHED), "rb") as file:
-            return int(file.read().split()[0])
+            return int(file.read(_LONGEST_REACHED).split()[0])
     except Exception:  # each file system has errors of its own
         return None
 

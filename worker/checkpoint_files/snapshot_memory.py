@@ -35,6 +35,8 @@ FILES, FILES_OF_LAST = 7, 2
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
 _BUSY_AT, _NOTE_AT = 128, 4096
+LONGEST_NOTE = 1 << 28
+"""The longest note that is read, in bytes: some hundred bytes for each tensor are usual."""
 _PIECE, _MOST_BUFFERS = 1 << 30, 512
 """One call of the kernel takes at most 2 GiB, and 1024 buffers."""
 
@@ -112,11 +114,19 @@ class StateSnapshot:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[self.at :]
 
 
+def is_begun(path: str) -> bool:
+    """Whether a file may have a snapshot. This reads eight bytes: the program may have written anything there."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return os.pread(file.fileno(), len(_MAGIC), 0) == _MAGIC
+    return False
+
+
 def read(paths: Sequence[str]) -> list[StateSnapshot]:
     """The whole snapshots of a task, the newest first."""
     found = []
     for path in paths:
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        # The program may have written anything there.
+        with contextlib.suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
             header = _read_header(file.fileno())
             if header is not None:
                 note, tensors = (json.loads(line) for line in header.note.split(b"\n"))
@@ -153,8 +163,10 @@ def _read_header(fd: int) -> _Header | None:
     if len(found) < _HEADER.size or not found.startswith(_MAGIC):
         return None
     _, sequence, length, size, _ = _HEADER.unpack(found)
+    if length > LONGEST_NOTE or os.fstat(fd).st_size < _NOTE_AT + length + size:
+        return None
     note = os.pread(fd, length, _NOTE_AT)
-    if _pack(sequence, note, size) != found or os.fstat(fd).st_size < _NOTE_AT + length + size:
+    if _pack(sequence, note, size) != found:
         return None
     return _Header(sequence, note)
 

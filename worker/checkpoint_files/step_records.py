@@ -39,7 +39,9 @@ def head(told: Sequence[tuple[str, str, Sequence[int]]]) -> bytes:
 
 def read(path: str) -> StepRecord | None:
     """The record in a file; None: it has no whole one."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(path, "rb") as file:
+    # The program may have written anything there.
+    damage = (ValueError, LookupError, TypeError, RecursionError, struct.error)
+    with contextlib.suppress(OSError, *damage), open(path, "rb") as file:
         data = file.read()
         line, _, proto = data.partition(b"\n")
         content = _content(proto)

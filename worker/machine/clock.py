@@ -16,8 +16,11 @@ _anchor = time.time() - time.monotonic()
 
 
 def patience(seconds: float) -> float:
-    """A waiting time of `seconds`, times ORCH_TIME_SCALE if a test has set that variable. For constants of a module."""
-    return seconds * float(os.environ.get("ORCH_TIME_SCALE", "1"))
+    """A waiting time of `seconds`, times ORCH_TIME_SCALE if a test has set that variable to a number. For constants of a module."""
+    try:
+        return seconds * float(os.environ.get("ORCH_TIME_SCALE", "1"))
+    except ValueError:
+        return seconds
 
 
 def reset() -> None:

@@ -50,7 +50,8 @@ ExitCode = Annotated[int, Between(0, 255)]
 Seconds = Annotated[float, Between(0, 1_000_000_000)]
 Rate = Annotated[float, Between(0, 1e18)]
 """A share in percent, or a number per second."""
-Moment = Annotated[float, Between(0, 100_000_000_000)]
+MOMENTS = Between(0, 100_000_000_000)
+Moment = Annotated[float, MOMENTS]
 """Seconds since the epoch, up to the year 5138."""
 OsText = Annotated[str, Without("\0")]
 """A text for the kernel: a path, an argument, the name or the value of a variable."""
@@ -137,7 +138,9 @@ def _check(value: Any, rule: Any, where: str) -> Any:
 
 
 def _check_depth(data: Any, where: str, left: int = _DEEPEST) -> Any:
-    """A value of any shape, if a recursive function can go through it."""
+    """A value of any shape, if a recursive function can go through it, and if its numbers are numbers for whoever calculates with them."""
+    if type(data) is int:
+        return _check(data, _PLAIN[float], where)  # JSON has numbers of any length, and `float` of a longer one fails
     if not left:
         raise ContractError(f"{where}: lists and objects lie deeper in each other than {_DEEPEST}")
     for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():

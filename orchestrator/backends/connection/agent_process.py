@@ -11,9 +11,10 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from worker.host.warm import warm_socket
+from worker.protocol import task_files
 
 from .. import Host, Transport
 from .agent_pipes import MOST_BYTES, AgentProgram, NotUsedError, kill_group, make_protocol
@@ -126,6 +127,11 @@ def begin(transport: Transport, argv: Sequence[str], stderr: int, secret: str) -
     return AgentProcess(argv, stderr, secret) if transport.begin is None else transport.begin(stderr)
 
 
+def open_log(log: Path) -> BinaryIO:
+    """The file for the stderr of an agent, to write at its end; a task may have put a link or a named pipe in its place. Raises OSError."""
+    return open(task_files.open_regular(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+
+
 def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> StartedAgent | None:
     """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
 
@@ -134,7 +140,7 @@ def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: war
     """
     started = None
     if len(hosts) == 1 and hosts[0].is_here:
-        with contextlib.suppress(OSError), open(log_of(hosts[0].name), "ab") as stderr:
+        with contextlib.suppress(OSError), open_log(log_of(hosts[0].name)) as stderr:
             started = start(hosts[0].transport, stderr.fileno(), early)
     if early is not None:
         early.withdraw()

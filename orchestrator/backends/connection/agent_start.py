@@ -14,7 +14,7 @@ from worker.protocol import task_files
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
 from .agent_pipes import AgentProgram, NotUsedError
-from .agent_process import AgentProcess, StartedAgent, start
+from .agent_process import AgentProcess, StartedAgent, open_log, start
 
 LOG_BYTES = 1024 * 1024
 """The most bytes that are read of an agent's stderr."""
@@ -48,7 +48,7 @@ class AgentStart:
         Then nothing of the program is left.
         """
         try:
-            with open(self._log, "ab") as stderr:
+            with open_log(self._log) as stderr:
                 await asyncio.wait_for(self._connect(transport, explain, stderr), transport.limit_s)
         except BaseException as error:
             process, self._process = self._process, None
@@ -94,7 +94,7 @@ class AgentStart:
         except asyncio.LimitOverrunError:
             raise NotReachedError(Diagnosis("its shell prints without end")) from None
         if noise:
-            with open(self._log, "ab") as log:
+            with open_log(self._log) as log:
                 log.write(b"its shell printed: " + noise[:1000] + b"\n")
 
     def _refuse(self, transport: Transport, explain: Explain, error: OSError) -> OrchError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import Transport, remote_worker
 from .agent_pipes import AgentProgram
-from .agent_process import begin
+from .agent_process import begin, open_log
 
 FIRST_PAUSE_S = 0.5
 """The pause after the first try. Each further pause is half as long again, up to `LONGEST_PAUSE_S`."""
@@ -56,7 +56,7 @@ class Return:
         await asyncio.wait([self.made])
 
     async def _make(self) -> tuple[AgentProgram, int]:
-        with open(self._log, "ab") as stderr:
+        with open_log(self._log) as stderr:
             process = begin(self._transport, self._argv, stderr.fileno(), self._secret)
         try:
             await process.connect()

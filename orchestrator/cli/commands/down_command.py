@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -124,7 +123,7 @@ def _last_means(run: RunDir) -> str:
 def _clear(run: RunDir) -> Cleanup:
     """Ends what a dead controller may have left, if it was this directory's: other processes may have the same run in their environment."""
     unseen = "processes that it may have left were not looked for"
-    if run.path.stat().st_uid != os.geteuid():  # root: the owner could have given the run another run's name
+    if not run.is_ours:  # root: the owner could have given the run another run's name, and its spec any program
         return Cleanup(hint=f"the run belongs to another user: {unseen}")
     if not run.lock.is_own():  # the run itself may live on, where it was copied from
         return Cleanup(hint=f"{run.path} is not the directory in which the run began (a copy?): {unseen}")

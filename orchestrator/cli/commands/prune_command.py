@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -97,9 +99,14 @@ def _is_over(run: RunDir) -> bool:
 
 def _size(path: Path) -> int:
     """The bytes of the files of a directory, of the links themselves and not of what they name."""
-    return sum(found.lstat().st_size for found in path.rglob("*") if found.is_file() and not found.is_symlink())
+    return 0 if path.is_symlink() else sum(found.lstat().st_size for found in path.rglob("*") if found.is_file() and not found.is_symlink())
 
 
 def _remove(path: Path) -> bool:
-    shutil.rmtree(path, ignore_errors=True)
-    return not path.exists()
+    """Remove a directory; of a link in its place, the link alone."""
+    if path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)

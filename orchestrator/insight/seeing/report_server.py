@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from ...errors import OrchError
 from ...record.storage.run_directory import RunDir
@@ -69,6 +71,11 @@ class ReportServer(ThreadingHTTPServer):
                 self._due = self._clock() + max(REFRESH_S / 2, SHARE * took)
             return self._page
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away before it had its answer, as at a reload, is no error of this server."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET, and nothing else."""
@@ -84,9 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, b"orch report --serve has printed the address of the page.\n", "text/plain")
         else:
             try:
-                self._send(HTTPStatus.OK, self.server.page(), "text/html")
-            except OrchError as error:
-                self._send(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode("utf-8", "replace"), "text/plain")
+                status, content, kind = HTTPStatus.OK, self.server.page(), "text/html"
+            except (OrchError, OSError) as error:
+                status, content, kind = HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode("utf-8", "replace"), "text/plain"
+            self._send(status, content, kind)
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)

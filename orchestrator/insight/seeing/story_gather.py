@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from worker.protocol import task_files
+from worker.values.codec import MOMENTS
 
 from ...record.storage import samples
 from ...record.storage.run_directory import RunDir
@@ -83,9 +84,11 @@ class _Reports:
 
 def _report(line: bytes, before: tuple[float, float]) -> tuple[str, Reported, tuple[float, float]] | None:
     """A report, and the seconds and the waiting that its task had counted. `before`: the same of the report before."""
-    with suppress(ValueError, RecursionError, KeyError, TypeError):
+    with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError):
         data = json.loads(line)
         task, attempt, at, values = data["task"], int(data["attempt"]), float(data["at"]), data["values"]
+        if not MOMENTS.fits(at):
+            return None
         counts, waiting = values.get(task_files.INPUT), None
         if isinstance(counts, dict):
             seconds, waited = float(counts["seconds"]), float(counts["waiting_s"])

@@ -189,6 +189,18 @@ class RunDir:
         """Whether the controller is a job of an engine."""
         return os.path.exists(self.path / "submission.json")
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this user has made the directory and what says by which programs the run is reached: another user may name any there."""
+        try:
+            owners = {os.lstat(self.path).st_uid, os.stat(self.path).st_uid}  # the path may be a link to somebody's directory
+            for name in ("spec.yaml", "plan.json", "submission.json", "lock"):
+                with contextlib.suppress(FileNotFoundError):
+                    owners.add(os.lstat(self.path / name).st_uid)
+        except OSError:
+            return False
+        return owners == {os.geteuid()}
+
     def is_alive(self) -> bool:
         """Whether the run goes on, is being started, or waits for its engine: by its lock, or else by the last word of the engine."""
         if self.lock.is_held():
@@ -268,9 +280,9 @@ class RunDir:
         return found
 
     def agent_log(self, host: str) -> Path:
+        """The file for what the agent of a host writes to stderr. Makes its directory."""
         path = self.path / "agents" / f"{host}.log"
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.touch(mode=0o600)
         return path
 
     def read_plan(self) -> Plan | None:

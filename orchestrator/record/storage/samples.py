@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
-from worker.values.codec import ContractError
+from worker.values.codec import MOMENTS, ContractError
 
 from ...errors import OrchError
 from .event_log import objects
@@ -144,7 +144,7 @@ def _row(use: TaskUse | HostUse | GpuUse, first: int) -> list[Any]:
 
 
 def from_line(found: dict[str, Any]) -> Sampled:
-    """The sample of a line. Raises `ContractError`, `ValueError` or `TypeError` for a line that orch has not written."""
+    """The sample of a line. Raises `ContractError`, ValueError, TypeError or OverflowError for a line that orch has not written."""
     tasks, gpus = found.get("tasks"), found.get("gpus", [])
     if not isinstance(tasks, dict) or not isinstance(gpus, list):
         raise ContractError("a sample without tasks")
@@ -156,6 +156,8 @@ def from_line(found: dict[str, Any]) -> Sampled:
     if not isinstance(host, str):
         raise ContractError("a sample without a host")
     at, seconds = _number(found.get("at")), _number(found.get("s"))
+    if not (MOMENTS.fits(at) and MOMENTS.fits(seconds)):
+        raise ContractError(f"a sample at {at}, of {seconds} s")
     return Sampled(at, seconds, tuple(uses), _from_row(HostUse, found.get("use")), tuple(_from_row(GpuUse, row) for row in gpus), host)
 
 
@@ -227,7 +229,7 @@ def _time_of(line: bytes) -> float:
 def parse(lines: Iterable[bytes]) -> Iterator[Sampled]:
     """The samples of these lines; damaged lines are skipped."""
     for found in objects(line for line in lines if line.endswith(b"\n")):
-        with contextlib.suppress(ContractError, ValueError, TypeError):
+        with contextlib.suppress(ContractError, ValueError, TypeError, OverflowError):
             yield from_line(found)
 
 

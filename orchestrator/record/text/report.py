@@ -20,7 +20,7 @@ from ..lines import LineSplitter, clean
 from ..output.follower import Follower
 from ..output.noise import Noise
 from ..storage.run_directory import RunDir
-from ..storage.run_files import size_of
+from ..storage.run_files import read_file, size_of
 from ..storage.run_progress import read_cluster
 from .event_messages import describe_outcome, headline
 from .format import describe_seconds
@@ -81,7 +81,7 @@ def _describe_saves(run: RunDir, directory: Path) -> str:
     """How the training of a run that has not succeeded is continued, or that it cannot be; empty for a run that does not save."""
     with contextlib.suppress(OrchError, OSError):
         # A spec has only what was given, so most runs are done here: the verdict waits for these lines.
-        if '"checkpoints"' not in (run.path / "spec.yaml").read_text() and not (run.path / "checkpoints").is_dir():
+        if b'"checkpoints"' not in read_file(run.path / "spec.yaml") and not (run.path / "checkpoints").is_dir():
             return ""
         from ..storage import saves_of_run
 

@@ -67,7 +67,7 @@ def summarise(run: RunDir, now: float) -> RunSummary:
     known: dict[str, Any] = {"run": run.run_id, "directory": str(run.path)}
     try:
         known["state"] = state(run)
-        known |= {"controller_pid": run.lock.controller_pid(), "result": run.read_result()}
+        known |= {"controller_pid": run.lock.controller_pid(), "result": run.read_result() if run.read_verdict() is not None else None}
         cluster = read_cluster(run)
         verdict = cluster.verdict
         known |= {"phase": cluster.word, "attempt": cluster.attempt, "waiting": cluster.waiting or None}

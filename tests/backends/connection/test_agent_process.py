@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.backends.connection.agent_process import AgentProcess
+from orchestrator.backends.connection.agent_process import AgentProcess, open_log
 from tests.conftest import Completed
 from tests.live import wait_until_gone
 
@@ -84,3 +85,11 @@ def test_the_end_of_a_program_is_seen(tmp_path: Path) -> None:
 
     assert asyncio.run(run("read line; echo $line; exit 3")) == (b"an order\n", 3)
     assert asyncio.run(run("exec >&-; kill -9 $$")) == (b"", -9)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), Path.mkdir])
+def test_what_a_task_has_put_in_the_place_of_an_agents_log_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """The controller opens it again for each new connection."""
+    make(tmp_path / "log")
+    with pytest.raises(OSError, match=r"No such device|symbolic links|s a directory"):
+        open_log(tmp_path / "log")

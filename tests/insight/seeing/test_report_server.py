@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import signal
+import socket
+import struct
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -59,6 +62,23 @@ def test_another_host_is_refused(server: ReportServer, host: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_it_answers_get_alone(server: ReportServer, method: str) -> None:
     assert ask(server, method)[0] == 501
+
+
+def test_whoever_goes_away_or_sends_what_is_no_request_costs_no_line_and_no_browser(
+    server: ReportServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for sent in (b"", b"\0" * 70_000, b"GET / HTTP/1.1\r\n", b"GET " + b"/" * 70_000, b"\x16\x03\x01\n", b"GET / HTTP/9.9\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as guest, contextlib.suppress(OSError):
+            guest.sendall(sent)
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as guest:
+            path = server.address.split("/", 3)[3]
+            guest.sendall(f"GET /{path} HTTP/1.1\r\nHost: {server.hosts[0]}\r\n\r\n".encode())
+            guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, as of a browser that is closed
+    assert ask(server)[0] == 200
+    server.shutdown()
+    server.server_close()  # waits for no thread, but none of them writes a traceback
+    assert capfd.readouterr().err == ""
 
 
 def test_a_run_that_goes_on_is_shown_anew_until_ctrl_c(orch: Orch, tmp_path: Path) -> None:

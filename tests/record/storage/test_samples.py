@@ -33,6 +33,9 @@ def test_a_line_gives_the_sample_back() -> None:
         b'{"at":"x","s":2,"host":"a","tasks":{},"use":[]}\n',
         b'{"at":1,"s":2,"host":"a","tasks":{},"use":["nan"]}\n',
         b'{"at":1,"s":2,"host":"a","tasks":{},"use":[1e999]}\n',
+        b'{"at":1e308,"s":2,"host":"a","tasks":{},"use":[]}\n',
+        b'{"at":1,"s":-2,"host":"a","tasks":{},"use":[]}\n',
+        b'{"at":1,"s":2,"host":"a","tasks":{},"use":[1' + b"0" * 400 + b"]}\n",
         b'{"at":1,"s":2,"host":"a","tasks":{},"use":[]',
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,25 @@ def test_saves_of_tasks_that_train_alone_are_seen(tmp_path: Path) -> None:
     run_with(tmp_path, "nothing", "")
     with pytest.raises(UsageError, match="has no save"):
         saves_of_run.resumed(tmp_path, spec_with("nothing", tmp_path))
+
+
+@pytest.mark.parametrize("odd", ["a named pipe", "a directory", "a device", "3 GB"])
+def test_odd_files_among_the_saves_keep_nobody_waiting(tmp_path: Path, odd: str) -> None:
+    """Nor do they take memory. A task may have put them there, or whoever else may write into the directory of the saves."""
+    base = run_with(tmp_path, "odd", "", "fit-1")
+    save(base, "fit-1", 11)
+    for place in (base / "fit-1" / saves.name_of(11) / saves.MANIFEST, base / "fit-1" / saves.REACHED, base / "fit-1" / "model.new"):
+        place.unlink(missing_ok=True)
+        make: dict[str, Callable[[], object]] = {
+            "a named pipe": lambda place=place: os.mkfifo(place),
+            "a directory": place.mkdir,
+            "a device": lambda place=place: place.symlink_to("/dev/zero"),
+            "3 GB": lambda place=place: (place.touch(), os.truncate(place, 3 << 30)),
+        }
+        make[odd]()
+    (series,) = saves_report.read(str(base), verify=True)
+    assert [(row.step, bool(row.problem), row.is_next) for row in series.saves] == [(11, True, False), (10, False, True)]
+    assert series.reached is None
+    if odd != "3 GB":
+        with pytest.raises(OSError, match=r"not a regular file|Is a directory|No such device|symbolic links"):
+            saves.write_bytes(saves.LOCAL, str(base / "fit-1" / "model"), b"new")

@@ -64,6 +64,13 @@ def test_a_failed_training_that_saves_is_told_how_it_goes_on(run: RunDir) -> Non
     assert "to continue" not in report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, Cluster(), Path("shown"))
 
 
+def test_a_named_pipe_in_the_place_of_the_spec_keeps_no_report_waiting(run: RunDir) -> None:
+    (run.path / "spec.yaml").unlink(missing_ok=True)
+    os.mkfifo(run.path / "spec.yaml")
+    verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.5, Cause("failed", 110.0, "worker-1", "local", 137))
+    assert "to continue" not in report(verdict, run, Cluster(), Path("shown"))
+
+
 def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:
     failure = lost("2", 109.0)
     state = cluster(

@@ -78,3 +78,14 @@ def test_an_agent_that_gets_sigterm_leaves_its_trainings_the_time_to_save(agent:
     agent.wait_for(messages.TaskSwept)
     agent.order(messages.Bye())
     assert agent.wait() == 0
+
+
+def test_of_a_flood_of_lines_the_newest_of_each_state_is_told(agent: AgentProcess) -> None:
+    """Each is an event, which the controller records: a program that writes there without end must not keep the run from Ctrl-C."""
+    agent.hello()
+    flood = "for n in $(seq 20); do seq 1 20000 | sed 's/.*/waits &\\nready &/'; done >> $ORCH_LOG_DIR/saving; exit 3"
+    agent.start(flood)
+    assert agent.wait_for(messages.TaskExited).code == 3
+    said = [(frame.state, frame.step) for frame in agent.all(messages.TaskSaves)]
+    assert len(said) < 1000
+    assert {state for state, _ in said} == {"waits", "ready"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.checkpoint_files import saves
+from worker.checkpoint_files import saves, step_records
 from worker.checkpoint_files.saves import LOCAL
 from worker.protocol import messages
 from worker.settings.checkpoint_settings import CheckpointSettings
@@ -111,3 +111,40 @@ def test_without_restarts_there_is_no_memory(agent: AgentProcess, may_restart: b
     agent.order(messages.StartTasks((order,), may_restart=may_restart, is_last=is_last))
     agent.wait_for(messages.TaskSwept)
     assert (agent.directory / "log/stdout.log").read_text().count("/fd/") == files
+
+
+_HEADERS = {
+    "a note longer than the memory": 'struct.pack("<8sQQQ32s", b"orchsnap", 1, 2**64 - 1, 2**64 - 1, bytes(32))',
+    "a note longer than any": 'struct.pack("<8sQQQ32s", b"orchsnap", 1, 2**33, 0, bytes(32))',
+    "a note that is no JSON": 'snapshot_memory._pack(1, b"no\\nnote", 0)',
+    "a note of one line": 'snapshot_memory._pack(1, b"[" * 7, 0)',
+}
+SCRIBBLES = """
+import os, struct, sys
+sys.path.insert(0, sys.argv[1])
+from worker.checkpoint_files import snapshot_memory
+for path in os.environ["ORCH_SNAPSHOTS"].split(":"):
+    fd = os.open(path, os.O_RDWR)
+    os.ftruncate(fd, 2**34)
+    os.pwrite(fd, HEADER, 0)
+    os.pwrite(fd, b"no\\nnote", 4096)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("header", _HEADERS)
+def test_whatever_a_task_has_written_there_keeps_no_agent_from_its_work(agent: AgentProcess, header: str) -> None:
+    agent.hello()
+    start(agent, SCRIBBLES.replace("HEADER", _HEADERS[header]))
+    start(agent, LEAVES, attempt=2)
+    assert {(frame.attempt, frame.code) for frame in agent.all(messages.TaskExited)} == {(1, 7), (2, 137)}
+    start(agent, READS, attempt=3)
+    assert saved(agent) == [7]
+    peak = Path(f"/proc/{agent.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
+    assert int(peak) < 60 * 1024
+
+
+def test_a_record_of_a_step_that_a_task_has_scribbled_over_is_none(tmp_path: Path) -> None:
+    for text in (b"", b"[]\n", b"[]\n\x22\x01x", b'[["a", "F32", [1]]]\n\x22\x03abc', b"[" * 9999 + b"\n\x22\x10" + bytes(16), b"x" * 99):
+        (tmp_path / "record").write_bytes(text)
+        assert step_records.read(str(tmp_path / "record")) is None, text[:20]

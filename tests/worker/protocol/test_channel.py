@@ -141,6 +141,7 @@ BAD_VALUES = {
     "a file of less than nothing": contract.Output("worker-0", 1, "stdout", -1),
     "a piece of a file beyond all files": contract.Output("worker-0", 1, "stdout", 2**63),
     "a network of more bits than an address": dataclasses.replace(FACTS, addresses=(contract.NetAddress("eth0", "10.0.0.1", 129),)),
+    "a number that no float is": contract.TaskReported("worker-0", 1, {"loss": 10**400}, 0.0),
     "a report deeper than a stack": contract.TaskReported("worker-0", 1, {"loss": DEEP}, 0.0),
     "more ports than there are": dataclasses.replace(HELLO, ports=1_000_000),
     "a range of ports beyond the last": dataclasses.replace(HELLO, port_range=(60_000, 70_000)),

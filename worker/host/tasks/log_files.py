@@ -112,15 +112,19 @@ class TaskOutput:
         return task_files.size(os.path.join(self.directory, task_files.SAVING)) > 0
 
     def read_saving(self) -> Iterator[messages.TaskSaves]:
-        """What the training has said of saves on order since the last call."""
+        """What the training has said of saves on order since the last call: of each state the newest, however often it was written."""
         path = os.path.join(self.directory, task_files.SAVING)
         if task_files.size(path) <= self.saving_read:
             return
         data = task_files.read(path, self.saving_read, most=_CHUNK)
         whole = data[: data.rfind(b"\n") + 1]
         self.saving_read += len(whole)
+        newest: dict[str, str] = {}
         for line in whole.decode("ascii", "replace").splitlines():
             state, _, step = line.partition(" ")
+            newest.pop(state, None)  # the order is that of the newest
+            newest[state] = step
+        for state, step in newest.items():
             with contextlib.suppress(ValueError):  # any program may write into the file
                 fields = {"task": self.task, "attempt": self.attempt, "state": state, "step": int(step), "at": clock.now()}
                 yield from_json(messages.TaskSaves, fields)

@@ -27,6 +27,8 @@ RESTARTS = "JOBSET_RESTART_ATTEMPT"
 MESSAGE = "/dev/termination-log"
 """What is written there, Kubernetes keeps with the state of the container (`terminationMessagePath`)."""
 MOST_MESSAGE = 4000
+LARGEST_FAILURE = 1 << 20
+"""Bytes that are read of an ``error.json``; the bootstrap writes fewer."""
 TOO_OLD, BROKEN = 96, 97
 
 
@@ -136,8 +138,11 @@ def _write_message(log_dir: str, code: int) -> None:
     if code == 0:
         return
     text = f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-    with contextlib.suppress(OSError, ValueError, KeyError), open(os.path.join(log_dir, "error.json"), encoding="utf-8") as file:
-        error = json.load(file)
+    # Any program may write into its directory, so the file may be a named pipe, and hold anything.
+    path, careful = os.path.join(log_dir, "error.json"), os.O_NONBLOCK | os.O_NOFOLLOW
+    broken = (OSError, ValueError, LookupError, TypeError, RecursionError)
+    with contextlib.suppress(*broken), open(path, "rb", opener=lambda name, flags: os.open(name, flags | careful)) as file:
+        error = json.loads(file.read(LARGEST_FAILURE))
         text = f"{error['type']}: {error['message']}\n{error['traceback']}"
     with contextlib.suppress(OSError), open(os.open(MESSAGE, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8", errors="replace") as message:
         message.write(text[:MOST_MESSAGE])  # Kubernetes has made the file

@@ -54,7 +54,7 @@ class SnapshotKeeper:
         """Write what these tasks have left, in a process of its own. `waiting`: the files by which new tasks learn that this is over."""
         before = [fds for name in names if (fds := self._fds.pop(name, None)) is not None]
         paths = [tuple(map(_path, fds)) for fds in before]
-        if not any(snapshot_memory.read(snapshot_memory.snapshots_of(each)) for each in paths):
+        if not any(snapshot_memory.is_begun(path) for each in paths for path in snapshot_memory.snapshots_of(each)):
             _close(before)
             return
         for fd in waiting:

@@ -224,7 +224,8 @@ class Series:
             if self._reached < 0:
                 directory = saves.join(self.bases[0], self.name)
                 self.files.make(directory)
-                self._reached = os.open(saves.join(directory, saves.REACHED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._reached = os.open(saves.join(directory, saves.REACHED), flags, 0o600)
             os.pwrite(self._reached, b"%020d\n" % step, 0)
         except OSError as error:
             print_once(f"checkpoints: the steps of {self.name} are not noted: {error.strerror}; the training goes on")
