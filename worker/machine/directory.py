@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 
 class Directory:
@@ -13,12 +15,13 @@ class Directory:
 
     def __init__(self, path: str) -> None:
         self._path, self._fd = path, -1
+        self._is_settled = False
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @property
     def path(self) -> str:
         """Where the directory is now. If it was removed, or there is no /proc: where it was last."""
-        if not self._is_at(self._path):
+        if not self._is_settled and not self._is_at(self._path):
             try:
                 here = os.readlink(f"/proc/self/fd/{self._fd}")
             except OSError:
@@ -26,6 +29,16 @@ class Directory:
             if self._is_at(here):
                 self._path = here
         return self._path
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """Where the directory is, is found out once for all that is done meanwhile: for a look at the files of many tasks."""
+        before, _ = self._is_settled, self.path
+        self._is_settled = True
+        try:
+            yield
+        finally:
+            self._is_settled = before
 
     @property
     def is_gone(self) -> bool:

@@ -38,6 +38,7 @@ class ChannelError(Exception):
     """The stream does not contain this version of the protocol; the message shows what it contains."""
 
 
+_TO_TEXT = json.JSONEncoder(separators=(",", ":")).encode
 _KINDS = {cls: kind for table in (messages.ORDERS, messages.FRAMES) for kind, cls in table.items()}
 
 
@@ -54,7 +55,7 @@ def encode(message: Any, data: bytes = b"", *, escaped: bool = False) -> bytes:
     if len(data) > MAX_DATA:
         raise ChannelError(f"{type(message).__name__} with {len(data)} bytes is too long for a channel")
     data = _escape(data) if escaped else data
-    text = json.dumps(to_json(message), separators=(",", ":")).encode("ascii")
+    text = _TO_TEXT(to_json(message)).encode("ascii")
     if len(text) > MAX_JSON:
         raise ChannelError(f"{type(message).__name__} of {len(text)} + {len(data)} bytes is too long for a channel")
     return b"".join((HEADER.pack(MAGIC, messages.PROTOCOL, _KINDS[type(message)], escaped, len(text), len(data)), text, data, END))

@@ -87,11 +87,15 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
 def read(path: str, start: int = 0, *, most: int) -> bytes:
     """At most `most` bytes of a file from `start` on; none if `open_regular` refuses the file, or the file cannot be read."""
     try:
-        with open(open_regular(path), "rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(most) or b""
+        fd = open_regular(path)
     except OSError:
         return b""
+    try:
+        return os.pread(fd, most, start)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def size(path: str) -> int:

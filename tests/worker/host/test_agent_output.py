@@ -13,10 +13,13 @@ import pytest
 
 from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
+from worker.host.connection.link import Link
+from worker.host.loop import Loop
 from worker.host.tasks import log_forwarder
 from worker.host.tasks.log_files import Inotify, TaskOutput
 from worker.machine.directory import Directory
 from worker.protocol import messages
+from worker.protocol.channel import encode
 from worker.protocol.task_id import STACKS
 
 MEGABYTE = 1024 * 1024
@@ -212,3 +215,24 @@ def test_the_kernel_names_the_files_that_have_grown(tmp_path: Path) -> None:
     assert inotify.read() == ({watches[1]: names}, False)
     assert inotify.read() == ({}, False)
     os.close(inotify.fileno())
+
+
+def test_what_is_sent_together_is_written_together() -> None:
+    """64 tasks that report all the time would otherwise cost 64 calls, and wake their controller as often."""
+    loop = Loop()
+    (orders, order), (read, frames) = os.pipe(), os.pipe()
+    os.set_blocking(read, False)
+    link = Link(loop, orders, frames, lambda *_: None, lambda: None)
+    notes = [messages.RunNoted(str(number), 1.0) for number in range(3)]
+    with link.gathered():
+        link.send(notes[0])
+        with link.gathered():
+            link.send(notes[1])
+        with pytest.raises(BlockingIOError):
+            os.read(read, 1)
+    assert os.read(read, 4096) == encode(notes[0]) + encode(notes[1])
+    link.send(notes[2])
+    assert os.read(read, 4096) == encode(notes[2])
+    loop._selector.close()
+    for fd in (orders, order, read, frames):
+        os.close(fd)

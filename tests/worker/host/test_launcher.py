@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -35,6 +36,7 @@ class Frames(list[Any]):
     """Takes what the launcher sends to the controller."""
 
     is_full = False
+    gathered = staticmethod(contextlib.nullcontext)
 
     def send(self, frame: Any, data: bytes = b"") -> None:
         self.append(frame)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...protocol.channel import ChannelError, Decoder, encode
@@ -34,6 +35,8 @@ class Link:
         self._outgoing = bytearray()
         self._is_writing = self._is_reading = False
         """The loop waits until more can be written; until there is more to read."""
+        self._gathers = False
+        """Frames wait for the end of `gathered`."""
         self._broken = self._is_cut = False
         self._sent: Replay | None = Replay()
         """None: nobody comes back, so nothing is kept."""
@@ -86,8 +89,19 @@ class Link:
             return
         was_empty = self.is_empty
         self._outgoing += encode(message, data, escaped=self.escapes and bool(data))
-        if was_empty:
+        if was_empty and not self._gathers:
             self._write()
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        """What is sent meanwhile is written together at the end: many small frames then cost one call, and wake the controller once."""
+        self._gathers, before = True, self._gathers
+        try:
+            yield
+        finally:
+            self._gathers = before
+            if not (before or self._is_writing):
+                self._write()
 
     def _on_writable(self) -> None:
         was_full = self.is_full

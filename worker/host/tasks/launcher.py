@@ -244,8 +244,12 @@ class Launcher:
         """To be called about once a second: counts the kernel's kills, and ends what does not answer or does not end by itself."""
         self._oom.poll()
         self._templates.poll()
-        for task in self._running(None):
-            ending = None if task.stopped or task.torn else exit_info.read_ending(task.output.directory)
+        running = [task for task in self._running(None) if not (task.stopped or task.torn)]
+        if not running:
+            return
+        with self._root.settled():
+            endings = [exit_info.read_ending(task.output.directory) for task in running]
+        for task, ending in zip(running, endings, strict=True):
             if ending is None:
                 continue
             now = time.monotonic()  # the time in `ending` is one of the system's clock, which may have been set since

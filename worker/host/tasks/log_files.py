@@ -147,14 +147,16 @@ class TaskOutput:
     def last_report(self) -> dict[str, Any] | None:
         """The newest report of the program, together with the newest values of orch's own lines; None if neither is new."""
         path = os.path.join(self.directory, task_files.REPORTS)
-        start = max(self.reports_read, task_files.size(path) - _MOST_REPORTS)
-        data = task_files.read(path, start, most=_MOST_REPORTS)
+        size = task_files.size(path)
+        start = max(self.reports_read, size - _MOST_REPORTS)
+        data = task_files.read(path, start, most=size - start) if size > start else b""
         whole = data[: data.rfind(b"\n") + 1]
         self.reports_read = start + len(whole)
         own: list[bytes] = []
-        reports: list[bytes] = []
-        for line in whole.splitlines():
-            (own if any(key in line for key in _OWN_KEYS) else reports).append(line)
+        reports = whole.splitlines()
+        if any(key in whole for key in _OWN_KEYS):  # most reports have none
+            own = [line for line in reports if any(key in line for key in _OWN_KEYS)]
+            reports = [line for line in reports if not any(key in line for key in _OWN_KEYS)]
         found = [values for line in own if (values := _parse(line)) is not None]
         # A quick loop reports twenty times a second: only its newest report is read.
         if (newest := next((values for line in reversed(reports) if (values := _parse(line)) is not None), None)) is not None:
@@ -205,13 +207,13 @@ class Inotify:
         """The names of the files that have grown since the last call, by the watches of their directories; and whether the kernel has lost
         some of them, because there were too many.
         """
-        data, start, found, lost = b"", 0, dict[int, set[str]](), False
+        data, start, found, lost = b"", 0, dict[int, set[bytes]](), False
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._fd, _EVENTS)
         while start < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, start)
             start += _EVENT.size
             lost |= bool(mask & _IN_Q_OVERFLOW)
-            found.setdefault(watch, set()).add(os.fsdecode(data[start : start + length].rstrip(b"\0")))
+            found.setdefault(watch, set()).add(data[start : start + length])
             start += length
-        return found, lost
+        return {watch: {os.fsdecode(name.rstrip(b"\0")) for name in names} for watch, names in found.items()}, lost

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from ...machine import clock, log_limit
 from ...machine.directory import Directory
@@ -18,9 +18,9 @@ from ..host_facts import free_bytes
 from ..loop import Loop
 from .log_files import Inotify, TaskOutput
 
-FLUSH_S, QUIET_S, MOST_FLUSH_S, SPARING = 0.02, 0.1, 0.25, 100
+FLUSH_S, QUIET_S, MOST_FLUSH_S, SPARING = 0.02, 0.1, 0.25, 300
 """The shortest time between two looks at what has grown, the shortest after a look that has found no output, and the longest. Between these
-it is so many times what the look took of a core: then many tasks that write all the time cost about a hundredth of a core.
+it is so many times what the look took of a core: then many tasks that write all the time cost about a third of a hundredth of a core.
 """
 REPORT_S = 4.0
 """The shortest time between two reports of one task: each is recorded, and a hundred tasks may report all day."""
@@ -40,8 +40,8 @@ class LogForwarder:
         self._inotify = Inotify()
         self._watches: dict[TaskOutput, int] = {}
         """The files that are followed, each with the number of the kernel's watch."""
-        self._dirty: dict[TaskOutput, None] = {}
-        """Files that may have grown since the last report to the controller, in the order of their turns."""
+        self._dirty: dict[TaskOutput, set[str]] = {}
+        """The streams that may have grown since the last report to the controller, by task, in the order of the tasks' turns."""
         self._held: set[TaskOutput] = set()
         """Tasks with reports that came before the next one was due."""
         self._turn = 0
@@ -99,24 +99,27 @@ class LogForwarder:
 
     def flush(self) -> None:
         """Hand on what the files hold, as far as the channel has room."""
-        while self._dirty and not self._link.is_full and (self._shared or self._credit > 0):
-            output = next(iter(self._dirty))
-            del self._dirty[output]
-            if self._shared:
-                self._send_sizes(output)
-            elif self._send_bytes(output):  # the others come first: a task that never stops writing must not keep them waiting
-                self._dirty[output] = None
+        with self._looking():
+            while self._dirty and not self._link.is_full and (self._shared or self._credit > 0):
+                output = next(iter(self._dirty))
+                grown = self._dirty.pop(output)
+                streams = [stream for stream in output.sent if stream in grown]
+                if self._shared:
+                    self._send_sizes(output, streams)
+                elif self._send_bytes(output, streams):  # the others come first: a task that never stops writing must not keep them waiting
+                    self._dirty[output] = grown
 
     def poll(self) -> None:
         """To be called about once a second: looks at the free space, at the files that the kernel does not watch, and in turns at all."""
         self.check_disk()
         self._turn += 1
-        for place, (output, watch) in enumerate(self._watches.items(), self._turn):
-            if watch < 0 or place % TURNS == 0:
-                self._look(output)
-            elif output in self._held:
-                self._send_report(output)
-        self.flush()
+        with self._looking():
+            for place, (output, watch) in enumerate(self._watches.items(), self._turn):
+                if watch < 0 or place % TURNS == 0:
+                    self._look(output)
+                elif output in self._held:
+                    self._send_report(output)
+            self.flush()
 
     def check_disk(self) -> None:
         """Send HostBroken, once, if there is no space left for the tasks' output."""
@@ -138,18 +141,25 @@ class LogForwarder:
         self._loop.forget(self._inotify)
         used = time.process_time()
         grown, lost = self._inotify.read()
-        for output, watch in self._watches.items():
-            if lost or watch in grown:
-                self._look(output, None if lost else grown[watch])
-        least = FLUSH_S if self._dirty else QUIET_S
-        self.flush()
+        with self._looking():
+            for output, watch in self._watches.items():
+                if lost or watch in grown:
+                    self._look(output, None if lost else grown[watch])
+            least = FLUSH_S if self._dirty else QUIET_S
+            self.flush()
         used = time.process_time() - used
         self._loop.after(min(MOST_FLUSH_S, max(least, SPARING * used)), self._listen)
 
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """A look at the files of many tasks: where they are is found out once, and what they hold is sent together."""
+        with self._link.gathered(), self._root.settled() if self._root is not None else contextlib.nullcontext():
+            yield
+
     def _look(self, output: TaskOutput, grown: Collection[str] | None = None) -> None:
         """Take in what a task has written; `flush` hands the output on. `grown`: the names of the files that have grown; None: unknown."""
-        if grown is None or any(file_of(stream) in grown for stream in output.sent):
-            self._dirty[output] = None
+        if streams := [stream for stream in output.sent if grown is None or file_of(stream) in grown]:
+            self._dirty.setdefault(output, set()).update(streams)
         if (grown is None or task_files.BEGUN in grown) and (begin := output.read_begin()) is not None:
             self._link.send(begin)
         if grown is None or task_files.SAVING in grown:
@@ -158,18 +168,18 @@ class LogForwarder:
         if grown is None or task_files.REPORTS in grown:
             self._send_report(output)
 
-    def _send_sizes(self, output: TaskOutput) -> None:
-        for stream in STREAMS:
+    def _send_sizes(self, output: TaskOutput, streams: Collection[str]) -> None:
+        for stream in streams:
             size = output.size(stream)
             if size > output.sent[stream]:
                 output.sent[stream] = size
                 self._link.send(messages.Output(output.task, output.attempt, stream, size))
                 self._limit(output, stream)
 
-    def _send_bytes(self, output: TaskOutput) -> bool:
-        """Send a piece of each stream. Returns whether there may be more."""
+    def _send_bytes(self, output: TaskOutput, streams: Collection[str]) -> bool:
+        """Send a piece of each of these streams. Returns whether there may be more."""
         has_sent = False
-        for stream in output.sent:
+        for stream in streams:
             offset, data = output.read(stream, self._credit)
             if data:
                 has_sent = True
