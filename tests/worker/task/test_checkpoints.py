@@ -90,6 +90,30 @@ for kind, data in {
 }.items():
     from worker.task.checkpoints import input_check
     told[kind] = input_check.tell(worker.distribute(data))
+told["orders"] = {}
+eight = tf.data.Dataset.range(8)
+for kind, make in {
+    "plain": lambda: eight.shuffle(8).batch(4),
+    "repeat": lambda: eight.shuffle(8).repeat(2).batch(4),
+    "cache": lambda: eight.shuffle(8).cache().batch(4),
+    "concatenate": lambda: eight.shuffle(8).concatenate(eight.shuffle(8)).batch(4),
+    "flat map": lambda: eight.batch(4).flat_map(lambda part: tf.data.Dataset.from_tensor_slices(part).shuffle(4)).batch(4),
+}.items():
+    told["orders"][kind] = []
+    batches = 4 if kind in ("repeat", "concatenate") else 2  # in an epoch
+    for place, last in ((f"{kind} whole", 99), (f"{kind} killed", batches), (f"{kind} killed", 99)):
+        anew()
+        saver, data = worker.checkpoints(v=tf.Variable(0), dir=place), make()
+        for _ in (epoch for epoch in saver.epochs(4) if epoch < last):
+            for batch in saver.batches(data):
+                told["orders"][kind].append(batch.numpy().tolist())
+                saver.step()
+                if saver.steps == last + 1:  # within the second epoch
+                    break
+            if saver.steps == last + 1:
+                break
+        saver.save()
+        saver.wait()
 anew()
 saver = worker.checkpoints(v=tf.Variable(0), dir="plain")
 tf.random.normal([1])
@@ -125,6 +149,14 @@ def test_another_model_is_refused(told: dict[str, Any]) -> None:
 def test_files_begin_where_the_saver_is(told: dict[str, Any]) -> None:
     assert told["read"] == told["whole"]
     assert sorted(number for batch in told["read"] for number in batch) == sorted([*range(16)] * 2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "repeat", "cache", "concatenate", "flat map"])
+def test_shuffles_within_an_epoch_come_in_the_same_order(told: dict[str, Any], kind: str) -> None:
+    """Each epoch draws its order when it begins; these datasets draw again within it, or keep the order of the first one."""
+    read = told["orders"][kind]
+    assert len(read) % 2 == 0
+    assert read[len(read) // 2 :] == read[: len(read) // 2]
 
 
 def test_what_cannot_be_positioned_is_said_at_the_start(told: dict[str, Any]) -> None:

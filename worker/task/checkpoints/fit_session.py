@@ -56,6 +56,11 @@ class Fit:
         size = iterator.data_adapter.batch_size if kind == "arrays" else None
         return Data(iterator._distributed_dataset, kind, size, iterator.steps_per_execution)
 
+    def reads_whole_epochs(self) -> bool:
+        """See `input_check.is_read_whole`. Keras's own datasets of arrays draw each order when an epoch begins."""
+        data = self.data()
+        return data.kind == "dataset" and input_check.is_read_whole(data.dataset)
+
     def build(self) -> None:
         """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
         model = self.model

@@ -35,6 +35,25 @@ def tell(dataset: Any, where: str = "") -> list[str]:
     return reasons
 
 
+def is_read_whole(data: Any) -> bool:
+    """Whether an epoch that is left out must be read to its end, because the order of the next one depends on it.
+
+    Says so in a line if the data have no end.
+    """
+    import tensorflow as tf
+
+    dataset = getattr(data, "_original_dataset", data)
+    if not isinstance(dataset, tf.data.Dataset) or not shuffle_order.draws_later(dataset):
+        return False
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        print_once(
+            "checkpoints: the dataset shuffles and repeats without an end, and the training is not in its first epoch: the order of this "
+            "epoch may be another one than without the restart; count epochs by saver.epochs, and repeat(1)"
+        )
+        return False
+    return True
+
+
 def facts(data: Any) -> dict[str, Any]:
     """What a save says of the data, so that a restart can compare."""
     return {"fingerprint": fingerprint(data), "batch_sizes": batch_sizes(data)}

@@ -5,6 +5,7 @@ Keras 2 counts epochs and steps in its `DataHandler`, and makes its metrics and 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -101,7 +102,11 @@ def _enumerate(real: Any, self: Any) -> Iterator[Any]:
     if epochs >= self._epochs - self._initial_epoch:
         return
     is_begun_anew = self._adapter.should_recreate_iterator()
+    is_whole = is_begun_anew and epochs > 0 and fit is not None and fit.reads_whole_epochs()
     for number, (epoch, iterator) in enumerate(real(self)):
+        if number < epochs and is_whole:
+            collections.deque(iterator, maxlen=0)
+            continue
         if number < epochs:  # each epoch draws its order when it begins
             _leave_out(iterator, 1 if is_begun_anew else self._inferred_steps)
             continue

@@ -122,8 +122,9 @@ def _enumerate(real: Any, self: Any) -> Iterator[Any]:
     epochs, steps = (0, 0) if fit is None else fit.left_out
     if fit is not None:
         fit.left_out = (0, 0)
+    is_whole = bool(self.steps_per_epoch) or self.data_adapter.num_batches is None or (epochs > 0 and fit.reads_whole_epochs())
     for _ in range(epochs):
-        _pass(real, self)
+        _pass(real, self, is_whole=is_whole)
     left, shift = steps, 0
     for begin, end, iterator in real(self):
         count = min(left, self.steps_per_execution)
@@ -152,9 +153,8 @@ def _leave_out(self: Any, iterator: Any, count: int) -> int:
     return taken
 
 
-def _pass(real: Any, self: Any) -> None:
+def _pass(real: Any, self: Any, *, is_whole: bool) -> None:
     """Begin an epoch, which draws its order, and end it as Keras does. The batches are read only where the next epoch depends on it."""
-    is_whole = bool(self.steps_per_epoch) or self.data_adapter.num_batches is None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "your input ran out of data" was said before the restart
         with self.catch_stop_iteration():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -172,8 +174,9 @@ class Saver:
         self._iterated = self._at.epoch
         left_out, self._left_out = self._left_out, _Position()
         if not has_start:
+            is_whole = left_out.epoch > 0 and input_check.is_read_whole(data)
             for _ in range(left_out.epoch):  # each epoch draws its order when it begins
-                next(iter(data), None)
+                collections.deque(itertools.islice(data, None if is_whole else 1), maxlen=0)
         iterator = iter(data)
         for number in range(0 if has_start else left_out.batch):
             if next(iterator, None) is None:

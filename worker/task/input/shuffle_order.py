@@ -28,6 +28,8 @@ MOST_COPIED = 1 << 30
 _READERS = re.compile(r"(FixedLengthRecord|RecordIO|SSTable|TextLine|TFRecord)Dataset(V\d+)?$")
 """The operations by which TensorFlow can divide files (`kReaderDatasetOps` in tensorflow/core/grappler/optimizers/data/auto_shard.cc)."""
 _SHUFFLES = re.compile(r"(ShuffleDataset|ShuffleAndRepeatDataset|RandomDataset|GlobalShuffleDataset)(V\d+)?$")
+_LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
+"""The classes of tf.data that begin a part of the dataset anew, or never again, while they are read."""
 _INT64 = 9
 """DT_INT64 in tensorflow/core/framework/types.proto."""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
@@ -166,6 +168,22 @@ def is_unseeded(part: Any) -> bool:
     if not re.search("Shuffle|Random", type(part).__name__) or not hasattr(part, "_seed2"):
         return False
     return int(part._seed) == 0 == int(part._seed2)
+
+
+def draws_later(dataset: Any) -> bool:
+    """Whether a pass over a dataset draws the order of a shuffle also after its first element: in a second pass over a part of it, or in a
+    function of `flat_map` or `interleave`; or whether later passes need the whole first one, as those of `cache` do.
+
+    Then the order of an epoch follows only from whole passes before it.
+    """
+    before = list(parts(getattr(dataset, COPIED, dataset)))
+    if any(_SHUFFLES.match(node.op) for part in before for graph in function_graphs(part) for nodes in bodies(graph) for node in nodes):
+        return True
+    return any(_LATER.search(type(part).__name__) and any(map(_is_shuffle, parts(part))) for part in before)
+
+
+def _is_shuffle(part: Any) -> bool:
+    return "Shuffle" in type(part).__name__ and getattr(part, "_reshuffle_each_iteration", True) is not False
 
 
 def _is_reader(part: Any) -> bool:
