@@ -35,6 +35,8 @@ def names(home: Path) -> list[str]:
 
 def test_the_newest_runs_are_kept(orch: Orch, home: Path) -> None:
     assert "0 of 5 runs" in orch.in_process("prune", check=0).out  # 20 are kept
+    for keep in ("5", "6", "8", "100"):
+        assert "0 of 5 runs" in orch.in_process("prune", "--keep", keep, "--dry-run", check=0).out
     assert "3 of 5 runs" in orch.in_process("prune", "--keep", "2", "--dry-run", check=0).out
     assert len(names(home)) == 5
     done = orch.in_process("prune", "--keep", "2", check=0).out

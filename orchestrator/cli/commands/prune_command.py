@@ -85,7 +85,7 @@ def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | No
     """The runs that are over and that neither `keep` nor `older` keeps; never the latest."""
     kept = (20 if older is None else 0) if keep is None else keep
     limit = time.time() - (older or 0.0)
-    candidates = [run for run in runs[: len(runs) - kept] if older is None or (begun_at(run.path) or 0) / 1e9 < limit]
+    candidates = [run for run in runs[: max(0, len(runs) - kept)] if older is None or (begun_at(run.path) or 0) / 1e9 < limit]
     latest = (home / "latest").resolve()
     return [run for run in candidates if run.path.resolve() != latest and _is_over(run)]
 
