@@ -118,7 +118,7 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 def _enumerate(real: Any, self: Any) -> Iterator[Any]:
     """The steps of an epoch that are left."""
-    fit = getattr(self, "_orch_fit", None)
+    fit: Any = getattr(self, "_orch_fit", None)
     epochs, steps = (0, 0) if fit is None else fit.left_out
     if fit is not None:
         fit.left_out = (0, 0)
