@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,17 @@ ARRAYS = {
 @pytest.mark.parametrize(("data", "length"), ARRAYS.values(), ids=ARRAYS)
 def test_the_rows_of_arrays_are_those_that_all_arrays_of_a_file_have(data: bytes, length: int | None) -> None:
     assert counted_bytes(data, "array") == length
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_of_any_compression_is_counted_and_is_no_error_wherever_it_is_damaged(compression: int) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("rows.npy", ARRAYS["npy"][0])
+    data = file.getvalue()
+    assert counted_bytes(data, "array") == 400
+    for at in range(0, len(data), 1 if len(data) < 1000 else 17):
+        assert counted_bytes(data[:at] + b"\xff\x9f" + data[at + 2 :], "array") in (None, 400)
 
 
 @pytest.mark.parametrize(
