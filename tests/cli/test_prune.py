@@ -91,12 +91,29 @@ def test_a_link_in_a_run_is_removed_and_not_followed(orch: Orch, home: Path, tmp
     assert (kept / "file").exists()
 
 
-def test_a_link_in_the_place_of_a_run_is_removed_and_not_followed(orch: Orch, home: Path) -> None:
-    """Its size would be that of all that it leads to."""
-    (home / "runs" / "run0").symlink_to("/")
-    removed = json.loads(orch.in_process("prune", "--json", "run0", check=0).out)
-    assert (removed["removed"], removed["bytes"]) == (["run0"], 0)
-    assert not (home / "runs" / "run0").is_symlink()
+def test_a_link_in_the_place_of_a_run_is_removed_and_not_followed(orch: Orch, home: Path, tmp_path: Path) -> None:
+    (home / "runs" / "run5").rename(tmp_path / "elsewhere")
+    (home / "runs" / "run5").symlink_to(tmp_path / "elsewhere")
+    removed = json.loads(orch.in_process("prune", "--json", "run5", check=0).out)
+    assert (removed["removed"], removed["bytes"]) == (["run5"], 0)
+    assert names(home) == ["run4", "run3", "run2", "run1"]
+    assert (tmp_path / "elsewhere" / "spec.yaml").exists()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_orch_has_not_made_is_not_removed(orch: Orch, home: Path, tmp_path: Path, is_link: bool) -> None:
+    """A program may have logs of its own in a directory `runs`, and `runs` may be a link to anywhere."""
+    if is_link:
+        (home / "runs").rename(tmp_path / "everything")
+        (home / "runs").symlink_to(tmp_path / "everything")
+    for name in ("Nov27_12-00-00_host", "thesis"):
+        (home / "runs" / name).mkdir()
+        (home / "runs" / name / "events.out.tfevents").touch()
+    (home / "runs" / "root").symlink_to("/")
+    orch.in_process("prune", "--keep", "0", check=0)
+    assert sorted(os.listdir(home / "runs")) == ["Nov27_12-00-00_host", "root", "run1", "thesis"]
+    assert "thesis: no directory that orch has made, so nothing is removed" in orch.in_process("prune", "thesis", check=2).err
+    assert (home / "runs" / "thesis").exists()
 
 
 def test_there_may_be_no_run_at_all(orch: Orch) -> None:

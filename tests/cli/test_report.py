@@ -12,7 +12,7 @@ from orchestrator.cli.looking.profile_command import _show
 from orchestrator.insight.profiling.answers import ProfileAnswer
 from orchestrator.record.storage.samples import read_latest
 from tests.conftest import Orch
-from tests.live import LiveRun, kill, wait_until, wait_until_gone, wait_until_ready, write_script
+from tests.live import LiveRun, held_run, kill, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.made_up_run import MadeUpRun
 
 
@@ -23,6 +23,18 @@ def test_it_writes_the_page_here_and_prints_its_name(orch: Orch, tmp_path: Path)
     assert orch.in_process("report", "--bundle", "-o", "mine.zip", check=0).out == "mine.zip\n"
     assert (tmp_path / "mine.zip").read_bytes().startswith(b"PK")
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("made-up-2.html", "mine.zip")} == {0o600}
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_run_of_which_nothing_has_happened_yet_has_a_page(orch: Orch, tmp_path: Path, lives: bool) -> None:
+    """Such as one that waits in the queue of an engine."""
+    with held_run(tmp_path / ".orch", workers=0) as (_, holder):
+        if not lives:
+            holder.kill()
+            holder.wait()
+        orch.in_process("report", "one", check=0)
+        orch.in_process("timeline", "one", "--trace", "trace.json", check=0)
+    assert "<title>one: " in (tmp_path / "one.html").read_text()
 
 
 def test_a_run_whose_controller_was_killed_is_told_to_the_end_of_its_record(orch: Orch, run: LiveRun, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def prune_command(
     """
     if names and (keep is not None or older is not None):
         raise UsageError("RUN names the runs to remove: leave --keep and --older out")
-    runs = find_all(home)
+    runs = [run for run in find_all(home) if _is_run(run.path)]
     chosen = _named(home, names) if names else _old(home, runs, keep, older)
     only_shown = WORD in ctx.meta and not names and not dry_run  # `orch clean` may mean less than the checkpoints of a month
     dry_run = dry_run or only_shown
@@ -74,8 +74,10 @@ def prune_command(
 
 
 def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
-    """The runs with these names, each once. Raises `UsageError` if one of them goes on."""
+    """The runs with these names, each once. Raises `UsageError` if one of them goes on, or is no run."""
     chosen = {run.run_id: run for run in (find(home, name) for name in names)}
+    if others := [name for name, run in chosen.items() if not _is_run(run.path)]:
+        raise UsageError(f"{few(others)}: no directory that orch has made, so nothing is removed")
     if going := [name for name, run in chosen.items() if not _is_over(run)]:
         raise UsageError(f"{few(going)}: not over, so no run is removed; orch down {going[0]} ends the run")
     return list(chosen.values())
@@ -88,6 +90,11 @@ def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | No
     candidates = [run for run in runs[: max(0, len(runs) - kept)] if older is None or (begun_at(run.path) or 0) / 1e9 < limit]
     latest = (home / "latest").resolve()
     return [run for run in candidates if run.path.resolve() != latest and _is_over(run)]
+
+
+def _is_run(path: Path) -> bool:
+    """Whether orch has made this directory. Others call their directories `runs`, too, and `runs` may be a link to anywhere."""
+    return any((path / name).is_file() for name in ("spec.yaml", "events.jsonl", "reserve"))
 
 
 def _is_over(run: RunDir) -> bool:

@@ -110,7 +110,7 @@ def tell(happened: Sequence[events.Event], now: float) -> Story:
     verdict = cluster.verdict
     ended = verdict.ended_at if verdict is not None else max(last, now)
     return Story(
-        begun,
+        begun or ended,
         max(begun, ended),
         cluster,
         _spans(changes, ended),
@@ -127,7 +127,7 @@ def _changed(before: Cluster, after: Cluster, event: events.Event) -> Iterable[T
 
 
 def _spans(changes: Sequence[tuple[float, str, int]], ended: float) -> tuple[Stretch, ...]:
-    times = [at for at, _, _ in changes[1:]] + [ended]
+    times = [*(at for at, _, _ in changes[1:]), ended][: len(changes)]  # none of a run that waits for its engine
     return tuple(Stretch(at, max(at, until), kind, attempt) for (at, kind, attempt), until in zip(changes, times, strict=True) if kind)
 
 
@@ -172,7 +172,7 @@ def losses(band: Sequence[Stretch], reports: Mapping[str, Sequence[Reported]]) -
     """What each attempt has cost; the seconds of all attempts together are those of the run."""
     numbers = sorted({span.attempt for span in band})
     found = []
-    for number, later in zip(numbers, [*numbers[1:], None], strict=True):
+    for number, later in zip(numbers, [*numbers[1:], None], strict=False):
         seconds: dict[str, float] = {}
         for span in band:
             if span.attempt == number:
