@@ -234,6 +234,24 @@ def test_a_line_that_is_no_request_is_noted_and_does_no_harm(tmp_path: Path) -> 
     assert LiveRun(tmp_path).cause()["what"] == "enough"
 
 
+def test_a_line_that_is_no_request_asks_for_nothing() -> None:
+    """An agent would end at an order with a wrong value, and so would the run."""
+
+    class Asked:
+        def note(self, text: str) -> None:
+            assert text.startswith("a line among the requests is no request")
+
+    more = (
+        '{"ask": "signal", "task": "worker-0", "number": 1e400}',
+        '{"ask": "profile", "tasks": ["worker-0"], "id": "x", "seconds": NaN, "at_risk": false}',
+        '{"ask": "profile", "tasks": ["worker-0"], "id": "x", "seconds": 61.0, "at_risk": false}',
+        '{"ask": "stop", "reason": 5, "now": false}',
+        '{"ask": "restart", "x": 1' + "0" * 5000 + "}",
+    )
+    for line in (*ODD, *more):
+        Requests(-1, cast(Supervisor, Asked())).take(line.encode("latin-1") + b"\n")  # any other method is missing
+
+
 def test_other_readers_of_the_pipe_cost_requests_and_not_the_run(tmp_path: Path) -> None:
     run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
     with start(run) as process, contextlib.ExitStack() as readers:
