@@ -38,6 +38,8 @@ FORMAT = 1
 DAMAGED = ".damaged"
 """The end of the name of a save that was found to be damaged."""
 _LONGEST_REACHED = 64
+_LAST_MOMENT = 1e11
+"""In seconds since the epoch: the year 5138."""
 _NAME = re.compile(r"step-(\d{10})(-epoch|-final)?$")
 
 
@@ -259,7 +261,19 @@ def unseal(text: bytes) -> dict[str, Any]:
         raise DamagedError("it is not what was written: its checksum differs")
     if form != FORMAT:
         raise DamagedError(f"it has the format {form}, and this version of orch reads {FORMAT}")
+    if not _is_whole(found):
+        raise DamagedError("it lacks what a manifest says: its time, and its files with their bytes and tensors")
     return found
+
+
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest has what all readers need. Its checksum proves nothing: whoever writes a file there can make one."""
+    at: Any = manifest.get("at")
+    files = manifest.get("files")
+    if type(at) not in (int, float) or not 0 <= at <= _LAST_MOMENT or not isinstance(files, dict):
+        return False
+    told = [one for one in files.values() if isinstance(one, dict) and isinstance(one.get("tensors"), dict)]
+    return len(told) == len(files) and all(type(one.get("bytes")) is int for one in told)
 
 
 def _seal(manifest: dict[str, Any]) -> str:

@@ -73,19 +73,23 @@ def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:
     manifest: dict[str, Any] = save.manifest or {}
     made = ""
     if manifest:
-        of_run = f" of {manifest['run']}" if manifest["run"] else ""
-        how = _HOW.get(manifest.get("how", ""), _KINDS[manifest["kind"]])
-        made = f"{how}, attempt {manifest['attempt']}{of_run}"
+        of_run = f" of {manifest['run']}" if manifest.get("run") else ""
+        how = _HOW.get(str(manifest.get("how", "")), _KINDS.get(str(manifest.get("kind", "")), "?"))
+        made = f"{how}, attempt {manifest.get('attempt', '?')}{of_run}"
     at = manifest.get("at")
     return SaveRow(
-        *(label, save.name, save.directory, save.step, manifest.get("epoch"), manifest.get("step_in_epoch"), at),
+        *(label, save.name, save.directory, save.step, _whole(manifest.get("epoch")), _whole(manifest.get("step_in_epoch")), at),
         age_s=saves.age(manifest) if manifest else None,
         bytes=save.size(LOCAL),
         made_by=made,
         problem=problem,
         is_next=is_next,
-        sha256=manifest.get("sha256", ""),
+        sha256=str(manifest.get("sha256", "")),
     )
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else None
 
 
 def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[str]:

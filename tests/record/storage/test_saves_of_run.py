@@ -85,3 +85,24 @@ def test_odd_files_among_the_saves_keep_nobody_waiting(tmp_path: Path, odd: str)
     if odd != "3 GB":
         with pytest.raises(OSError, match=r"not a regular file|Is a directory|No such device|symbolic links"):
             saves.write_bytes(saves.LOCAL, str(base / "fit-1" / "model"), b"new")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *({"at": "noon"}, {"at": 10**400}, {"at": float("nan")}, {"files": 5}, {"files": {"a": 5}}, {"files": {"a": {"bytes": "1"}}}),
+        *({"kind": 7}, {"kind": "x", "epoch": "y", "step_in_epoch": []}, {"run": [1], "attempt": {}}, {"sha256": 5}),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_somebody_else_has_sealed_is_damaged_or_shown(tmp_path: Path, told: dict[str, object]) -> None:
+    """Everybody can make its checksum; and a later version of orch may write other words."""
+    base = run_with(tmp_path, "odd", "", "fit-1")
+    save(base, "fit-1", 11)
+    manifest = base / "fit-1" / saves.name_of(11) / saves.MANIFEST
+    manifest.write_bytes(saves.seal({**saves.unseal(manifest.read_bytes()), **told}))
+    found = saves_report.read(str(base), verify=True)
+    text = "\n".join(saves_report.to_text(str(base), found, verified=True))
+    is_damaged = "not restored: manifest.json: it lacks what a manifest says" in text
+    assert is_damaged == bool(found[0].saves[0].problem) == ("at" in told or "files" in told)
+    assert saves_of_run.newest(str(base)) is not None
