@@ -54,7 +54,7 @@ HABITS = {
     **dict.fromkeys(("status", "list", "ls", "queue", "show", "get", "metrics"), "ps"),
     **dict.fromkeys(("watch", "stats"), "top"),
     "events": "ps --timeline",
-    **dict.fromkeys(("runs", "history"), "ps --all"),
+    **dict.fromkeys(("runs", "history", "compare", "diff"), "ps --all"),
     "check": "doctor",
     **dict.fromkeys(("stop", "cancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
@@ -65,6 +65,7 @@ HABITS = {
 """Words of other launchers, with the command that means the same."""
 OTHERWISE = {
     "resume": "orch up --resume RUN continues a run, and orch checkpoints shows its saves",
+    **dict.fromkeys(("rerun", "retry"), "orch restart starts the tasks of a run again that goes on, and orch up starts a new run"),
     "tensorboard": "orch up --tensorboard DIR runs TensorBoard beside the tasks, and tensorboard --logdir DIR looks at what they wrote",
     "exec": "orch stacks shows where each task is, and orch logs what it has written",
     "test": "pytest runs tests with clusters (docs/testing.md)",

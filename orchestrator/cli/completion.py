@@ -5,6 +5,7 @@ Click asks these functions (its `shell_complete`). They print nothing and raise 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,19 @@ def assignments(ctx: click.Context, parameter: click.Parameter, begun: str) -> l
             yield from paths(key.kind, f"{around}{name}.") if isinstance(key.kind, Struct) else (f"{around}{name}=",)
 
     return [path for path in paths(root(), "") if path.startswith(begun)]
+
+
+def variables(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The variables of the shell, for ``--env``."""
+    return sorted(name for name in os.environ if begun and name.startswith(begun))
+
+
+def reported(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The names of the values that runs have reported last, for ``orch ps --sort``."""
+    from ..record.storage.run_store import list_runs
+    from ..record.text.run_list import names, summarise
+
+    return sorted(name for name in names([summarise(run, 0.0) for run in list_runs(_home(ctx))]) if name.startswith(begun))
 
 
 def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

@@ -7,14 +7,27 @@ from pathlib import Path
 
 import click
 
+from ..model.cause.exit_status import describe_code
+from ..model.spec import BACKENDS
 from ..model.spec.findings import nearest
 
 # The page comes with an installed package; in the source tree it is among the other pages.
 PLACES = (Path(__file__).with_name("why.md"), Path(__file__).parents[2] / "docs/why.md")
 
 TOPICS = "topics"
-_WORDS = {"oom": "memory", "killed": "sigkill", "hang": "stalls", "stdin": "keyboard"}
+_WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash", "134": "crash", "127": "program"} | {
+    "hang": "stalls",
+    "stdin": "keyboard",
+    "shape": "shapes",
+}
 """Words of users for words of the headings."""
+_PAGES = {
+    **dict.fromkeys(("torchrun", "horovod", "horovodrun", "mpirun", "accelerate", "ray", "torchx", "sbatch", "srun"), "coming-from"),
+    **dict.fromkeys(("docker", "compose", "kubectl", "tfjob"), "coming-from"),
+    **{place: place for place in [*BACKENDS][1:]},  # not this machine
+    **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts")},
+}
+"""Subjects of other pages of the documentation."""
 
 
 def anchor(heading: str) -> str:
@@ -54,10 +67,16 @@ def help_command(ctx: click.Context, /, name: str) -> int:
       orch help the-disk-is-full    what docs/why.md says about one
     """
     root, topics = ctx.find_root(), explanations()
+    page = f"docs/{_PAGES[name]}.md is about {name}" if name in _PAGES else ""
+    if name.isdigit() and int(name) < 256:
+        how = f"128 + {int(name) - 128}: {describe_code(int(name), killed=True)}; " if int(name) > 128 else ""
+        page = f"exit code {name}: {how}docs/exit-codes.md has all exit codes"
     if name == TOPICS:
         click.echo("\n".join(["orch help TOPIC prints what docs/why.md says about one of these:", "", *topics]))
     elif named := [topic for topic in topics if _WORDS.get(name, name) in (topic, *topic.split("-"))]:
-        click.echo("\n\n".join(topics[topic] for topic in named))
+        click.echo("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])]))
+    elif page:
+        click.echo(page)
     else:
         near = nearest(name, [*root.command.list_commands(ctx), *topics] if isinstance(root.command, click.Group) else topics, cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"

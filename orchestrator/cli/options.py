@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import click
 
 from worker.values.fast_dataclass import dataclass
+from worker.values.words import few
 
 from ..errors import UsageError
 from ..model.spec.durations import EXAMPLES, seconds_of
@@ -50,13 +51,23 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
         settings: dict[str, Any] = {"help": option.help, "hidden": is_hidden, "envvar": option.variable, "multiple": option.adds_up}
         name = f"{option.name}/--no-{option.name[2:]}" if option.says else option.name
         settings |= {"default": None} if option.says else {"metavar": option.metavar}
+        if option.path == "checkpoints.resume":
+            settings["shell_complete"] = completion.runs
         if option.choices:
             settings["shell_complete"] = completion.one_of(option.choices)
         command = click.option(*filter(None, (option.short, name)), option.parameter, **settings)(command)
     has_program = not keys or "defaults.env" in keys
     decorators = (
         click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help=SET, shell_complete=completion.assignments),
-        click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE, hidden=not has_program),
+        click.option(
+            "--env",
+            "variables",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help=VARIABLE,
+            hidden=not has_program,
+            shell_complete=completion.variables,
+        ),
         click.option(
             "--hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help=HOSTFILE, hidden=bool(keys), shell_complete=completion.files
         ),
@@ -83,7 +94,16 @@ def new_home_option(command: F) -> F:
 
 def run_argument(command: F) -> F:
     """RUN (default: the latest) and ``--run-dir``, for a command that only looks: it gets the `RunDir` that `find_to_look` finds."""
-    return _run_argument(command, find_to_look)
+
+    def find_and_name_others(home: Path, name: str | None) -> RunDir:
+        from ..record.storage.run_store import going
+
+        run = find_to_look(home, name)
+        if name is None and not run.is_alive() and (others := going(home)):
+            click.echo(f"orch: {run.run_id} has ended, and others go on, which can be named here: {few(others)}", err=True)
+        return run
+
+    return _run_argument(command, find_and_name_others)
 
 
 def exact_run_argument(command: F) -> F:
@@ -243,6 +263,9 @@ def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:
         matching = [task for task in known if name in (task, task.rpartition("-")[0])]
         if not matching:
             near = nearest(name, known)
-            raise UsageError(f"there is no task {name!r}; " + (f"did you mean {near!r}?" if near else f"tasks: {group_tasks(known)}"))
+            has_type = any(task.rpartition("-")[0] == name.rpartition("-")[0] for task in known)  # the number is wrong
+            raise UsageError(
+                f"there is no task {name!r}; " + (f"did you mean {near!r}?" if near and not has_type else f"tasks: {group_tasks(known)}")
+            )
         found.update(matching)
     return found

@@ -43,8 +43,11 @@ SAME = {
     "--logical-cpus": "--cpus",
     "--task": "--only",
     "--world-size": "--workers",
-    "-e": "--env",
+    **dict.fromkeys(("-e", "-x"), "--env"),
     "-t": "--timestamps",
+    "-w": "--workers",
+    "-N": "--nodes",
+    **dict.fromkeys(("-J", "--job-name"), "--name"),
 }
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
 OTHERWISE = {
@@ -64,6 +67,14 @@ OTHERWISE = {
     "--tee": "orch keeps stdout and stderr of each task in files and shows them, always; --only TASK shows one task",
     "--output-filename": "orch keeps the output of each task in files, always, below --run-dir DIR",
     "--hosts-file": "orch calls this --hostfile",
+    **dict.fromkeys(("--slurm", "--k8s", "--kubernetes"), "a place is named with --backend slurm or --backend kubernetes"),
+    **dict.fromkeys(("--ssh", "--machines", "--host"), "orch takes the names of the hosts: -H hostA:4,hostB:4"),
+    "--script": "the script needs no option: orch up train.py",
+    **dict.fromkeys(("-p", "--partition", "--qos", "--constraint", "--gres"), "a key of Slurm is set with --set backend.partition=NAME"),
+    **dict.fromkeys(("-c", "--cpus-per-task"), "--threads N sets TensorFlow's threads, and --set backend.cpus_per_task=N Slurm's cores"),
+    **dict.fromkeys(("-o", "--output"), "orch keeps the output of each task in files, always, below --run-dir DIR"),
+    **dict.fromkeys(("--bind-to", "--cpu-bind"), "orch calls this --affinity"),
+    **dict.fromkeys(("--rm", "-it", "-i"), "leave it out: a task has no keyboard, and orch prune removes old runs"),
     **dict.fromkeys(
         ("--memory", "--mem"),
         "the memory of a host is limited by Slurm (--set backend.mem=64G), by Kubernetes "
@@ -72,6 +83,7 @@ OTHERWISE = {
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
 OTHERWISE_OF = {
+    **dict.fromkeys((("ps", "--csv"), ("report", "--csv")), "orch ps --all --json is for programs"),
     **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
 }
 """The same for an option of one command, by the names of both."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import click
 
+from ..model.spec import ClusterSpec
 from ..model.spec.document import Node
 from ..model.spec.findings import nearest
 from .script_command import OPTIONS
 
 _IN_BRACES = re.compile(r"\$\{\w+\}")
+_SAVES = "checkpoint"
+NO_SAVES = "--checkpoint-every alone saves nothing: add --checkpoint for Keras's fit, or use worker.checkpoints in the script"
 _FOR_SHELLS = ("prepare", "setup")
 """Keys whose texts a shell may read."""
 
@@ -26,6 +30,16 @@ def notes(ctx: click.Context, document: Node, environment: Mapping[str, str]) ->
             found.append(f"{name} is no variable of orch; did you mean {right}?")
     found += [f"{node.place}: {path}: orch does not replace {text} by a variable" for path, node, text in _unreplaced(document, "")]
     return found
+
+
+def can_save(spec: ClusterSpec) -> bool:
+    """Whether the program may save by itself. Only of a script that can be read here, and does not name it, this is known not to be so."""
+    if spec.program.kind != "script":
+        return True
+    try:
+        return _SAVES in Path(spec.workdir, spec.program.target).read_text(encoding="utf-8", errors="replace").lower()
+    except OSError:
+        return True
 
 
 def _variables(parameter: click.Parameter) -> list[str]:

@@ -21,7 +21,7 @@ from ..model.spec.document import Node, overlay, parse_assignment, scalar
 from ..model.spec.sections.host_list import read_hostfile
 from ..sources import as_seen_from, chooses_backend, read_file, read_whole, tasks_directory, with_program, with_value
 from .script_command import AFTER_DASHES, OPTIONS
-from .spec_notes import notes
+from .spec_notes import NO_SAVES, can_save, notes
 
 _NOTHING_TO_RUN = (
     "there is nothing to run, and no orch.yaml here or above\n"
@@ -65,7 +65,10 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
             )
         if not needs_program:
             complete = with_program(document, "script", "any.py", ctx.command_path)
-    return parse(complete, workdir=base), document
+    spec = parse(complete, workdir=base)
+    if spec.checkpoints.every and not spec.checkpoints.fit and not can_save(spec):
+        click.echo(f"orch: note: {NO_SAVES}", err=True)
+    return spec, document
 
 
 def says(document: Node, *keys: str) -> bool:

@@ -16,9 +16,15 @@ class TaskFailed(OrchError):
     """
 
     def __init__(self, task: str, what: str, tasks: Mapping[str, Outcome], stacks: Mapping[str, str], traceback: str = "") -> None:
-        others = [f"  {name}: {outcome.describe()}" for name, outcome in tasks.items() if name != task]
+        first = tasks.get(task)
+        others = [
+            f"  {name}: {'raised the same' if first is not None and first.has_raised_as(outcome) else outcome.describe()}"
+            for name, outcome in tasks.items()
+            if name != task
+        ]
         heading = ["the other tasks:" if task else "the tasks:"] if others else []
-        parts = [f"{task}: {what}" if task else what, traceback.rstrip(), "\n".join([*heading, *others])]
+        shown = what.splitlines()[0] if traceback and task else what  # the traceback has the other lines
+        parts = [f"{task}: {shown}" if task else shown, traceback.rstrip(), "\n".join([*heading, *others])]
         super().__init__("\n".join(part for part in parts if part))
         self.task = task
         """The task that failed first; empty if the time was over."""

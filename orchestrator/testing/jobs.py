@@ -80,6 +80,7 @@ class Job:
         # A peer that has died comes before those that TensorFlow has told of it.
         first = min(self._failed(), key=lambda outcome: (self._has_lost_a_peer(outcome), outcome.at), default=None)
         if first is not None:
+            first.pass_on()
             self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
             if first.error is not None:
                 raise first.error from self.cause

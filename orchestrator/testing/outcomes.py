@@ -52,6 +52,21 @@ class Outcome:
         """The function has raised an exception of this class."""
         self.state, self.type, self.message, self.traceback = "raised", kind, message, traceback
 
+    def has_raised_as(self, other: Outcome) -> bool:
+        """Whether the function has raised the same exception in both tasks."""
+        return self.state == other.state == "raised" and (self.type, self.message) == (other.type, other.message)
+
+    def pass_on(self) -> None:
+        """Skip the test of this process, or let it fail as expected, if the function has said so by ``pytest.skip`` or ``pytest.xfail``."""
+        if self.state != "raised" or self.type not in ("Skipped", "XFailed"):
+            return
+        import pytest  # only a function that has imported pytest raises these
+
+        why = f"{self.task}: {self.message}"
+        if self.type == "XFailed":
+            pytest.xfail(why)
+        raise pytest.skip.Exception(why, _use_item_location=True)  # the test's place, not the one of this line
+
     def describe(self) -> str:
         """The state in one line, as reports show it."""
         words = {"returned": "had returned", "raised": f"raised {self.what}", "died": self.what, "killed": f"{self.what}, by the test"}

@@ -256,20 +256,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in pyfuncitem.funcargs}
     c: Any = pyfuncitem.funcargs["orch_cluster"]
     from ..errors import UsageError
-    from .failures import TaskFailed
 
     try:
         c.run(pyfuncitem.obj, **given)
     except UsageError as error:
         pytest.fail(str(error), pytrace=False)
-    except TaskFailed as failure:  # the exceptions of pytest.skip and pytest.xfail cannot be sent here
-        outcome = failure.tasks.get(failure.task)  # None if the time was over
-        if outcome is not None and outcome.type in ("Skipped", "XFailed"):
-            why = f"{failure.task}: {outcome.message}"
-            if outcome.type == "XFailed":
-                pytest.xfail(why)
-            raise pytest.skip.Exception(why, _use_item_location=True) from None  # the test's place, not the one of this line
-        raise
     return True
 
 

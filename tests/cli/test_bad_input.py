@@ -73,7 +73,7 @@ def nothing_was_kept(directory: Path) -> None:
         (["--python", ""], ["--python", "empty"]),
         (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n"]),
         (["--color", "purple"], ["--color", "'purple'", "always"]),
-        (["--only", "worker-7"], ["'worker-7'", "did you mean 'worker-0'?"]),
+        (["--only", "worker-7"], ["'worker-7'", "tasks: worker-0"]),
         (["--only", "chief", "-q"], ["'chief'", "worker-0"]),
         (["-m", "json.tool"], ["hello.py", "json.tool", "only one can run"]),
         (["second.py"], ["second.py", "after --"]),
@@ -433,7 +433,7 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
         assert done.err == f"orch: 2 runs begin with 'hello'; this is the newest, {newest_first[0]}\n"
         assert newest_first[1] not in done.out
     complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
-    complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
+    complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'; tasks: worker-0")
     complaint(orch.in_process("logs", "ps"), 2, "'ps'", "worker-0")
     complaint(orch.in_process("logs", "one", "two"), 2, "one and two", "at most one")
     complaint(orch.in_process("logs", "--attempt", "3"), 2, "no attempt 3", "it has 1")

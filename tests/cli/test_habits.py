@@ -35,6 +35,10 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
         assert "succeeded" in orch.in_process(word, "--once", check=0).out
     assert "worker-2" in orch.in_process("plan", "hello.py", "--num_workers=3", check=0).out
     assert "  A=1" in orch.in_process("plan", "hello.py", "-e", "A=1", "--world-size", "2", check=0).out
+    assert "worker-1" in orch.in_process("plan", "hello.py", "-w", "2", "-J", "job", "-x", "A=1", check=0).out
+    noted = "--checkpoint-every alone saves nothing"
+    assert noted in orch.in_process("plan", "hello.py", "--checkpoint-every", "5", check=0).err
+    assert noted not in orch.in_process("plan", "hello.py", "--checkpoint-every", "5", "--checkpoint", check=0).err
     assert "devices.cpus: 2" in orch.in_process("plan", "hello.py", "--logical-cpus", "2", check=0).out
 
 
@@ -65,6 +69,10 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert "out-of-memory" in topics
     complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
     complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
+    assert orch.in_process("help", "torchrun", check=0).out == "docs/coming-from.md is about torchrun\n"
+    assert orch.in_process("help", "143", check=0).out.startswith("exit code 143: 128 + 15: killed by SIGTERM; docs/exit-codes.md")
+    assert orch.in_process("help", "137", check=0).out.startswith("Killed by SIGKILL\n")
+    assert orch.in_process("help", "slurm", check=0).out.endswith("\ndocs/slurm.md is about slurm\n")
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
     assert {"Out of memory", "Out of GPU memory"} <= {*orch.in_process("help", "oom", check=0).out.splitlines()}
     complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'; orch help topics lists the topics")
@@ -99,6 +107,8 @@ def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: 
         (["--nproc-per-node", "4"], "--workers N on this machine, -H hostA:N,hostB:N on several hosts"),
         (["--nproc_per_node=4"], "--workers N on this machine"),
         (["--standalone"], "leave --standalone out"),
+        (["--slurm"], "--backend slurm"),
+        (["-p", "gpu"], "--set backend.partition=NAME"),
         (["--memory", "4G"], "the memory of a host is limited by Slurm"),
     ],
 )
@@ -168,6 +178,7 @@ def test_a_script_of_a_shell_is_told_the_option_that_it_needs(orch: Orch, script
     script("#!/bin/sh\nexec true\n", "t.sh").chmod(0o755)
     assert "'t.sh' is a program for /bin/sh, and not Python: add --no-python" in orch("up", "t.sh", check=2).err
     orch("up", "--no-python", "./t.sh", check=0)
+    assert "'/bin/true' is a compiled program, and not Python: add --no-python" in orch("up", "/bin/true", check=2).err
 
 
 def test_times_have_units(orch: Orch) -> None:

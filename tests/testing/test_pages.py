@@ -72,7 +72,7 @@ IN_TASKS = """
         orch_cluster.run(run, BLOCKS[place])
 
 
-    @pytest.mark.parametrize("number", [0, 1])
+    @pytest.mark.parametrize("number", [0, 1, 2])
     def test_launch(monkeypatch, number):
         monkeypatch.setattr(orchestrator, "launch", functools.partial(orchestrator.launch, preload=[]))
         exec(json.load(open("launches.json"))[number], {})
@@ -109,6 +109,6 @@ def test_the_python_of_the_pages_runs(tmp_path: Path) -> None:
     tfrecords.write(tmp_path / "data/0.tfrecord", [b"digits"] * 2560)
     done = run_pytest(tmp_path, "-rA", "-q")
     assert done.code == 0, done
-    assert len(launches) == 2
+    assert len(launches) == 3
     assert set(in_tasks) <= {name.partition("[")[2].rstrip("]") for name in done.outcomes}, done
     assert set(done.outcomes.values()) == {"passed"}, done

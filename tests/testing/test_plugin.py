@@ -290,6 +290,11 @@ TESTS = """
         pytest.skip("not on this machine")
 
 
+    @pytest.mark.orch(workers=2)
+    def test_a_function_skips(orch_cluster):
+        orch_cluster.run(lambda: pytest.skip("no GPU here"))
+
+
     @pytest.mark.orch_everywhere(workers=1)
     class TestMethods:
         def test_of_a_class(self):
@@ -463,6 +468,7 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
     assert run.outcomes["test_everywhere_async"] == "error"
     assert "@pytest.mark.orch_everywhere is not for an async test, nor for a unittest.TestCase" in run.out
     assert re.search(r"^SKIPPED \[1\] test_them.py:\d+: worker-\d: not on this machine", run.out, re.MULTILINE), run
+    assert re.search(r"^SKIPPED \[1\] test_them.py:\d+: worker-\d: no GPU here", run.out, re.MULTILINE), run
 
 
 def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -9,6 +10,7 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
 from ...model.spec import SlurmSettings
+from ...model.spec.durations import seconds_of
 
 NAME = "job.sbatch"
 OUTPUT = "controller.log"
@@ -50,6 +52,8 @@ class BatchScript:
         yield f"--job-name={_quoted(self.name)}"
         for key in (*_OWN, "constraint"):
             value = getattr(settings, key)
+            if key == "time":
+                value = _job_time(value)
             if value not in (None, ""):
                 yield f"--{key.replace('_', '-')}={_quoted(str(value))}"
         for name, text in settings.options.items():
@@ -58,6 +62,15 @@ class BatchScript:
         yield f"--output={_quoted(self.output.replace('%', '%%'))}"
         yield "--open-mode=append"
         yield "--no-requeue" if settings.requeue == "no" else "--requeue"
+
+
+def _job_time(text: str) -> str:
+    """A limit with units as sbatch writes limits: ``2h30m`` is ``2:30:00``. Other limits stay as they are."""
+    seconds = seconds_of(text) if re.search("[dhms]$", text) else None
+    if seconds is None:
+        return text
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 def _quoted(text: str) -> str:

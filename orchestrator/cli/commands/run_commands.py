@@ -20,10 +20,11 @@ from ...engine_jobs import find_all
 from ...errors import BROKEN, DEADLINE, UsageError
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
+from ...model.spec.findings import nearest
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import list_runs, no_tasks_yet
+from ...record.storage.run_store import going, list_runs, no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
@@ -37,7 +38,10 @@ from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 POLL_S = 0.1
 """The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
-SORT = "With --all: order the runs by this value of their last reports, the best last: the least loss or error, the greatest of others."
+SORT = (
+    "With --all: order the runs by this value of their last reports, or of their arguments, the best last: the least loss or error, the "
+    "greatest of others."
+)
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 QUIET = "Print one line in place of the report."
 TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124."
@@ -48,7 +52,7 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
 @click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="With --all: only the newest N runs, or with --sort the best N.")
-@click.option("--sort", metavar="NAME", help=SORT)
+@click.option("--sort", metavar="NAME", help=SORT, shell_complete=completion.reported)
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps_command(run: str | None, home: Path, everything: bool, most: int | None, sort: str | None, timeline: bool, as_json: bool) -> int:
@@ -70,7 +74,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
         runs = run_list.ordered(runs, sort)[cut] if sort else runs
         if sort and not any(run_list.has_number(one, sort) for one in runs):
-            click.echo(f"orch: no run has reported a number {sort}", err=True)
+            near = nearest(sort, run_list.names(runs))
+            click.echo(f"orch: no run has reported a number {sort}" + (f"; did you mean {near}?" if near else ""), err=True)
         if as_json:
             print_json([asdict(one) for one in runs])
         else:
@@ -90,6 +95,8 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
         return 0
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
+    if has_report and cluster.verdict is not None and cluster.verdict.cause is not None and cluster.verdict.cause.remedy:
+        click.echo(f"what to do: {clean(cluster.verdict.cause.remedy)}")
     if timeline:
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
@@ -147,11 +154,6 @@ def restart_command(run: RunDir, as_json: bool) -> int:
         return 0
     click.echo(f"{run.run_id}: asked to start again after attempt {attempt}", err=True)
     return 0
-
-
-def going(home: Path) -> list[str]:
-    """The runs that this machine is running, the oldest first."""
-    return [run.run_id for run in list_runs(home) if run.lock.is_held()]
 
 
 def refuse_unclear(home: Path, name: str | None, run: RunDir, command: str) -> None:

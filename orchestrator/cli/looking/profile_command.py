@@ -22,6 +22,7 @@ from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import plan_of
 from ...requests import LONGEST_PROFILE_S, ask_running
 from .. import completion
+from ..commands.run_commands import refuse_unclear
 from ..options import exact_run_argument, only_tasks
 
 TASK = "Profile only this task, or tasks of this type. May be repeated."
@@ -50,6 +51,8 @@ def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool
     left out, and a line says so, unless --risk-crash is given.
     """
     seconds = _seconds(length)
+    ctx = click.get_current_context()
+    refuse_unclear(ctx.params["home"], ctx.params["run"], run, "profile")
     planned, cluster = plan_of(run), read_cluster(run)
     shown = only_tasks(only, list(cluster.tasks))
     commands = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}

@@ -106,7 +106,7 @@ def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[st
             if row.epoch is None:
                 rows.append(("", row.name, "", "", "", f"not restored: {clean(row.problem)}"))
                 continue
-            place = f"{row.epoch + 1}" + (f", step {row.step_in_epoch}" if row.step_in_epoch else "")
+            place = f"{row.epoch + 1}, step {row.step_in_epoch}" if row.step_in_epoch else f"{row.epoch}"  # the end of that one
             state = f"; DAMAGED: {clean(row.problem)}" if row.problem else "; whole" if verified else ""
             text = f"{clean(row.made_by)}{state}"
             rows.append(("->" if row.is_next else "", str(row.step), place, describe_seconds(row.age_s or 0), bytes_of(row.bytes), text))

@@ -57,6 +57,10 @@ _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
+    r"partially initialized module '(?P<name>\w+)'": Remedy(
+        "a-script-with-the-name-of-a-module",
+        "the script, or a file beside it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
+    ),
     r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
     r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator": Remedy(
         "estimators",
@@ -143,6 +147,11 @@ OTHERS = {
         "the-strategy-comes-too-late",
         "make the strategy before anything else touches TensorFlow's devices, tensors included",
     ),
+    r"Received a label value of (?P<label>-?\d+) which is outside the valid range of \[0, (?P<outputs>\d+)\)": Remedy(
+        "a-label-that-has-no-output",
+        "a label is {label}, and the last layer has {outputs} outputs, for the labels from 0 on: give it an output for each class (labels "
+        "that begin with 1 need one more), or with one output use a binary loss (BinaryCrossentropy)",
+    ),
     r"Mixing different tf\.distribute\.Strategy objects": Remedy(
         "made-outside-of-the-scope",
         "an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
@@ -168,6 +177,10 @@ OTHERS = {
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^']*[/.][^']*)'": Remedy(
         "a-file-that-is-not-found",
         "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir",
+    ),
+    r"(?:FileNotFoundError|NotFoundError): .*No such file or directory.*?(?P<path>/[^'\";\s]+)": Remedy(
+        "a-file-that-is-not-found",
+        "{path} is not on this host, or the directory in which it should be written is not: orch makes no directories of a script",
     ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",
@@ -207,8 +220,9 @@ _BY_CODE = {
     126: Remedy("a-program-that-cannot-run", "the program could not be executed: is it executable, and its first line right?"),
     127: Remedy("a-program-that-cannot-run", "a program was not found: look at PATH in its environment"),
 }
+_VARIABLE = Remedy("a-variable-that-is-not-set", "the script reads the variable {name}: --env {name}=VALUE sets it in the tasks")
 _ARGUMENTS = Remedy(
-    "a-script-that-refuses-its-arguments", "the script refuses its arguments: give them after --, as in orch up SCRIPT -- --epochs 5"
+    "a-script-that-refuses-its-arguments", "the script refuses its arguments, which stand after --: orch up SCRIPT -- {option}"
 )
 _STALLED = Remedy(
     "a-task-that-stalls", "find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
@@ -217,7 +231,7 @@ _STALLED = Remedy(
 
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
-    others = (_LEFT_EARLY, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _STALLED)
+    others = (_LEFT_EARLY, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED)
     return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others
 
 
@@ -238,11 +252,14 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
         return Remedy(_OWN_TF_CONFIG.about, _OWN_TF_CONFIG.text.format(tf_config=evidence.tf_config))
     if task.failure is not None:
+        if task.failure.type == "KeyError" and "os.environ" in task.failure.traceback and "SLURM_" not in task.failure.message:
+            return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=task.failure.message.strip("'")))
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
         return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
-    if task.code == 2 and _REFUSED_ARGUMENTS.search(evidence.last_words):
-        return _ARGUMENTS
+    if task.code == 2 and (refused := _REFUSED_ARGUMENTS.search(evidence.last_words)):
+        option = f"{refused['missing']} VALUE" if refused["missing"] else "--epochs 5"
+        return Remedy(_ARGUMENTS.about, _ARGUMENTS.text.format(option=option))
     found = _of_log(evidence.last_words, evidence)
     return found if found != NONE else _BY_CODE.get(task.code or 0, NONE)
 
@@ -260,7 +277,9 @@ def _match(error: str, evidence: Evidence) -> Remedy:
 
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(?=\w*(?:Error|bad_alloc)\b|terminate called after throwing an instance of)", re.MULTILINE)
 """The place before the name of an exception."""
-_REFUSED_ARGUMENTS = re.compile(r"^\S+: error: (?:the following arguments are required|unrecognized arguments|argument )", re.MULTILINE)
+_REFUSED_ARGUMENTS = re.compile(
+    r"^\S+: error: (?:the following arguments are required: (?P<missing>--?[\w-]+)?|unrecognized arguments|argument )", re.MULTILINE
+)
 """The last line of Python's argparse."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -363,12 +363,24 @@ class Struct(Kind):
 
     def _place_of(self, word: str) -> str:
         """Where a key of a mapping inside this one belongs, or the name of its option; empty if no mapping has the key."""
-        places = []
-        for outer, section in self.keys.items():
-            for name, key in section.kind.keys.items() if isinstance(section.kind, Struct) else ():
-                if word and word in (name, key.flag.rpartition("--")[2].replace("-", "_")):
-                    places.append(f"{outer}: {{{name}: ...}}")
+        if not word:
+            return ""
+        places = [
+            f"{outer}: {inner}"
+            for outer, section in self.keys.items()
+            if isinstance(section.kind, Struct)
+            for inner in section.kind._written(word, 2 if outer == "defaults" else 1)
+        ]
+        places.sort(key=lambda place: not place.startswith("backend"))  # of several the more usual one first
         return f"write it as {' or '.join(places)}" if places else ""
+
+    def _written(self, word: str, depth: int) -> Iterator[str]:
+        """The mappings in which this key, or the key of this option, is written."""
+        for name, key in self.keys.items():
+            if word in (name, key.flag.rpartition("--")[2].replace("-", "_")):
+                yield f"{{{name}: ...}}"
+            elif depth > 1 and isinstance(key.kind, Struct):
+                yield from (f"{{{name}: {inner}}}" for inner in key.kind._written(word, depth - 1))
 
     def json_schema(self) -> JsonSchema:
         return {"$ref": f"#/$defs/{self.name}"} if self.name else self.definition()

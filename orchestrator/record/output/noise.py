@@ -4,8 +4,8 @@ A line is noise by its shape:
 
 * Every C++ line of level INFO (``I0000 … file.cc:12] …``) is noise, whoever wrote it.
 * A C++ warning or error is noise if it is on a short list (`_HARMLESS`).
-* A C++ warning or error about a lost connection or an aborted call (`_LOSS`), or about memory that did not suffice (`_OUT_OF_MEMORY`), is
-  noise: the exception of the program says the same.
+* A C++ warning or error about a lost connection or an aborted call (`_LOSS`), about memory that did not suffice (`_OUT_OF_MEMORY`), or
+  about a wrong value (`_SAID_AGAIN`) is noise: the exception of the program says the same.
 * Lines of ``tf.debugging.set_log_device_placement(True)`` are noise: `orch placement` sums them up.
 * A warning of an installed Python package, or of the loggers of TensorFlow and Keras, is noise if a task of this run has printed the same
   one before (but for `without_own`).
@@ -53,6 +53,7 @@ _HARMLESS = (
 # The statuses of a call that a lost or stopping peer has ended, and all that the coordination service says at these levels.
 _LOSS = re.compile(r"\b(?:UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |coordination_service\w*\.(?:cc|h):")
 _OUT_OF_MEMORY = re.compile(r"\bbfc_allocator\.cc:\d+\] |\bRESOURCE_EXHAUSTED: OOM when allocating ")
+_SAID_AGAIN = re.compile(r"\b(?:OP_REQUIRES failed at \S+ : |Local rendezvous is aborting with status: )INVALID_ARGUMENT: ")
 _NO_FAILURE = "The caller indicates that this is not a failure"  # bfc_allocator.cc: a hint that more memory would make the program faster
 # The end of a dataset, as a coordinator reports it for every closure that it had scheduled: cluster_coordinator.py.
 _CLOSURE = (
@@ -215,5 +216,7 @@ def _is_noise(line: str, shows_losses: bool, levels: str) -> bool:
     if found is None or found[3] == "py":
         return _PREAMBLE.match(line) is not None or re.match(_CLOSURE, line) is not None
     if (found[1] or found[2]) in levels or line.startswith(_HARMLESS, found.end()):
+        return True
+    if not shows_losses and _SAID_AGAIN.search(line) is not None:
         return True
     return not shows_losses and (_LOSS.search(line) is not None or (_OUT_OF_MEMORY.search(line) is not None and _NO_FAILURE not in line))

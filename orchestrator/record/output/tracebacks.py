@@ -2,6 +2,7 @@
 
 * A traceback with the same lines as one that another task has shown (but for `noise.without_own`):
   ``the same traceback as worker-0: ValueError: bad``.
+* The frames of installed packages in the message of a graph's error.
 * The traceback of a task that has lost a peer (`model.cause.peer_errors`): the exception says which one.
 
 A traceback is held until a line comes that is not its own, or until the task has been quiet. Its message may have several lines: these
@@ -15,7 +16,7 @@ import re
 
 from worker.values.excerpts import shorten_line
 
-from ...model.cause import peer_errors
+from ...model.cause import graph_errors, peer_errors
 from .noise import BODIES, DETAIL, without_own
 
 QUIET_S = 0.5
@@ -80,10 +81,15 @@ class Tracebacks:
         head = f"the same traceback as {other}" if other != self._task else _after_loss(self._task, lines)
         if head:
             self.folded += len(lines) - 1
+            if other != self._task:
+                kind, _, message = "\n".join(lines[lines.index(exception) :]).partition(": ")
+                exception = f"{kind}: {graph_errors.reason(message)}".splitlines()[0] if message else exception
             return [f"{head}: {shorten_line(exception, _MOST_CHARACTERS)}"]
         if len(self._shown) < _MOST_TRACEBACKS:
             self._shown[key] = other
-        return lines
+        short = list(graph_errors.without_frames(lines))
+        self.folded += len(lines) - len(short)
+        return short
 
     def _belongs(self, line: str) -> bool:
         """Whether the line is one of the traceback held."""

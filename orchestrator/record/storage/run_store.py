@@ -128,6 +128,11 @@ def list_runs(home: Path) -> list[RunDir]:
     return [RunDir(path) for at, path in sorted((at, path) for at, path in begun if at is not None)]
 
 
+def going(home: Path) -> list[str]:
+    """The runs that this machine is running, the oldest first."""
+    return [run.run_id for run in list_runs(home) if run.lock.is_held()]
+
+
 def begun_at(path: Path) -> int | None:
     """When a run was made, in ns: the time of its spec, which is written once, or of its directory, if there is no spec yet.
 

@@ -12,7 +12,7 @@ from worker.values.excerpts import WHERE, shorten_line
 from worker.values.words import count_of
 
 from ...errors import OrchError
-from ...model.cause import root_cause
+from ...model.cause import graph_errors, root_cause
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.task_names import group_tasks
@@ -144,7 +144,8 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     if cause.failure is not None:
         trace = cause.failure.traceback.rstrip().splitlines()
         message = next((at for at in reversed(range(len(trace))) if trace[at].startswith(cause.failure.type)), len(trace))
-        lines += _indent([*_shorten(trace[:message], TRACEBACK_LINES), *_shorten(trace[message:], MESSAGE_LINES)])
+        said = graph_errors.without_frames(trace[message:])
+        lines += _indent([*_shorten(trace[:message], TRACEBACK_LINES), *_shorten(said, MESSAGE_LINES)])
     elif cause.code is not None:
         stream, tail = last_words(run, cause.task, cause.attempt)
         lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing of its own"]

@@ -6,7 +6,9 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.values.fast_dataclass import dataclass
@@ -14,14 +16,14 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import OrchError
 from ...model.run.cluster import Outcome
 from ..lines import clean
+from ..storage.run_directory import RunDir
 from ..storage.run_progress import read_cluster
 from .event_messages import describe_outcome
 from .format import aligned, cut, describe_moment, describe_seconds
-from .run_table import describe_report
+from .run_table import LONGEST_REASON, describe_failure, describe_report
 
 if TYPE_CHECKING:
     from ...model.run.cluster import Cluster
-    from ..storage.run_directory import RunDir
 
 ARGUMENTS, LONGEST_ARGUMENTS = 4, 50
 """The place of the arguments in a row, and their most characters."""
@@ -99,18 +101,21 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports that is
     shown first.
 
-    In a narrow terminal the time of the start stands in the id alone. A run that has failed without a report shows its first cause in
-    place of the report.
+    In a narrow terminal the time of the start stands in the id alone, and arguments that all runs have alike are left out. A run that has
+    failed shows its first cause in front of the report.
     """
     ids = ids or [run.run for run in runs]
-    rows = [_row(run, _short_id(run.run, ids), now, first) for run in runs]
+    is_narrow = width is not None and width < NARROW
+    alike = _alike(runs) if is_narrow else set()
+    rows = [_row(run, _short_id(run.run, ids), now, first, alike) for run in runs]
     head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
     left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set()
-    left_out |= {"STARTED"} if width is not None and width < NARROW else set()
+    left_out |= {"STARTED", "TASKS"} if is_narrow else set()
     shown = [place for place, name in enumerate(head) if name not in left_out]
     if width is not None:
         taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in shown if place < ARGUMENTS)
-        most = max(len("ARGUMENTS"), width - taken - 2 - LEAST_REPORT)
+        longest = max(len(row[ARGUMENTS + 1]) for row in (head, *rows))
+        most = max(len("ARGUMENTS"), width - taken - 2 - min(LEAST_REPORT, longest))
         rows = [(*row[:ARGUMENTS], *cut([row[ARGUMENTS]], most), *row[ARGUMENTS + 1 :]) for row in rows]
     lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(shown.index(head.index("TOOK")),))
     narrow = cut(lines, width)
@@ -129,13 +134,39 @@ def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
 
 
 def has_number(run: RunSummary, key: str) -> bool:
-    """Whether the last report of a task has a number of this name."""
+    """Whether the last report of a task, or an argument of the run, is a number of this name."""
     return bool(_numbers(run, key))
 
 
+def names(runs: Sequence[RunSummary]) -> set[str]:
+    """The names of all values that the runs have reported last."""
+    return {name for run in runs for report in (run.reports or {}).values() for name in report}
+
+
 def _numbers(run: RunSummary, key: str) -> list[float]:
-    values = (report.get(key) for report in (run.reports or {}).values())
+    values = [report.get(key) for report in (run.reports or {}).values()]
+    given = re.search(rf"(?:^| )--?{re.escape(key)}[ =](\S+)", " ".join(run.arguments or []))
+    with suppress(ValueError):
+        values += [float(given[1])] if given else []
     return [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+
+
+def _alike(runs: Sequence[RunSummary]) -> set[str]:
+    """The arguments that all of several runs have that have any."""
+    found = [set(_options(run.arguments)) for run in runs if run.arguments]
+    return set.intersection(*found) if len(found) > 1 else set()
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    """The arguments, an option with its value in one text: ``--lr 0.1``."""
+    parts = list[str]()
+    for word in map(shlex.quote, arguments):
+        takes_value = parts and parts[-1].startswith("-") and not {" ", "="} & {*parts[-1]}
+        if takes_value and not re.match("-[^0-9.]", word):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    return parts
 
 
 def _short_id(name: str, ids: Sequence[str]) -> str:
@@ -145,7 +176,7 @@ def _short_id(name: str, ids: Sequence[str]) -> str:
     return next((name[:length] for length in lengths if sum(one.startswith(name[:length]) for one in ids) == 1), name)
 
 
-def _row(run: RunSummary, name: str, now: float, first: str) -> tuple[str, ...]:
+def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[str]) -> tuple[str, ...]:
     began = describe_moment(run.started_at) if run.started_at else ""
     began = began[11:16] if began[:10] == describe_moment(now)[:10] else began[5:16]
     took = describe_seconds(run.took_s) if run.took_s is not None else ""
@@ -155,15 +186,25 @@ def _row(run: RunSummary, name: str, now: float, first: str) -> tuple[str, ...]:
     report = next((report for report in (run.reports or {}).values() if report), {})
     state += ", nan" if "nan" in report.values() else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
-    arguments = clean(shlex.join(run.arguments or []))
+    arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
     last = describe_report({key: report[key] for key in sorted(report, key=lambda key: (key != first, _place(key)))})
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
-    why = f"{cause.get('task', '')} {cause.get('what', '')}"
-    why = ": ".join(filter(None, (failure.get("type"), failure.get("message")))) if failure else why
-    last = last or why
-    return name, began, took, state, arguments, clean(run.problem or " ".join(last.split())), tasks
+    why = describe_failure(failure.get("type") or "", failure.get("message") or "") if failure else _last_words(run, cause)
+    last = "; ".join(filter(None, (why, last))) if failure else last or why or f"{cause.get('task', '')} {cause.get('what', '')}"
+    problem = cut([run.problem or ""], LONGEST_REASON)[0]
+    return name, began, took, state, arguments, clean(problem or " ".join(last.split())), tasks
+
+
+def _last_words(run: RunSummary, cause: Mapping[str, Any]) -> str:
+    """The last line of a task that has ended the run without an exception; empty if there is none."""
+    if run.state != Outcome.FAILED.value or not cause.get("task") or not cause.get("code"):
+        return ""
+    from .report import last_words  # most runs have not failed
+
+    lines = last_words(RunDir(Path(run.directory)), cause["task"], cause.get("attempt") or 1)[1]
+    return cut([f"{cause['task']}: {lines[-1]}"], LONGEST_REASON)[0] if lines else ""
 
 
 def _place(key: str) -> int:

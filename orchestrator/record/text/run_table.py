@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...model.cause import graph_errors
 from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
 from ...model.run import endings, readiness
 from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
 from ..lines import clean
 from .format import aligned, cut, describe_seconds
+
+LONGEST_REASON = 120
+"""Characters of the error of a task."""
 
 
 def table(cluster: Cluster, now: float, width: int | None = None) -> str:
@@ -41,6 +45,8 @@ def _row(task: TaskStatus, now: float, *, is_alone: bool) -> tuple[str, str, str
         note = f"stopped by orch ({how.removeprefix('killed by ')})" if task.state is TaskState.STOPPED else how
         if task.restart_at is not None:
             note += f"; started again in {describe_seconds(max(0.0, task.restart_at - now))}"
+        if task.failure is not None and task.state is TaskState.FAILED:
+            note += f"; {describe_failure(task.failure.type, task.failure.message)}"
         note += f"; {report}" if report else ""
     elif task.report or task.input:
         note = report
@@ -51,6 +57,11 @@ def _row(task: TaskStatus, now: float, *, is_alone: bool) -> tuple[str, str, str
     note = clean(" ".join(note.split()))  # it may be the words of a task
     state = "running" if task.state is TaskState.STARTED else task.state.value
     return (task.name, task.host, state, str(task.pid or ""), took, note)
+
+
+def describe_failure(kind: str, message: str) -> str:
+    """``ValueError: no data``, in one line of some `LONGEST_REASON` characters."""
+    return cut([" ".join(f"{kind.rpartition('.')[2]}: {graph_errors.reason(message)}".split())], LONGEST_REASON)[0]
 
 
 def describe_report(report: Mapping[str, Any]) -> str:

@@ -27,6 +27,17 @@ FAILURES = [
     ),
     ("EOFError", "EOF when reading a line", "a task has no keyboard"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/x.npz'", "data/x.npz is looked for in the directory of orch up"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: '/nodir/m.keras'", "/nodir/m.keras is not on this host, or the directory"),
+    (
+        f"{TF}InvalidArgumentError",
+        "Graph execution error:\n\nReceived a label value of 1 which is outside the valid range of [0, 1).  Label values: 1 0 1",
+        "a label is 1, and the last layer has 1 outputs",
+    ),
+    (
+        "AttributeError",
+        "partially initialized module 'tensorflow' has no attribute 'constant' (most likely due to a circular import)",
+        "the script, or a file beside it, is called tensorflow.py",
+    ),
     ("bdb.BdbQuit", "", "a task has no keyboard"),
     ("OSError", "[Errno 28] No space left on device", "the disk is full"),
     ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
@@ -158,6 +169,11 @@ def test_where_python_names_the_right_word_orch_is_silent() -> None:
     assert remedies.find(dataclasses.replace(task, failure=failure)).text == ""
 
 
+def test_a_variable_that_is_not_set_is_named() -> None:
+    failure = Failure("KeyError", "'DATA'", "Traceback …\n    os.environ['DATA']\nKeyError: 'DATA'\n", 1.0)
+    assert "--env DATA=VALUE" in remedies.find(dataclasses.replace(failed("KeyError", "'DATA'"), failure=failure)).text
+
+
 def test_every_remedy_is_reached() -> None:
     tasks = [failed(kind, message) for kind, message, _ in FAILURES]
     all_advice = {remedy.text for remedy in (*remedies.ABOUT_NAMES.values(), *remedies.OTHERS.values())}
@@ -204,7 +220,8 @@ def test_a_killed_task_ran_out_of_memory_only_if_the_kernel_says_so() -> None:
         (127, "./run.sh: line 3: frobnicate: command not found\n", "a program was not found"),
         (139, "", "a crash in native code"),
         (3, "it did not work\n", ""),
-        (2, "usage: t.py [-h] --x X\nt.py: error: the following arguments are required: --x\n", "the script refuses its arguments"),
+        (2, "usage: t.py [-h] --x X\nt.py: error: the following arguments are required: --x\n", "orch up SCRIPT -- --x VALUE"),
+        (2, "usage: t.py [-h] --x X\nt.py: error: argument --x: invalid int value: 'a'\n", "orch up SCRIPT -- --epochs 5"),
         (2, "usage: t.py [-h]\nt.py: error: no such model\n", ""),
     ],
 )

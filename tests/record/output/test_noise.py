@@ -39,6 +39,8 @@ def test_a_real_start_is_noise_from_end_to_end(name: str) -> None:
         "numerical results due to floating-point round-off errors from different computation orders. To turn them off, set the "
         "environment variable `TF_ENABLE_ONEDNN_OPTS=0`.",
         "I0000 00:00:1739936883.011491  576052 cuda_dnn.cc:529] Loaded cuDNN version 90300",
+        "W0000 00:00:1795796814.816603   31438 op_kernel.cc:1858] OP_REQUIRES failed at sparse_xent_op.cc:103 : INVALID_ARGUMENT: A",
+        "W0000 00:00:1.8   31438 local_rendezvous.cc:412] Local rendezvous is aborting with status: INVALID_ARGUMENT: Received a label",
         "E0000 00:00:1795767031.187486   21915 util.cc:131] oneDNN supports DT_HALF only on platforms with AVX-512. Falling back to the "
         "default Eigen-based implementation if present.",
     ],
@@ -126,10 +128,9 @@ def test_of_a_graph_that_cannot_be_sharded_the_error_is_shown_and_the_dump_is_no
     assert [line.partition("] ")[2][:70].strip() for line in shown if line[0] in "EW"] == [
         "tf_auto_shard failed: NOT_FOUND: Found an unshardable source dataset:",
         *["OP_REQUIRES failed at auto_shard_dataset_op.cc:76 : NOT_FOUND: Found a", ABORTING] * 2,
-        "Local rendezvous is aborting with status: INVALID_ARGUMENT: Could not",
         "OP_REQUIRES failed at auto_shard_dataset_op.cc:76 : NOT_FOUND: Found a",
     ]
-    assert [line for line in shown if line[0] not in "EW"] == ["\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]", "\t [[RemoteCall]]"]
+    assert [line for line in shown if line[0] not in "EW"] == []
 
 
 ABORTING = "Local rendezvous is aborting with status: NOT_FOUND: Found an unshardab"[:70]

@@ -20,6 +20,7 @@ from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.console import Console, Sink
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, wait_until, write_script
+from tests.record.text.test_run_table import GRAPH
 
 TASKS = ("worker-0", "worker-1")
 HEAD = "Traceback (most recent call last):\n"
@@ -51,6 +52,15 @@ def test_the_same_traceback_of_a_second_task_is_one_line() -> None:
     assert both(RAISED, f"before\n{RAISED}after\n") == (headed("worker-0", RAISED), f"worker-1 | before\n{SAME}worker-1 | after\n", note)
     own = "I0000 00:00:1.1 2 coordination_service.cc:502] Waiting for 1/2 tasks to connect.\n"
     assert both(RAISED, own + RAISED)[2] == note.replace("4 lines", "5 lines of TensorFlow's own messages and")
+
+
+def test_the_frames_of_packages_in_the_error_of_a_graph_are_folded() -> None:
+    raised = RAISED.replace("ValueError: bad\n", f"errors.InvalidArgumentError: {GRAPH}\n")
+    first, second, note = both(raised, raised)
+    assert "train.py" in first
+    assert "site-packages" not in first
+    assert second == "worker-1 | the same traceback as worker-0: errors.InvalidArgumentError: a label of 1\n"
+    assert note.startswith("16 lines of repeated tracebacks folded")
 
 
 def test_addresses_numbers_of_tasks_and_generated_names_make_no_other_traceback() -> None:

@@ -12,6 +12,7 @@ from orchestrator.record.text.format import aligned, describe_moment
 from orchestrator.record.text.run_list import RunSummary
 from orchestrator.record.text.run_table import table
 from tests.record.states import BAD, TAMED, cluster, exited
+from worker.protocol.messages import Failure
 
 
 def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
@@ -44,6 +45,8 @@ def test_a_task_that_orch_stopped_is_not_called_killed() -> None:
     last = cluster(events.TaskReported("worker-1", 1, {"step": 7}, 102.0), exited("worker-1", 143, stopped=True))
     assert table(last, now=161.0).splitlines()[2].endswith("stopped by orch (SIGTERM); step=7")
     assert lines[3].endswith("10.0 s")
+    raised = cluster(exited("worker-1", 1, failure=Failure("ValueError", "no\ndata", "", 1.0)))
+    assert table(raised, now=161.0).splitlines()[2].endswith("exit code 1; ValueError: no data")
 
 
 def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:
@@ -61,6 +64,17 @@ def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:
     *narrow, note = run_list.table([late, away], 161.0, width=50).splitlines()
     assert max(len(line) for line in narrow) == 50
     assert note == "(cut to 50 columns: orch ps --all | cat shows whole lines)"
+
+
+GRAPH = """Graph execution error:
+
+Detected at node loss defined at (most recent call last):
+  File "/home/me/train.py", line 7, in <module>
+
+  File "/venv/lib/python3.11/site-packages/keras/src/losses/loss.py", line 67, in __call__
+
+a label of 1
+\t [[{{node loss}}]] [Op:__inference_470]"""
 
 
 def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
@@ -91,7 +105,9 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
         )
     ]
     head, *lines = run_list.table(summaries, now, width=80).splitlines()
-    assert head.split() == ["RUN", "TOOK", "STATE", "ARGUMENTS", "LAST", "REPORT", "…"]
+    assert head.split() == ["RUN", "TOOK", "STATE", "ARGUMENTS", "LAST", "REPORT"]
+    alike = [replace(run, arguments=[*(run.arguments or []), "--epochs", "2", "-v"]) for run in summaries]
+    assert run_list.table(alike, now, width=80).splitlines() == [head, *lines], "what all have alike tells none from another"
     assert "  loss=0.25 val_loss=0.5 " in run_list.table(summaries[:1], now, width=80, first="loss"), "what the runs are sorted by"
     assert "train-20231114-220001  " in lines[0], "the random end of an id says nothing"
     assert all(f"--lr 0.{number}" in line for number, line in enumerate(lines[:4], 1))
@@ -103,6 +119,10 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     assert "  ValueError: no data" in whole[3]
     assert [run.run[17] + run.run[20] for run in run_list.ordered(summaries, "val_loss")] == ["02", "03", "01", "04"]
     assert next(run.run[20] for run in run_list.ordered(summaries, "loss")) == "3"
+    assert [run.run[20] for run in run_list.ordered(summaries[::-1], "lr")] == ["1", "2", "3", "4"]
+    graph = {"type": "x.InvalidArgumentError", "message": GRAPH}
+    failed = replace(summaries[0], state="failed", result={"exit_code": 1, "cause": {"task": "worker-0", "failure": graph}})
+    assert "  InvalidArgumentError: a label of 1; val_loss=0.5 " in run_list.table([failed], now)
     twins = [replace(summaries[0], run=f"train-20231114-220001-0{end}", arguments=["--long", "x" * 40]) for end in ("a12", "b34")]
     narrow = run_list.table([*twins, *summaries[1:]], now, width=100).splitlines()
     assert [line.split()[0] for line in narrow[1:3]] == ["train-20231114-220001-0a", "train-20231114-220001-0b"]

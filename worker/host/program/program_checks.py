@@ -105,6 +105,8 @@ def _check_script(target: str, cwd: str) -> str | None:
         return f"the script {target!r} cannot be read in {cwd!r}: {error.strerror}{_suggest(path, cwd)}"
     if source.startswith(b"PK") or len(source) == MAX_CHECKED:
         return None
+    if source.startswith(b"\x7fELF"):
+        return f"the script {target!r} is a compiled program, and not Python: add --no-python"
     first = source.partition(b"\n")[0]
     if first.startswith(b"#!") and b"python" not in first:
         return f"the script {target!r} is a program for {first[2:80].decode('utf-8', 'replace').strip()}, and not Python: add --no-python"

@@ -133,6 +133,10 @@ class SshSettings(BackendSpec):
 
 
 _WORD = Text(r"[^\s#]+", "must be one word")
+_JOB_TIME = Text(
+    r"[0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|(?i:unlimited|infinite)|(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?",
+    "must be a time as for sbatch (2:00:00, or minutes), or one with units such as 2h30m",
+)
 _OURS = {
     **dict.fromkeys(("output", "error", "input", "open-mode"), "is set by orch: the output of a run is in its directory"),
     **dict.fromkeys(("chdir", "wrap", "parsable", "test-only"), "is set by orch"),
@@ -186,8 +190,8 @@ class SlurmSettings(BackendSpec):
     mem: str = setting("", "Memory on each node, as for sbatch.", kind=_WORD, example="64G", words="Slurm's default")
     time: str = setting(
         "",
-        "The time limit of the job, as for sbatch.",
-        kind=_WORD,
+        "The time limit of the job: as for sbatch, or 2h30m. A number alone is minutes, as for sbatch.",
+        kind=_JOB_TIME,
         example="'4:00:00'",
         words="the partition's",
         flag="--time",
