@@ -26,7 +26,7 @@ from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds
 from . import charts
 from .charts import Chart
-from .run_story import Story, losses
+from .run_story import LOST, TRAINS, AttemptCost, Story, losses
 from .story_gather import gather
 
 MISSING = "orch report needs the package Jinja2: pip install 'orch-tf[report]'"
@@ -61,7 +61,9 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
     # A controller that died after the last event has written no file with its verdict.
     verdict = run.read_verdict() or (None if story.is_cut else cluster.verdict)
     outcome = describe_outcome(verdict.outcome) if verdict else "was cut off" if story.is_cut else "goes on"
+    is_good = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
     is_bad = story.is_cut or (verdict is not None and verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED))
+    costs = losses(story.band, story.reports)
     width = story.seconds / charts.WIDE
     strips = charts.strips(story)
     used = charts.numbers_of(story.samples, lambda use: use.cpu)
@@ -75,14 +77,15 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "story": story,
         "outcome": outcome,
         "is_bad": is_bad,
+        "is_good": is_good,
         "exit_code": verdict.exit_code if verdict else None,
         "cause": hide_secrets(clean(headline(verdict.cause))) if verdict and verdict.cause else "",
         "remedy": verdict.cause.remedy if verdict and verdict.cause else "",
         "text": hide_secrets(report.report(verdict, run, cluster))[:MOST_TEXT] if verdict else "",
-        "facts": _facts(run, story),
+        "facts": _facts(run, story, costs),
         "hosts": _hosts(story),
         "band": [(span, (span.begun - story.begun) / width, max(0.5, span.seconds / width)) for span in story.band],
-        "losses": losses(story.band, story.reports),
+        "losses": costs,
         "past": {attempt.attempt: hide_secrets(headline(attempt.cause)) for attempt in cluster.past if attempt.cause and not attempt.task},
         "strips": strips,
         "kinds": {kind: words for kind, words in charts.NAMES.items() if any(kind in strip.paths for strip in strips)},
@@ -118,7 +121,7 @@ def _rate(value: float) -> str:
     return f"{bytes_of(round(value))}/s"
 
 
-def _facts(run: RunDir, story: Story) -> list[tuple[str, str]]:
+def _facts(run: RunDir, story: Story, costs: Sequence[AttemptCost]) -> list[tuple[str, str]]:
     cluster = story.cluster
     facts: list[tuple[str, str]] = []
     with contextlib.suppress(OrchError):
@@ -126,11 +129,17 @@ def _facts(run: RunDir, story: Story) -> list[tuple[str, str]]:
         spec = planned.spec if planned is not None else run.read_spec()
         arguments = " ".join(spec.program.args)
         facts.append(("program", hide_secrets(f"{spec.program.target} {arguments}".strip())))
-    tasks = ", ".join(f"{number} {kind}" for kind, number in _count(cluster.tasks.values()).items())
+    tasks = ", ".join(f"{number} ps" if kind == "ps" else count_of(number, kind) for kind, number in _count(cluster.tasks.values()).items())
     facts += [("strategy", cluster.policy.strategy), ("tasks", tasks)]
     facts += [("began", describe_moment(story.begun)), ("took", describe_seconds(story.seconds))]
-    attempts = max((span.attempt for span in story.band), default=1)
-    return [*facts, ("attempts", str(attempts)), ("orch", __version__)]
+    facts.append(("attempts", str(max((span.attempt for span in story.band), default=1))))
+    trained, lost = (sum(one.seconds.get(kind, 0.0) for one in costs) for kind in (TRAINS, LOST))
+    if trained:
+        facts.append(("trained", f"{describe_seconds(trained)}, {_percent(100 * trained / story.seconds)} of the time"))
+    if lost:
+        steps = sum(one.steps or 0.0 for one in costs)
+        facts.append(("lost", f"{describe_seconds(lost)} of training{f', {steps:g} steps' if steps else ''}"))
+    return [*facts, ("orch", __version__)]
 
 
 def _count(tasks: Any) -> dict[str, int]:
@@ -225,12 +234,12 @@ def _startup(story: Story) -> dict[str, Any]:
             )
             begun += seconds
         rows.append((name, parts))
-    shown = dict.fromkeys((part[0], part[1]) for _, parts in rows for part in parts)
+    shown, line = dict.fromkeys((part[0], part[1]) for _, parts in rows for part in parts), timeline.slowest(measured)
     return {
         "most": most,
         "rows": rows,
         "phases": sorted(shown, key=lambda one: one[1]),
-        "line": timeline.slowest(measured),
+        "line": f"{line[:1].upper()}{line[1:]}",
         "is_later": story.cluster.attempt > 1,
     }
 
