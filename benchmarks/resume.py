@@ -53,12 +53,12 @@ def train(saves: str, options: tuple[str, ...], die_at: int) -> dict[int, list[t
         return found
 
 
-def take_turns(turns: int) -> list[tuple[str, ...]]:
+def take_turns(turns: int, width: int) -> list[tuple[str, ...]]:
     """What it costs each worker that its steps can be continued from memory."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         program = [str(PROGRAMS / "resume_turns.py"), "-n", "2", "--max-restarts", "1", "--quiet"]
-        words = [*orch_command(), "up", *program, "--", name, str(turns), str(STEPS)]
+        words = [*orch_command(), "up", *program, "--", name, str(turns), str(STEPS), str(width)]
         subprocess.run(words, cwd=name, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), check=True, capture_output=True, timeout=1800)
         for task in ("worker-0", "worker-1"):
             *lines, last = (Path(name) / f"turns-{task}").read_text().splitlines()
@@ -89,12 +89,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--turns", type=int, default=1200, help="how many turns the two trainings take; a multiple of 4")
+    parser.add_argument("--width", type=int, default=512, help="of the two hidden layers of these trainings: how long a step takes")
     parser.add_argument("--cost", action="store_true", help="only these turns")
     parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
     print(load(), flush=True)
     if options.cost:
-        table(COLUMNS, take_turns(options.turns))
+        table(COLUMNS, take_turns(options.turns, options.width))
         print(load())
         return
     medians: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -120,7 +121,7 @@ def main() -> None:
     ]
     table(("2 workers", "ms of a step", "all steps", "steps done again", "s to the step of the death"), rows)
     print()
-    table(COLUMNS, take_turns(options.turns))
+    table(COLUMNS, take_turns(options.turns, options.width))
     print(load())
 
 

@@ -1,6 +1,6 @@
 """Two trainings of the same model on several workers, step by step in turns: one is kept in memory by orch, the other is not.
 
-resume_turns.py DIRECTORY TURNS STEPS     (STEPS in each turn)
+resume_turns.py DIRECTORY TURNS STEPS WIDTH     (STEPS in each turn; WIDTH: of the two hidden layers)
 
 The turns go kept, plain, plain, kept, and so on. A line for each turn: whether it is kept, its seconds, its seconds of CPU, and the seconds
 of the calls after its steps. Both trainings report their steps, and their graphs differ only in what keeps a step for a restart.
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import worker
 
-directory, turns, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+directory, (turns, steps, width) = Path(sys.argv[1]), map(int, sys.argv[2:])
 task, strategy = worker.context(), worker.strategy()
 x = np.random.default_rng(0).normal(size=(32, 64)).astype("float32")
 batch = next(iter(strategy.distribute_datasets_from_function(lambda _: tf.data.Dataset.from_tensors((x, x.sum(1, keepdims=True))))))
@@ -26,10 +26,10 @@ batch = next(iter(strategy.distribute_datasets_from_function(lambda _: tf.data.D
 def make():
     with strategy.scope():
         layers = [
-            keras.layers.Dense(512, "relu"),
+            keras.layers.Dense(width, "relu"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.1),
-            keras.layers.Dense(512, "relu"),
+            keras.layers.Dense(width, "relu"),
         ]
         model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(1)])
         optimizer = keras.optimizers.Adam(1e-3)

@@ -280,6 +280,16 @@ def _seal(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
+def open_reached(base: str, series: str) -> int:
+    """The file in which the last finished step of a training is noted. Raises OSError."""
+    return _open_regular(join(base, series, REACHED), os.O_WRONLY | os.O_CREAT)
+
+
+def note_reached(fd: int, step: int) -> None:
+    """`fd`: of `open_reached`. Raises OSError."""
+    os.pwrite(fd, b"%020d\n" % step, 0)
+
+
 def reached(files: Files, base: str, series: str) -> int | None:
     """The last step that the training of a series has finished, also if it was not saved; None: unknown."""
     try:

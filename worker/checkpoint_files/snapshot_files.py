@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -46,10 +47,11 @@ def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
             note = snapshots[0].note
             series = note["series"], note["run"], note["attempt"]
             files = snapshot_memory.records_of(paths) if note.get("records") else []
-            records = [one for path in files if (one := step_records.read(path)) is not None]
+            records = [one for path in files for one in step_records.read(path)]
             kept = [one for one in snapshot_memory.read(snapshot_memory.kept_of(paths)) if _series_of(one) == series]
             of_series = [one for one in snapshots if _series_of(one) == series]
-            found.setdefault(series, {})[note["task"]] = _Left(of_series, records, kept[0] if kept else None)
+            left = _Left(of_series, records, kept[0] if kept else None, snapshot_memory.reached(paths[0]))
+            found.setdefault(series, {})[note["task"]] = left
     lines = []
     for (directory, _, _), tasks in found.items():
         writer = _Writer(directory, tasks)
@@ -76,6 +78,8 @@ class _Left:
     records: list[StepRecord]
     kept: StateSnapshot | None
     """What it has kept when another worker failed."""
+    reached: int
+    """The last step that it has finished."""
 
 
 class _Writer:
@@ -91,6 +95,7 @@ class _Writer:
 
     def write(self) -> None:
         base, _, series = self._directory.rpartition("/")
+        self._note_reached(base, series)
         newest = next((save.name for save in saves.list_saves(LOCAL, base, series) if save.manifest is not None), "")
         LOCAL.make(self._meeting)
         for task, left in self._tasks.items():
@@ -108,6 +113,14 @@ class _Writer:
                 if self._finish(name, sorted(left_by), lost):
                     break
         LOCAL.remove(self._meeting)
+
+    def _note_reached(self, base: str, series: str) -> None:
+        """The chief has noted its last finished step on the disk only now and then."""
+        step = self._tasks[self._chief].reached if self._chief in self._tasks else 0
+        if step > (saves.reached(LOCAL, base, series) or 0):
+            with contextlib.suppress(OSError):
+                saves.note_reached(fd := saves.open_reached(base, series), step)
+                os.close(fd)
 
     def _holders(self) -> list[StateSnapshot]:
         """The snapshots with what all workers have alike."""

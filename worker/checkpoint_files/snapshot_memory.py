@@ -1,11 +1,12 @@
 """A snapshot of a training in memory, which survives the death of the task that has written it. Standard library only.
 
 The agent of a host makes two files in memory for each task, and keeps them; the task writes into the one and the other by turns. So a task
-that is killed while it writes leaves the snapshot before it whole. Nothing is mapped into the task's memory: a program that writes where it
+that is killed while it writes leaves the snapshot before it whole. Neither is mapped into the task's memory: a program that writes where it
 should not, as before a segmentation fault, reaches neither file.
 
     at 0       the header: sequence number, the lengths of what follows, and a SHA-256 of these and of the note; written last
     at 128     one byte, of the agent: whether it still writes what the attempt before has left
+    at 136     in the first file: the last finished step
     at 4096    the note, as two lines of JSON: what changes with each snapshot, and what the tensors are
     after it   the bytes of the tensors
 
@@ -28,13 +29,14 @@ from typing import Any
 from ..values.fast_dataclass import dataclass
 
 VARIABLE = "ORCH_SNAPSHOTS"
-"""The environment variable with the paths of the files of a task, colons between them: two for snapshots, four for the records of its steps
+"""The environment variable with the paths of the files of a task, colons between them: two for snapshots, one for the records of its steps
 (`step_records`), and one for the state that it keeps if another worker fails (`worker/task/snapshots/survivors.py`)."""
-FILES, FILES_OF_LAST = 7, 2
+FILES, FILES_OF_LAST = 4, 2
 """The same in an attempt after which no restart is left: only snapshots, which a run that an engine starts again continues with."""
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
-_BUSY_AT, _NOTE_AT = 128, 4096
+_BUSY_AT, _REACHED_AT, _NOTE_AT = 128, 136, 4096
+_STEP = struct.Struct("<Q")
 LONGEST_NOTE = 1 << 28
 """The longest note that is read, in bytes: some hundred bytes for each tensor are usual."""
 _PIECE, _MOST_BUFFERS = 1 << 30, 512
@@ -48,12 +50,12 @@ def snapshots_of(paths: Sequence[str]) -> list[str]:
 
 def records_of(paths: Sequence[str]) -> list[str]:
     """Of all files of a task: those for the records of its steps."""
-    return list(paths[2:6])
+    return list(paths[2:3])
 
 
 def kept_of(paths: Sequence[str]) -> list[str]:
     """Of all files of a task: that for the state which it keeps if another worker fails."""
-    return list(paths[6:FILES])
+    return list(paths[3:FILES])
 
 
 class Memory:
@@ -85,6 +87,10 @@ class Memory:
         self._sequence += 1
         os.pwrite(fd, _pack(self._sequence, note, size), 0)
         return True
+
+    def reach(self, step: int) -> None:
+        """Note the last finished step. On a disk, this takes some ten times as long."""
+        os.pwrite(self._fds[0], _STEP.pack(step), _REACHED_AT)
 
     def clear(self) -> None:
         """Forget all snapshots, and give the memory back."""
@@ -132,6 +138,13 @@ def read(paths: Sequence[str]) -> list[StateSnapshot]:
                 note, tensors = (json.loads(line) for line in header.note.split(b"\n"))
                 found.append(StateSnapshot(path, header.sequence, note, tensors, _NOTE_AT + len(header.note)))
     return sorted(found, key=lambda each: -each.sequence)
+
+
+def reached(path: str) -> int:
+    """The last finished step that a task has noted; 0: none. `path`: of the first file of the task."""
+    with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:
+        return int(_STEP.unpack(os.pread(file.fileno(), _STEP.size, _REACHED_AT))[0])
+    return 0
 
 
 def set_busy(fd: int, *, busy: bool) -> None:

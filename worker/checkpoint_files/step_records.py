@@ -1,9 +1,8 @@
 """What each worker has for itself at the end of a step, as its training writes it within the step. Standard library only.
 
-TensorFlow writes a record itself, in the graph of the step, by its operation `WriteFile` (worker/task/snapshots/step_gate.py): a line of
-JSON, which names the values, and a serialized `TensorProto` of bytes (tensorflow/core/framework/tensor.proto). These are the number of the
-step, the values one after the other, and the number again. A worker writes its records into four files in memory by turns: one that is
-killed while it writes leaves the records before, and of two survivors one may be a step ahead of the other.
+TensorFlow writes the records itself, in the graph of the step, into a file in memory (worker/task/snapshots/records.py). The file begins
+with a line of JSON, which says where the numbers of the steps and the values are. Each of the last steps has a row: a worker that is killed
+while it writes leaves the records before, and of two survivors one may be a step ahead of the other.
 """
 
 from __future__ import annotations
@@ -12,79 +11,70 @@ import contextlib
 import json
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import BinaryIO
 
 from ..values.fast_dataclass import dataclass
 from . import tensor_file
 from .tensor_file import Tensor
 
-NUMBER = struct.Struct("<q")
-_CONTENT = 4
-"""The field of a `TensorProto` that has the bytes."""
-_VARINT, _LENGTH = 0, 2
+ROWS = 4
+"""A step writes its values, and then its number, in place of those of the fourth step before it: so the oldest record may be half a new
+one, and is none."""
+HEAD = 1 << 20
+"""The bytes before the rows, of which the head takes as many as it needs."""
+MOST_BYTES = 1 << 20
+"""The most bytes that a record may have: it is a part of each step."""
+_NUMBERS = struct.Struct(f"<{ROWS}q")
+NONE = struct.pack("<q", -1)
+"""The number of a row without a record. A number is that of the steps before the one of the record."""
+
+Group = tuple[int, list[tuple[str, str, list[int]]]]
+"""Where the first row is, and the names, types (`tensor_file.SIZES`) and shapes of its values, which follow one another. A row follows the
+one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What a worker had for itself at the end of a step."""
+    """What a worker had for itself at the end of a step. `step`: its number."""
 
     step: int
     tensors: dict[str, Tensor]
 
 
-def head(told: Sequence[tuple[str, str, Sequence[int]]]) -> bytes:
-    """The line that names the values: their names, their types (`tensor_file.SIZES`) and their shapes."""
-    return json.dumps([[name, code, list(shape)] for name, code, shape in told]).encode() + b"\n"
+def head(numbers: int, groups: Sequence[Group]) -> bytes:
+    """The line at the beginning. `numbers`: where the numbers of the steps are. Raises ValueError if there are too many names."""
+    made = json.dumps([numbers, groups]).encode() + b"\n"
+    if len(made) > HEAD:
+        raise ValueError("a worker has too many variables for itself")
+    return made
 
 
-def read(path: str) -> StepRecord | None:
-    """The record in a file; None: it has no whole one."""
+def read(path: str, step: int | None = None) -> list[StepRecord]:
+    """The records in a file. `step`: only that of this step."""
     # The program may have written anything there.
-    damage = (ValueError, LookupError, TypeError, RecursionError, struct.error)
+    damage = (ValueError, LookupError, TypeError, RecursionError, OverflowError)
     with contextlib.suppress(OSError, *damage), open(path, "rb") as file:
-        data = file.read()
-        line, _, proto = data.partition(b"\n")
-        content = _content(proto)
-        (first,), (last,) = NUMBER.unpack(content[: NUMBER.size]), NUMBER.unpack(content[-NUMBER.size :])
-        at, tensors = NUMBER.size, {}
-        for name, code, shape in json.loads(line):
-            size = tensor_file.size_of(code, shape)
-            tensors[name] = Tensor(code, tuple(shape), content[at : at + size])
-            at += size
-        return StepRecord(first, tensors) if first == last and at + NUMBER.size == len(content) else None
-    return None
+        numbers_at, groups = json.loads(file.readline(HEAD))
+        numbers = _NUMBERS.unpack(_bytes(file, numbers_at, _NUMBERS.size))
+        newest = [(row, number) for row, number in enumerate(numbers) if number % ROWS == row and max(-1, max(numbers) - ROWS + 1) < number]
+        return [StepRecord(number + 1, _tensors(file, groups, row)) for row, number in newest if step in (None, number + 1)]
+    return []
 
 
-def _content(proto: bytes) -> bytes:
-    """The bytes of a serialized `TensorProto`. Raises ValueError or IndexError for one that is cut off."""
-    at = 0
-    while at < len(proto):
-        key, at = _varint(proto, at)
-        field, kind = key >> 3, key & 7
-        if kind not in (_VARINT, _LENGTH):
-            raise ValueError(kind)
-        length, at = _varint(proto, at)
-        if kind == _LENGTH:
-            if at + length > len(proto):
-                raise ValueError(length)
-            if field == _CONTENT:
-                return proto[at : at + length]
-            at += length
-    raise ValueError("no content")
+def _tensors(file: BinaryIO, groups: Sequence[Group], row: int) -> dict[str, Tensor]:
+    found = {}
+    for at, told in groups:
+        sizes = [tensor_file.size_of(code, shape) for _, code, shape in told]
+        data, begin = _bytes(file, at + row * sum(sizes), sum(sizes)), 0
+        for (name, code, shape), size in zip(told, sizes, strict=True):
+            found[name] = Tensor(code, tuple(shape), data[begin : begin + size])
+            begin += size
+    return found
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and the place after it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            return value, at
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two buffers have the same bytes."""
-    return memoryview(one).cast("B") == memoryview(other).cast("B")
+def _bytes(file: BinaryIO, at: int, size: int) -> bytes:
+    file.seek(at)
+    data = file.read(min(size, MOST_BYTES))
+    if len(data) != size:  # also for a negative one
+        raise ValueError(size)
+    return data

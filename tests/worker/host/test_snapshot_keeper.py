@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.checkpoint_files import saves, step_records
+from worker.checkpoint_files import saves, snapshot_memory, step_records
 from worker.checkpoint_files.saves import LOCAL
 from worker.protocol import messages
 from worker.settings.checkpoint_settings import CheckpointSettings
@@ -100,7 +100,12 @@ def test_a_disk_that_takes_nothing_is_said_and_the_next_attempt_starts(agent: Ag
 
 @pytest.mark.parametrize(
     ("may_restart", "is_last", "snapshots", "files"),
-    [(True, False, True, 7), (True, True, True, 2), (False, False, True, 0), (True, False, False, 0)],
+    [
+        (True, False, True, snapshot_memory.FILES),
+        (True, True, True, snapshot_memory.FILES_OF_LAST),
+        (False, False, True, 0),
+        (True, False, False, 0),
+    ],
 )
 def test_without_restarts_there_is_no_memory(agent: AgentProcess, may_restart: bool, is_last: bool, snapshots: bool, files: int) -> None:
     """In the attempt after the last restart there is memory for snapshots, and none for what survivors keep: nobody will ask them."""
@@ -145,6 +150,10 @@ def test_whatever_a_task_has_written_there_keeps_no_agent_from_its_work(agent: A
 
 
 def test_a_record_of_a_step_that_a_task_has_scribbled_over_is_none(tmp_path: Path) -> None:
-    for text in (b"", b"[]\n", b"[]\n\x22\x01x", b'[["a", "F32", [1]]]\n\x22\x03abc', b"[" * 9999 + b"\n\x22\x10" + bytes(16), b"x" * 99):
-        (tmp_path / "record").write_bytes(text)
-        assert step_records.read(str(tmp_path / "record")) is None, text[:20]
+    records = tmp_path / "records"
+    heads = ["", "[]", "[" * 9999, "[0, 7]", "[-9, []]", '[0, [[0, ["a", "F32"]]]]', "x" * 99]
+    heads += [f'[0, [[{at}, [["a", "F32", [{size}]]]]]]' for at in (0, -9, 2**70) for size in (-1, 2**28, 2**70, 1e300)]
+    for head in heads:
+        records.write_bytes(head.encode() + b"\n")
+        os.truncate(records, 2**34)
+        assert step_records.read(str(records)) == [], head[:50]

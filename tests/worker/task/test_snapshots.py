@@ -186,6 +186,7 @@ def leave(agent: Any, directory: Path, worker: int, *at: int, holds: bool, value
     memory = Memory(snapshot_memory.snapshots_of(paths))
     for step in (0, *at):
         memory.write(*snapshot(directory, worker, step, holds=holds, value=value))
+    memory.reach(max(at, default=0) + 1)
     memory.close()
     return paths
 
@@ -207,6 +208,7 @@ def test_the_newest_snapshot_that_all_workers_have_becomes_a_save(agent: Any, tm
     assert bytes(alike["weights"].data) == bytes([8] * 8)
     assert not [name for name in LOCAL.names(str(tmp_path / "loop-1")) if name.startswith(saves.LEFT)]
     assert snapshot_files.write_saves([mine, other]) == []
+    assert saves.reached(LOCAL, str(tmp_path), "loop-1") == 10, "the chief has finished one more"
     assert [save.step for save in listed(tmp_path)] == [8], "no save is overwritten, and none made that is older than one that is whole"
 
 
@@ -263,13 +265,20 @@ def test_a_directory_that_cannot_be_written_is_said_and_the_training_goes_on(age
 # --- what survivors have kept ------------------------------------------------------------------------------
 
 
-def write_record(paths: Paths, worker: int, step: int, *, ends: int | None = None, most: int | None = None) -> None:
-    """As TensorFlow does in the step. `ends`: the number at the end; `most`: the bytes that were written before the worker was killed."""
-    content = step_records.NUMBER.pack(step) + bytes([worker, step]) + step_records.NUMBER.pack(step if ends is None else ends)
-    proto = b"\x08\x04\x12\x04\x12\x02\x08" + bytes([len(content)]) + b"\x22" + bytes([len(content)]) + content
-    path = snapshot_memory.records_of(paths)[step % 4]
-    with open(path, "wb") as file:
-        file.write((step_records.head([("own", "U8", [2])]) + proto)[:most])
+def write_records(paths: Paths, worker: int, *steps: int, written: int = 1 << 20) -> None:
+    """As TensorFlow does in the steps. `written`: the bytes of the last one that were written before the worker was killed."""
+    numbers, rows = step_records.HEAD, step_records.HEAD + 64
+    (path,) = snapshot_memory.records_of(paths)
+    with open(path, "r+b") as file:
+        file.write(step_records.head(numbers, [(rows, [("own", "U8", [2])])]))
+        file.seek(numbers)
+        file.write(step_records.NONE * step_records.ROWS)
+        for step in steps:
+            row, most = (step - 1) % step_records.ROWS, written if step == steps[-1] else 10
+            file.seek(rows + row * 2)
+            file.write(bytes([worker, step])[:most])
+            file.seek(numbers + row * 8)
+            file.write((step - 1).to_bytes(8, "little") if most > 2 else b"")
 
 
 def keep(paths: Paths, directory: Path, worker: int, step: int, *, value: bytes = b"", alike: dict[str, str] | None = None) -> None:
@@ -282,13 +291,14 @@ def keep(paths: Paths, directory: Path, worker: int, step: int, *, value: bytes 
     memory.close()
 
 
-@pytest.mark.parametrize("written", [None, 20])
-def test_what_a_survivor_has_kept_is_a_save_with_the_records_of_all(agent: Any, tmp_path: Path, written: int | None) -> None:
+@pytest.mark.parametrize("written", [0, 1, 2, 10])
+def test_what_a_survivor_has_kept_is_a_save_with_the_records_of_all(agent: Any, tmp_path: Path, written: int) -> None:
     """The dead worker has no snapshot of the step, but a record of it; it may have been killed while it wrote that of the next one."""
     chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
-    for step in (19, 20, 21):
-        write_record(chief, 0, step)
-        write_record(other, 1, step, most=written if step == 21 else None)
+    write_records(chief, 0, *range(17, 22))
+    write_records(other, 1, *range(17, 22), written=written)
+    (path,) = snapshot_memory.records_of(other)
+    assert {each.step for each in step_records.read(path)} == ({19, 20, 21} if written > 2 else {18, 19, 20})
     keep(other, tmp_path, 1, 20)
     assert snapshot_files.write_saves([chief, other]) == []
     (save,) = listed(tmp_path)
@@ -303,8 +313,8 @@ def test_what_a_survivor_has_kept_is_a_save_with_the_records_of_all(agent: Any, 
 
 def test_a_record_that_is_not_whole_leaves_the_snapshot(agent: Any, tmp_path: Path) -> None:
     chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
-    write_record(chief, 0, 20)
-    write_record(other, 1, 20, ends=18)
+    write_records(chief, 0, 20)
+    write_records(other, 1, 19, 20, written=2)
     keep(chief, tmp_path, 0, 20)
     assert snapshot_files.write_saves([chief, other]) == []
     assert [(save.step, (save.manifest or {})["how"]) for save in listed(tmp_path)] == [(8, "snapshot")]
@@ -313,7 +323,7 @@ def test_a_record_that_is_not_whole_leaves_the_snapshot(agent: Any, tmp_path: Pa
 def test_survivors_whose_replicas_have_diverged_leave_the_snapshot(agent: Any, tmp_path: Path) -> None:
     chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=False)
     for worker, paths in enumerate((chief, other)):
-        write_record(paths, worker, 20)
+        write_records(paths, worker, 20)
     keep(chief, tmp_path, 0, 20)
     keep(other, tmp_path, 1, 20, alike={"weights": "another"})
     (line,) = snapshot_files.write_saves([chief, other])
@@ -324,7 +334,7 @@ def test_survivors_whose_replicas_have_diverged_leave_the_snapshot(agent: Any, t
 def test_a_survivor_on_another_host_than_the_chief_gives_the_weights(agent: Any, tmp_path: Path) -> None:
     chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=True)
     for worker, paths in enumerate((chief, other)):
-        write_record(paths, worker, 20)
+        write_records(paths, worker, 20)
     keep(other, tmp_path, 1, 20)
     assert on_hosts([chief], [other]) == []
     (save,) = listed(tmp_path)
@@ -334,7 +344,7 @@ def test_a_survivor_on_another_host_than_the_chief_gives_the_weights(agent: Any,
 def test_what_no_optimizer_changes_must_be_that_of_the_snapshot(agent: Any, tmp_path: Path) -> None:
     chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=False)
     for worker, paths in enumerate((chief, other)):
-        write_record(paths, worker, 20)
+        write_records(paths, worker, 20)
     note, data = snapshot(tmp_path, 0, 20, holds=True)
     head = {**json.loads(note.split(b"\n")[0]), "alike": {}, "still": ["weights"]}
     memory = Memory(snapshot_memory.kept_of(chief))
@@ -353,7 +363,7 @@ def test_survivors_on_several_hosts_write_the_same_weights_once(agent: Any, tmp_
     hosts = []
     for worker in range(3):
         paths = leave(agent, tmp_path, worker, 8, holds=True)
-        write_record(paths, worker, 20)
+        write_records(paths, worker, 20)
         keep(paths, tmp_path, worker, 20)
         hosts.append([paths])
     assert on_hosts(*hosts) == []

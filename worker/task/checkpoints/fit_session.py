@@ -294,12 +294,12 @@ class FitSession:
 
     def on_train_batch_end(self, batch: int, *_: Any) -> None:
         before, self._batch = self.steps, int(batch) + 1
-        self._series.reach(self.steps)
+        assert self._snapshots is not None
+        self._series.reach(self.steps, is_kept=self._snapshots.reach(self.steps))
         if self._is_first_step:
             self._is_first_step = False
             if not self._can_restore(self._variables()):
                 return
-        assert self._snapshots is not None
         is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
         is_ordered = save_orders.is_due(before, self.steps, self._series)

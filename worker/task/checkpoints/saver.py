@@ -94,7 +94,7 @@ class Saver:
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
         self._restore()
-        self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps)
+        self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps, is_lazy=True)
         random_state.watch()
         save_orders.begin(self._steps)
 
@@ -120,10 +120,11 @@ class Saver:
                 "checkpoints: the input of this loop is not positioned: after a restart it begins anew, in the middle of the training; "
                 "iterate over saver.batches(dataset), or give worker.files start=saver.steps"
             )
-        self._series.reach(self._steps)
+        self._series.reach(self._steps, is_kept=self._snapshots.reach(self._steps))
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
         # A snapshot of a coordinator's training would have to wait for all of its workers, too.
-        is_save_due = self._coordinator is None and self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
+        epoch, batch = self._at.epoch, self._at.batch
+        is_save_due = self._coordinator is None and self._snapshots.after_step(self._steps, lambda: (self._document(epoch, batch), {}))
         is_ordered = save_orders.is_due(before, self._steps, self._series)
         if is_ordered or is_save_due or self._steps // self._every > before // self._every:
             self.save()
@@ -200,17 +201,13 @@ class Saver:
     def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:
         return [*variables.collect(self._objects), *random_state.generators(self._strategy, wanted)]
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "epoch": self._at.epoch,
-            "step_in_epoch": self._at.batch,
-            "input": {"epoch": self._at.epoch, "batch": self._at.batch, **self._facts},
-        }
+    def _document(self, epoch: int, batch: int) -> dict[str, Any]:
+        return {"epoch": epoch, "step_in_epoch": batch, "input": {"epoch": epoch, "batch": batch, **self._facts}}
 
     def _write(self, kind: str) -> None:
         if self._coordinator is not None:
             self._coordinator.join()
-        self._series.write(self._steps, self._variables(), self._document(), kind=kind)
+        self._series.write(self._steps, self._variables(), self._document(self._at.epoch, self._at.batch), kind=kind)
         self._snapshots.saved()
 
     def _restore(self) -> None:

@@ -28,6 +28,8 @@ PATIENCE_S = 600.0
 """How long the chief waits for the files of the other workers."""
 LAST_PATIENCE_S = 10.0
 """The same once the program has ended, or once the next save is due; a line then names the file."""
+REACH_S = 0.1
+"""The time between two notes of the last finished step, where the agent has it, too."""
 FAILED = ".failed"
 """The end of the name of a file that says why a worker could not write its own."""
 _POLL_S = 0.02
@@ -57,7 +59,7 @@ class Series:
         self.bases = tuple(saves.join(base, *([place.own] if place.own else [])) for base in (place.base, *place.resume))
         """The directories of the series: of this run, and of those that it continues."""
         self._thread: threading.Thread | None = None
-        self._reached = -1
+        self._reached, self._reach_at = -1, 0.0
         self._written: set[str] = set()
         self._is_next_due = threading.Event()
 
@@ -216,17 +218,19 @@ class Series:
         """Whether the save of the end of the training is there."""
         return saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, saves.name_of(step, "final")))
 
-    def reach(self, step: int) -> None:
-        """Note the last finished step, for the line of a restart. Kept if the process is killed, and lost with the host."""
-        if not self.is_chief or self.files is not saves.LOCAL:
+    def reach(self, step: int, *, is_kept: bool = False) -> None:
+        """Note the last finished step, for the line of a restart. Kept if the process is killed, and lost with the host.
+
+        `is_kept`: it is in the memory of the agent, which will note it; so now and then is enough, for who looks meanwhile.
+        """
+        if not self.is_chief or self.files is not saves.LOCAL or (is_kept and time.monotonic() < self._reach_at):
             return
         try:
             if self._reached < 0:
-                directory = saves.join(self.bases[0], self.name)
-                self.files.make(directory)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._reached = os.open(saves.join(directory, saves.REACHED), flags, 0o600)
-            os.pwrite(self._reached, b"%020d\n" % step, 0)
+                self.files.make(saves.join(self.bases[0], self.name))
+                self._reached = saves.open_reached(self.bases[0], self.name)
+            saves.note_reached(self._reached, step)
+            self._reach_at = time.monotonic() + REACH_S
         except OSError as error:
             print_once(f"checkpoints: the steps of {self.name} are not noted: {error.strerror}; the training goes on")
 

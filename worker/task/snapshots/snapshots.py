@@ -68,12 +68,20 @@ class TrainingSnapshots:
         self._facts = series.facts()
         if self._memory is not None:  # so that the agent knows this worker, also if it is killed before its first snapshot
             self._memory.write(self._note({"name": "", "document": {}}, b"{}"), [])
+            self._memory.reach(step)
             is_last = not snapshot_memory.kept_of(os.environ[snapshot_memory.VARIABLE].split(":"))
             if world_facts.is_multi_worker(series.strategy) and not is_last:
                 self._survivor = Survivor(series, named(), step, is_lazy=is_lazy)
         _live.append(self)
         for each in _live if len(_live) > 1 else []:
             each._turn_off("a program that trains twice at a time has none, because both trainings must continue at the same time")
+
+    def reach(self, step: int) -> bool:
+        """Note the last finished step in memory. Returns whether it is there."""
+        if self._memory is None:
+            return False
+        self._memory.reach(step)
+        return True
 
     def after_step(self, step: int, document: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> bool:
         """A step is over. Returns whether a save on the disk is due. All workers make this call.

@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ...checkpoint_files import saves, snapshot_memory, step_records
+from ...checkpoint_files import saves, snapshot_memory
 from ...checkpoint_files.snapshot_memory import Memory
 from ..checkpoints import variables
 from ..checkpoints.variables import NamedVariable
 from ..import_hooks import print_once
+from .assignments import NO_OPTIMIZER
 from .schedule import SMALL
-from .step_gate import NO_OPTIMIZER, StepGate
+from .step_gate import StepGate
 from .values import as_bytes, reader
 
 Document = Callable[[], tuple[dict[str, Any], dict[str, Any]]]
@@ -51,7 +52,7 @@ class Survivor:
         ]
         self._series, self._is_lazy = series, is_lazy
         self._size = variables.bytes_of([each for each in named if not each.is_own])
-        self._gate = StepGate(named, snapshot_memory.records_of(paths), step)
+        self._gate = StepGate(named, snapshot_memory.records_of(paths)[0], step, _unfit(series.strategy))
         self._memory = Memory(snapshot_memory.kept_of(paths))
         self._followed: list[tuple[str, Callable[[], Any]]] = []
         """The numbers that Python may change between two steps, such as a learning rate."""
@@ -64,8 +65,6 @@ class Survivor:
         self._is_closed = False
         self._at: tuple[int, Document, dict[str, Any]] | None = None
         """The last finished step, its document, and the values of `_numbers` then; None: no step was finished, or it cannot be saved."""
-        if reason := _unfit(series.strategy):
-            self._gate.refuse(reason)
 
     @property
     def is_ready(self) -> bool:
@@ -82,8 +81,8 @@ class Survivor:
         if self._gate.ends(step):  # the record is older than what the worker has for itself now
             self._at = None
             return
-        if self._gate.has_new_numbers:
-            self._gate.has_new_numbers = False
+        if self._gate.by_python.has_new_numbers:
+            self._gate.by_python.has_new_numbers = False
             self._numbers = {name: read() for name, read in self._followed}
         self._at = step, document, self._numbers
         if not self._is_lazy:
@@ -108,8 +107,8 @@ class Survivor:
         """Compare the record of a step that is over with what the worker has for itself: the program may have changed it since."""
         if not self.is_ready or self._look(step):
             return
-        found = step_records.read(self._gate.path_of(step))
-        if found is None or found.step != step:
+        found = self._gate.record_of(step)
+        if found is None:
             return
         known = {name: bytes(one.data) for name, one in found.tensors.items()}
         other = next((name for name, data in own.items() if known.get(name) != bytes(data)), None)
@@ -176,9 +175,9 @@ class Survivor:
             self._gate.refuse(NO_OPTIMIZER)
         if not self._gate.why:
             self._is_proved = True
-            self._gate.arm()
+            self._gate.by_python.is_armed = True
             numbers = [(name, read) for name, part, read, _ in self._parts if name not in self._gate.changed and not part.shape.rank]
-            self._followed, self._gate.has_new_numbers = numbers[:MOST_FOLLOWED], True
+            self._followed, self._gate.by_python.has_new_numbers = numbers[:MOST_FOLLOWED], True
 
     def _end(self, why: str) -> None:
         if not self._is_told:
