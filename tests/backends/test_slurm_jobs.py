@@ -79,6 +79,21 @@ def test_a_script_with_everything() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("2h30m", "2:30:00"),
+        ("90s", "0:01:30"),
+        ("1d", "24:00:00"),
+        ("120", "120"),
+        ("1-12:00:00", "1-12:00:00"),
+        ("UNLIMITED", "UNLIMITED"),
+    ],
+)
+def test_a_time_with_units_is_written_as_sbatch_reads_it(given: str, written: str) -> None:
+    assert f"#SBATCH --time={written}\n" in BatchScript("digits", "/o", COMMAND, SlurmSettings("slurm", time=given)).text()
+
+
 def test_a_script_that_queues_its_job_again() -> None:
     assert script(requeue="always").splitlines()[6:] == [
         "/venv/bin/python /orch/controller.py '/home/me/my runs/digits-1' --submitted &",

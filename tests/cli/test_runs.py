@@ -476,6 +476,11 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
             assert "running" in lines[3]
 
 
+def test_the_end_of_a_run_that_cannot_save_says_that_nothing_was_saved(orch: Orch) -> None:
+    detach(orch, "waiting.py")
+    assert "nothing was saved: only a training with --checkpoint" in orch("down", "--save", check=0).out
+
+
 def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch) -> None:
     first, second, third = (detach(orch, "waiting.py", "--name", name) for name in ("one", "two", "three"))
     assert orch("ps", check=0).out.splitlines()[-1] == f"also running: {first}, {second}"
