@@ -241,3 +241,19 @@ def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports
     found = task.get("report") or {}
     assert [found.get("epoch"), found.get("step")] == ([2, 4] if reports else [None, None])
     assert {"steps_per_s", "loss", "mae"}.isdisjoint(found) != reports
+
+
+@pytest.mark.parametrize("mode", ["v3", "legacy"])
+def test_a_model_outside_of_the_scope_is_said_to_train_alone(orch: Orch, script: Any, mode: str) -> None:
+    script("""
+        import numpy as np, tensorflow as tf
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.zeros((8, 4)), np.zeros((8, 1)), batch_size=2, epochs=2, verbose=0)
+        with strategy.scope():
+            inside = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        model.evaluate(np.zeros((8, 4)), np.zeros((8, 1)), verbose=0)
+    """)
+    done = orch("up", "script.py", "-n", "2", "--keras", mode, check=0)
+    assert len(re.findall("fit trains a model that was made outside of the scope of a strategy", done.out + done.err)) == 1

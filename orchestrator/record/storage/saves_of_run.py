@@ -47,12 +47,13 @@ def newest(base: str) -> saves.Save | None:
 def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] = find_run) -> ClusterSpec:
     """The spec of a new run with the directory of the saves of the run that it continues, and with the order of its shuffles.
 
+    What continues a `fit` saves it, too, whether or not the new run was asked to: only a `fit` that is saved is restored.
     `find`: `engine_jobs.find`, where runs may be submitted. Raises `UsageError` for a run that still goes on, or has no save.
     """
     asked = spec.checkpoints.resume
     if not asked:
         return spec
-    order, older = "", spec.checkpoints.resume_older
+    order, older, fit, every = "", spec.checkpoints.resume_older, spec.checkpoints.fit, spec.checkpoints.every
     if is_remote(asked) or Path(asked).is_dir():
         base = asked if is_remote(asked) else str(Path(asked).resolve())
         what = base
@@ -62,6 +63,7 @@ def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] =
             raise UsageError(f"the run {run.run_id} still goes on: wait until it ends, or end it with: orch down {run.run_id}")
         before = run.read_spec().checkpoints
         base, what, order = directory(run), f"the run {run.run_id}", before.order or run.run_id
+        fit, every = fit or before.fit, every or before.every
         chain = [each for each in (before.resume, *before.resume_older) if each and (is_remote(each) or newest(each) is not None)]
         if chain and not is_remote(base) and newest(base) is None:
             base, *chain = chain  # it ended before its first save
@@ -70,5 +72,7 @@ def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] =
         save = newest(base)
         if save is None:
             raise UsageError(f"{what} has no save in {base}; orch checkpoints shows those of a run")
-        order = order or str((save.manifest or {})["order"])
-    return replace(spec, checkpoints=replace(spec.checkpoints, resume=base, resume_older=older, order=spec.checkpoints.order or order))
+        if not order:  # a directory
+            order, fit = str((save.manifest or {})["order"]), fit or save.series.rpartition("/")[2].startswith("fit-")
+    order = spec.checkpoints.order or order
+    return replace(spec, checkpoints=replace(spec.checkpoints, resume=base, resume_older=older, order=order, fit=fit, every=every))

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.document import from_data
 from orchestrator.model.spec.parse import parse, to_document
 from orchestrator.record.storage import saves_of_run
+from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
 from worker.checkpoint_files import saves
 
@@ -53,6 +55,18 @@ def test_a_run_continues_all_runs_that_the_run_before_had_continued(tmp_path: Pa
     assert (found.resume, found.resume_older) == (str(second), (str(first),))
     again = parse(from_data(to_document(saves_of_run.resumed(tmp_path, spec_with("two", tmp_path))), "test"), workdir=str(tmp_path))
     assert saves_of_run.resumed(tmp_path, again).checkpoints == found
+
+
+def test_a_fit_that_is_continued_is_saved_also_where_the_new_run_was_not_asked_to(tmp_path: Path) -> None:
+    base = run_with(tmp_path, "one", "", "fit-1")
+    spec = spec_with("", tmp_path)
+    saved = replace(spec, checkpoints=replace(spec.checkpoints, fit=True, every=7))
+    RunDir(tmp_path / "runs" / "one").write("spec.yaml", json.dumps(to_document(saved)))
+    found = saves_of_run.resumed(tmp_path, spec_with("one", tmp_path)).checkpoints
+    assert (found.fit, found.every) == (True, 7)
+    assert saves_of_run.resumed(tmp_path, spec_with(str(base), tmp_path)).checkpoints.fit, "the directory of its saves"
+    run_with(tmp_path, "two", "", "loop-1")
+    assert not saves_of_run.resumed(tmp_path, spec_with("two", tmp_path)).checkpoints.fit
 
 
 def test_saves_of_tasks_that_train_alone_are_seen(tmp_path: Path) -> None:

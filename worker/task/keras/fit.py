@@ -18,8 +18,10 @@ import sys
 from typing import Any
 
 from ...tensorflow_facts.keras_3 import INSTALL
+from ..context import context
 from ..import_hooks import print_once, replace
 from ..input import input_policy
+from ..strategy import strategy_builder
 from . import data
 
 TRAINER = "keras.src.backend.tensorflow.trainer"
@@ -207,6 +209,17 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         self._orch_is_even = bool(rows > 0 and (parts == rows).all())
         self._orch_num_batches = self._num_batches = int(counts.max()) if counts.min() >= 0 else None
         data.warn_of_other_data(fingerprints)
+    elif "class_weight" in kwargs:  # of `fit`, and not of `evaluate` or `predict`
+        tell_of_other_scope(strategy)
+
+
+def tell_of_other_scope(strategy: Any) -> None:
+    """Say that a `fit` under this strategy trains in each worker by itself, in a cluster whose workers train together."""
+    if strategy_builder.input_pipelines(context())[0] > 1 and strategy is not None and strategy.num_replicas_in_sync < 2:
+        print_once(
+            "fit trains a model that was made outside of the scope of a strategy: each worker trains one of its own on all of the data, "
+            "and the workers end with different weights; make and compile the model inside of `with strategy.scope():`"
+        )
 
 
 def _iterator(real: Any, self: Any) -> Any:

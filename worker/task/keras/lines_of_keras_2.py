@@ -11,7 +11,7 @@ import inspect
 from typing import Any
 
 from ..import_hooks import print_once, replace
-from . import callbacks, data
+from . import callbacks, data, fit
 
 _fits = 0
 """How many calls of `fit` with several replicas run in this process, one inside the other."""
@@ -31,6 +31,7 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     """`step`: Keras's own `train_step`."""
     global _fits
     if model.distribute_strategy.num_replicas_in_sync < 2:
+        fit.tell_of_other_scope(model.distribute_strategy)
         return real(model, *args, **kwargs)
     callbacks.tell_of_normalization(model)
     if type(model).train_step is not step:
