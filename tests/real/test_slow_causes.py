@@ -117,25 +117,33 @@ def test_a_cpu_limit_is_named(orch: Orch, bed: Bed, run: LiveRun, script: Callab
 
 
 @pytest.mark.root
-def test_other_programs_of_a_full_host_are_named(
-    orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], group: Callable[[str], Path]
+def test_another_run_on_a_full_host_is_named(
+    orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Both hosts share this machine's cores: the others' burden is hostB's alone because hostB gets a small part of each core then."""
-    crowded = group("cpu")
-    going = train(orch, bed, run, script(TRAIN))
-    with contextlib.ExitStack() as stack:
-        for _ in range(2 * (os.cpu_count() or 1)):
-            stack.callback(stack.enter_context(subprocess.Popen([sys.executable, "-c", BURN])).kill)
-        (crowded / "cpu.shares").write_text("200")
-        with contextlib.suppress(pytest.fail.Exception):
-            wait_until(lambda: notes(run), "line about the slow task", 100)
-        if not notes(run):  # some kernels let a program that often sleeps have its core all the same
-            orch("down", check=0)
-            going.wait(check=143)
-            pytest.skip("NOT TESTED: a small share of the cores makes no task slow on this kernel")
-        line = line_about_the_slow_one(run)
+    """Both hosts share this machine's cores. The burden is hostB's alone because its task computes on one core, together with ten tasks of
+    another run, while the other cores are hostA's: there the other run fills only what is left."""
+    *others, last = sorted(os.sched_getaffinity(0))
+    if not others:
+        pytest.skip("NOT TESTED: this machine has one core")
+    going = train(orch, bed, run, script(TRAIN.replace("range(12)", "range(36)")))
+    rest = ",".join(map(str, others))
+    burn = (
+        f'case $ORCH_TASK in worker-[0-9]) taskset -pc {last} $$;; *) taskset -pc {rest} $$; renice -n 19 $$;; esac; exec "$0" -c "{BURN}"'
+    )
+    directory = tmp_path_factory.mktemp("another")
+    command = ("up", "-n", str(10 + len(others)), "--no-python", "sh", "--", "-c", burn, sys.executable)
+    another = orch.start(*command, cwd=directory)
+    LiveRun(directory).event("task_started", task=f"worker-{9 + len(others)}")
+    for task, cores in (("worker-0", {*others}), ("worker-1", {last})):
+        pid = run.event("task_started", task=task)["pid"]
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            # Not those of the exchange: where these starve, both tasks wait.
+            if thread.name == str(pid) or (thread / "comm").read_text().startswith("tf_Compute"):
+                os.sched_setaffinity(int(thread.name), cores)
+    line = line_about_the_slow_one(run)
     assert re.search(rf"; other programs use \d+\.\d of the {os.cpu_count()} cores of host hostB", line), line
-    (crowded / "cpu.shares").write_text("1024")
+    orch("down", cwd=directory, check=0)
+    another.wait(check=143)
     orch("down", check=0)
     going.wait(check=143)
 
