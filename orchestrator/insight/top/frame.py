@@ -14,7 +14,7 @@ from ...record.text.format import describe_seconds, wrap
 from .top_state import Row, TopState
 
 HELP = (
-    "up, down, page up, page down   choose a task",
+    "up, down, page up, page down, g (first), G (last)   choose a task",
     "l   the newest lines of its output",
     "k   where all tasks are (Python stacks)",
     "/   show only tasks with this text in their name, host or state",

@@ -9,7 +9,7 @@ from .frame import HELP, selected_place, shown
 from .top_state import SORTS, TopState, View
 
 Action = Literal["", "quit", "logs", "stacks", "restart"]
-MOVES = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
+MOVES = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "g": -(10**6), "end": 10**6, "G": 10**6}
 LONGEST_FILTER = 40
 
 

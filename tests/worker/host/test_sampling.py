@@ -101,6 +101,7 @@ def test_a_later_process_of_the_same_pid_begins_anew(tmp_path: Path) -> None:
     made.begin()
     channel.sample()
     assert (channel.sent[0].tasks[0].state, channel.sent[0].tasks[0].threads) == ("R", 3)
+    assert channel.sent[0].tasks[0].cpu == pytest.approx(100.0, abs=0.1)  # one core since its start, long before the time of the sample
     write(1_000_000, now - 1_000_000)
     assert channel.sample().tasks[0].cpu == 0.0
     write(0, now)

@@ -117,9 +117,9 @@ class Sampler:
                 continue
             seen[pid, counts.started_at] = counts
             before = self._before.get((pid, counts.started_at))
-            # All that a process has used since its start, it has used since the last sample, if the process was not there then.
+            # Of a process that no sample has seen yet, the means since its start.
             past = before or ProcessCounts("", at, 0.0, 0, 0, 0, 0, 0)
-            lasted = seconds if before is not None else min(seconds, max(0.05, at - counts.started_at))
+            lasted = seconds if before is not None else max(0.05, at - counts.started_at)
             cpu += (counts.cpu_s - past.cpu_s) / lasted
             faults += (counts.faults - past.faults) / lasted
             read += (counts.read - past.read) / lasted

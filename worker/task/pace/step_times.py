@@ -10,6 +10,7 @@ The agent reads the newest window from the file `task_files.PACE`, which a threa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -111,7 +112,10 @@ class Pace:
         text = json.dumps({name: round(value, 6) for name, value in found.items()})
         if text != self._written:
             self._written = text
-            task_files.write(os.path.dirname(self._path), os.path.basename(self._path), text)
+            directory, name = os.path.split(self._path)
+            task_files.write(directory, f"{name}~", text)
+            with contextlib.suppress(OSError):  # the disk is full, or the directory is removed
+                os.replace(f"{self._path}~", self._path)  # the agent, which may read at any moment, never finds half a file
 
 
 class _State:
