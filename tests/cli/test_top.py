@@ -114,7 +114,10 @@ def test_keys_sizes_and_64_tasks(terminal: Callable[..., Terminal], tmp_path: Pa
     screen.press("G/-63\r")
     screen.wait_for(lambda lines: sum("worker-" in line for line in lines) == 1, "filtered tasks")
     screen.press("\x1b")
-    screen.wait_for(lambda lines: sum("worker-" in line for line in lines) > 15, "all tasks")
+    screen.wait_for(
+        lambda lines: sum("worker-" in line for line in lines) > 15 and "> worker-63" in lines[-2], "all tasks, at the last one"
+    )
+    screen.press("g")
     screen.resize(40, 10)
     screen.wait_for(lambda lines: lines[-1].startswith("q quit") and lines[3].startswith("> worker-0"), "smaller frame")
     screen.resize(80, 24)
