@@ -153,6 +153,15 @@ def test_ctrl_z_and_ctrl_c(terminal: Callable[..., Terminal], tmp_path: Path) ->
     assert screen.end() == 130
 
 
+def test_it_ends_with_its_terminal(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    """Not only by SIGHUP, which comes to a shell's session alone: it would take a core for ever."""
+    MadeUpRun(tmp_path / ".orch", seconds=60.0).run.make_latest()
+    screen = terminal()
+    os.close(screen.master)
+    screen.master = os.open(os.devnull, os.O_RDWR)
+    wait_until(lambda: screen.process.poll() is not None, "end of orch top")
+
+
 def test_a_restart_is_asked_for_and_confirmed(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch", workers=2) as (run, holder):
         run.make_latest()

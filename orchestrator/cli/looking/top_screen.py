@@ -107,6 +107,11 @@ class Top(App[int]):
     def _look(self) -> None:
         """Read the run, and what is shown of it."""
         try:
+            termios.tcgetattr(sys.stdin.fileno())
+        except termios.error:  # the terminal is gone, and no SIGHUP came, as in a session without one
+            self.exit(128 + signal.SIGHUP)
+            return
+        try:
             self._state = self._watcher.read(self._state.view)
         except OrchError as error:
             self.error = error
