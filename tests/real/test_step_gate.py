@@ -120,11 +120,27 @@ assert begin(5).why == "total" + late
 """
 )
 
+ENDS = (
+    GATE
+    + """
+from worker.task.snapshots import shared_rows
+gate = begin()
+step = traced(gate, lambda grad: total.assign_add(2.0))
+step()
+shared_rows.leave_files()
+step()
+assert float(total) == 6.0
+assert gate.record_of(3) is None
+assert bytes(gate.record_of(2).tensors["total"].data) == struct.pack("<f", 4.0)
+"""
+)
 
-@pytest.mark.parametrize("program", [ORDER, CHANGES], ids=["order", "changes"])
+
+@pytest.mark.parametrize("program", [ORDER, CHANGES, ENDS], ids=["order", "changes", "ends"])
 def test_the_gate(tmp_path: Path, program: str) -> None:
     """`order`: a record that cannot come before the sums is refused, and the step runs. `changes`: what the program changes after a record
-    makes it no record; and a graph that was refused stays so in the next training of the process."""
+    makes it no record; and a graph that was refused stays so in the next training of the process. `ends`: what comes after the program
+    changes no record, and frees no memory of the agent."""
     (tmp_path / "gate.py").write_text(program)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
     (tmp_path / "records").touch()

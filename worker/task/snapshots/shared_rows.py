@@ -3,11 +3,13 @@
 TensorFlow has an operation that writes a file, but its five calls of the kernel take several times as long as all else that orch adds to a
 step. So the rows belong to a variable whose memory is the file's: the whole pages inside of what TensorFlow has allocated for the variable
 are replaced by pages of the file (mmap with MAP_FIXED), and `ResourceScatterUpdate` changes a variable in its place. The variable is never
-freed, nor assigned again. Whether all this holds is tried when the variable is made.
+freed, nor assigned again, before the process ends: then its pages are the process's own again. Whether all this holds is tried when the
+variable is made.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import mmap
@@ -19,6 +21,8 @@ from ...checkpoint_files.step_records import ROWS
 
 _MAP_FIXED = 0x10
 """Of Linux, which the module mmap does not name."""
+_mapped: list[tuple[int, int]] = []
+"""The addresses and lengths of all pages that are a file's."""
 
 
 class SharedRows:
@@ -43,7 +47,10 @@ class SharedRows:
         low, high = _page_after(begin), end // mmap.PAGESIZE * mmap.PAGESIZE
         at = _page_after(os.fstat(fd).st_size)
         os.ftruncate(fd, at + high - low)
-        _map(low, high - low, fd, at)
+        _map(low, high - low, mmap.MAP_SHARED, fd, at)
+        if not _mapped:
+            atexit.register(leave_files)
+        _mapped.append((low, high - low))
         self.at = at + begin + self._first * width - low
         """Where the first row is in the file."""
         for row in range(ROWS):
@@ -63,10 +70,22 @@ def _page_after(at: int) -> int:
     return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _map(address: int, length: int, fd: int, at: int) -> None:
-    """Let this memory of the process be a part of a file."""
+def leave_files() -> None:
+    """Let all pages be the process's own again, with what they hold: what frees the variables, and uses their memory, changes no file then.
+
+    A process that ends by `os._exit` or a signal frees nothing.
+    """
+    while _mapped:
+        address, length = _mapped.pop()
+        held = ctypes.string_at(address, length)
+        _map(address, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        ctypes.memmove(address, held, length)
+
+
+def _map(address: int, length: int, flags: int, fd: int, at: int) -> None:
+    """Let this memory of the process be a part of a file, or of none."""
     system = ctypes.CDLL(None, use_errno=True)
     system.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     system.mmap.restype = ctypes.c_void_p
-    if system.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, at) != address:
+    if system.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags | _MAP_FIXED, fd, at) != address:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
