@@ -163,7 +163,7 @@ def test_the_rights_that_a_user_needs_are_named_and_suffice_for_all_that_the_pag
     log_in_by_plugin(config)
     place.write("print('done')", kubeconfig=str(config))
     (place.directory / "train.py").write_bytes((place.directory / "script.py").read_bytes())
-    role = yaml.safe_load(PAGE.partition("```yml\n")[2].partition("```")[0])
+    role = yaml.safe_load(PAGE.partition("```YAML\n")[2].partition("```")[0])
     # In this old Kubernetes whoever makes a pod must be allowed to use the policy that the pod fits.
     policy = {"apiGroups": ["policy"], "resources": ["podsecuritypolicies"], "verbs": ["use"]}
     role["rules"].append(policy)

@@ -72,7 +72,7 @@ def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] =
         save = newest(base)
         if save is None:
             raise UsageError(f"{what} has no save in {base}; orch checkpoints shows those of a run")
-        if not order:  # a directory
+        if not (order or spec.checkpoints.order):  # a directory
             order, fit = str((save.manifest or {})["order"]), fit or save.series.rpartition("/")[2].startswith("fit-")
     order = spec.checkpoints.order or order
     return replace(spec, checkpoints=replace(spec.checkpoints, resume=base, resume_older=older, order=order, fit=fit, every=every))

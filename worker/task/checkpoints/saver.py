@@ -120,7 +120,8 @@ class Saver:
                 "checkpoints: the input of this loop is not positioned: after a restart it begins anew, in the middle of the training; "
                 "iterate over saver.batches(dataset), or give worker.files start=saver.steps"
             )
-        self._series.reach(self._steps, is_kept=self._snapshots.reach(self._steps))
+        # A coordinator's training has no snapshots, with which the agent would note the step.
+        self._series.reach(self._steps, is_kept=self._coordinator is None and self._snapshots.reach(self._steps))
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
         # A snapshot of a coordinator's training would have to wait for all of its workers, too.
         epoch, batch = self._at.epoch, self._at.batch
