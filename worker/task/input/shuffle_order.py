@@ -171,13 +171,15 @@ def is_unseeded(part: Any) -> bool:
 
 
 def draws_later(dataset: Any) -> bool:
-    """Whether a pass over a dataset draws the order of a shuffle also after its first element: in a second pass over a part of it, or in a
-    function of `flat_map` or `interleave`; or whether later passes need the whole first one, as those of `cache` do.
+    """Whether a pass over a dataset draws the order of a shuffle also after its first element: in a second pass over a part of it, or over
+    a dataset that a function, such as that of `flat_map`, has from outside (one that it makes itself begins from its seed each time); or
+    whether later passes need the whole first one, as those of `cache` do.
 
     Then the order of an epoch follows only from whole passes before it.
     """
     before = list(parts(getattr(dataset, COPIED, dataset)))
-    if any(_SHUFFLES.match(node.op) for part in before for graph in function_graphs(part) for nodes in bodies(graph) for node in nodes):
+    functions = [function.function for part in before for function in part._functions()]
+    if any(tensor.dtype.name == "variant" for function in functions for tensor in function.captured_inputs):
         return True
     return any(_LATER.search(type(part).__name__) and any(map(_is_shuffle, parts(part))) for part in before)
 
