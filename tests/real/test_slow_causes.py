@@ -118,28 +118,21 @@ def test_a_cpu_limit_is_named(orch: Orch, bed: Bed, run: LiveRun, script: Callab
 
 @pytest.mark.root
 def test_another_run_on_a_full_host_is_named(
-    orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+    orch: Orch,
+    bed: Bed,
+    run: LiveRun,
+    script: Callable[..., Path],
+    group: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Both hosts share this machine's cores. The burden is hostB's alone because its task computes on one core, together with ten tasks of
-    another run, while the other cores are hostA's: there the other run fills only what is left."""
-    *others, last = sorted(os.sched_getaffinity(0))
-    if not others:
-        pytest.skip("NOT TESTED: this machine has one core")
-    going = train(orch, bed, run, script(TRAIN.replace("range(12)", "range(36)")))
-    rest = ",".join(map(str, others))
-    burn = (
-        f'case $ORCH_TASK in worker-[0-9]) taskset -pc {last} $$;; *) taskset -pc {rest} $$; renice -n 19 $$;; esac; exec "$0" -c "{BURN}"'
-    )
+    """Both hosts share this machine's cores, and another run fills them. The burden is hostB's alone because its task has a tenth of the
+    usual weight: the other run comes before that task, as does whatever else runs on this machine."""
+    light = group("cpu")
+    going = train(orch, bed, run, script(TRAIN))
+    (light / "cpu.shares").write_text("100")
     directory = tmp_path_factory.mktemp("another")
-    command = ("up", "-n", str(10 + len(others)), "--no-python", "sh", "--", "-c", burn, sys.executable)
-    another = orch.start(*command, cwd=directory)
-    LiveRun(directory).event("task_started", task=f"worker-{9 + len(others)}")
-    for task, cores in (("worker-0", {*others}), ("worker-1", {last})):
-        pid = run.event("task_started", task=task)["pid"]
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            # Not those of the exchange: where these starve, both tasks wait.
-            if thread.name == str(pid) or (thread / "comm").read_text().startswith("tf_Compute"):
-                os.sched_setaffinity(int(thread.name), cores)
+    tasks = str(2 * len(os.sched_getaffinity(0)))
+    another = orch.start("up", "-n", tasks, "--no-python", sys.executable, "--", "-c", BURN, cwd=directory)
     line = line_about_the_slow_one(run)
     assert re.search(rf"; other programs use \d+\.\d of the {os.cpu_count()} cores of host hostB", line), line
     orch("down", cwd=directory, check=0)

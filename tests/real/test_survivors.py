@@ -171,7 +171,7 @@ def test_a_stopped_worker_costs_no_finished_step_and_replicas_that_differ_are_no
 ) -> None:
     script(LOOPS, "loops.py")
     whole = uninterrupted(LOOPS, *OPTIONS)
-    stopped = run(orch, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "8", CASES="momentum", AFTER="momentum:stop")
+    stopped = run(orch, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "25", CASES="momentum", AFTER="momentum:stop")
     # orch continues the worker that was stopped, so that it can end by itself, and it may go on with the training meanwhile.
     assert re.search(r"loop-1 continues at step 1[1-6]\b.{,80} by those that had survived; no step is lost", stopped)
     check(tmp_path, whole, 1)

@@ -451,6 +451,16 @@ def test_a_stale_one_is_not_used(
     assert "it was running already" in start_warm("part", env=env).out
 
 
+def test_a_caller_that_has_imported_the_same_itself_uses_it(orch: Any, tmp_path: Path, start_warm: Start, packages: Path) -> None:
+    """TensorFlow's import sets variables of MKL's and of TPUs, so a test that imports TensorFlow has variables that the shell had not."""
+    (packages / "part.py").write_text("import os; os.environ['SET_BY_PART'] = 'one'")
+    write_script(tmp_path, "", preload=["part"])
+    start_warm("part")
+    assert USED in orch("up", "script.py", "-n", "1", check=0, env={"SET_BY_PART": "one"}).err
+    why = "SET_BY_PART differs from what part has been imported under"
+    assert f"{NOT_USED}{why}" in orch("up", "script.py", "-n", "1", check=0, env={"SET_BY_PART": "another"}).err
+
+
 def test_another_interpreter_or_preload_does_not_use_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
     write_script(tmp_path, "", preload=["decimal"])
     start_warm("decimal")

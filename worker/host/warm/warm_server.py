@@ -85,6 +85,9 @@ class WarmProcess:
         self._safety = Safety(os.devnull, before)
         if danger := self._safety.find_activity():
             raise StartError(f"{', '.join(preload)} cannot be kept for forking: {danger}")
+        self._set_by_imports = import_environment.frozen(os.environ, preload) - self._imports["variables"].items()
+        """The variables that the imports themselves have set: in a caller that has imported the same, such as a test, they differ from
+        nothing."""
         self._kept = {fd for fd in open_files() if fd not in before}
         """The harmless descriptors that the imports have left open, such as one of /dev/urandom: tasks keep these."""
         self._threads, self._thread_setters = os.environ.get(THREADS, ""), tuple(find_setters())
@@ -182,6 +185,7 @@ class WarmProcess:
         """Why the run that is described must not be forked from this process; None: it may."""
         env = import_environment.compose_for_template(TemplateOrder((), 1, description["spec_env"]), description["env"], "")
         callers = describe_imports(description["python"], description["package"], description["preload"], description["imports_in"], env)
+        callers["variables"] = dict(callers["variables"].items() - self._set_by_imports)
         if difference := _find_difference(self._imports, callers):
             both = f" (the run takes {description['python']}, and the warm process {sys.executable})"
             shown = both if difference.startswith("the interpreter") else ""
