@@ -77,12 +77,12 @@ def written(directory: Path) -> dict[str, list[object]]:
 def test_one_task_with_keys_of_its_own(extended: Callable[..., Completed], tmp_path: Path) -> None:
     (task,) = json.loads(extended("plan", "script.py", "--strategy", "solo", "--json", check=0).out)["tasks"]
     assert (task["task"], task["tf_config"]) == ("worker-0", None)
-    extended("up", "script.py", "--strategy", "solo", "--set", "collectives.heartbeat_s=3", check=0)
+    extended("up", "script.py", "--strategy", "solo", "--set", "collectives.heartbeat_s=3", "--set", "preload=[]", check=0)
     assert written(tmp_path) == {"worker-0": ["solo", {}, 3.0]}
 
 
 def test_a_chief_and_the_workers_that_serve_it(extended: Callable[..., Completed], tmp_path: Path) -> None:
-    extended("up", "script.py", "--strategy", "relay", "-n", "2", check=0)
+    extended("up", "script.py", "--strategy", "relay", "-n", "2", "--set", "preload=[]", check=0)
     cluster = {"chief": 1, "worker": 2}
     assert written(tmp_path) == {name: ["relay", cluster, None] for name in ("chief-0", "worker-0", "worker-1")}
     assert LiveRun(tmp_path).result()["exit_code"] == 0
@@ -170,7 +170,7 @@ def test_four_files_make_a_strategy_with_keys_of_its_own(
     orch: Orch, edited: dict[str, str], script: Callable[..., Path], tmp_path: Path
 ) -> None:
     script("import os, worker\nprint(worker.strategy(), 'TF_CONFIG' in os.environ)")
-    (tmp_path / "orch.yaml").write_text("script: script.py\nstrategy: pod\npod: {name: mine, chips: 8}\n")
+    (tmp_path / "orch.yaml").write_text("script: script.py\nstrategy: pod\npod: {name: mine, chips: 8}\npreload: []\n")
     orch("up", env=edited, check=0)
     assert LiveRun(tmp_path).log("worker-0") == b"mine: 8 False\n"
     assert "  pod.chips: 8\n" in orch("plan", env=edited, check=0).out

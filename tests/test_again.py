@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,8 +47,9 @@ def run(tmp_path: Path) -> Run:
         for name, text in sources.items():
             (tmp_path / f"test_{name}.py").write_text(text)
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "tests.again", *options],
+            [sys.executable, "-m", "pytest", "-q", "-p", "tests.again", *(("-p", "xdist") if "-n" in options else ()), *options],
             cwd=tmp_path,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # each process would import hypothesis and others
             capture_output=True,
             text=True,
             check=False,
@@ -59,25 +61,24 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_what_passes_alone_is_flaky_and_named_with_its_failure(run: Run) -> None:
-    code, said = run(chance=CHANCE, fine=FINE)
+    """What was left behind once, too."""
+    code, said = run(chance=CHANCE, teardown=TEARDOWN, fine=FINE)
     assert code == 0
     assert "FLAKY: test_chance.py::test_chance: failed among the others and passed alone: a bug to be found next" in said
     assert "AssertionError: the first time" in said
-    assert said.splitlines()[-1].startswith("1 passed, 1 flaky in ")
-
-
-def test_what_fails_again_fails(run: Run) -> None:
-    code, said = run("-n", "2", chance=CHANCE, broken=BROKEN, fine=FINE)
-    assert code == 1
-    assert "FLAKY: test_chance.py::test_chance" in said
-    assert "FLAKY: test_broken" not in said
-    assert said.splitlines()[-1].startswith("1 failed, 1 passed, 1 flaky in ")
-
-
-def test_what_was_left_behind_once_is_flaky_too(run: Run) -> None:
-    code, said = run(teardown=TEARDOWN)
-    assert code == 0
     assert "FLAKY: test_teardown.py::test_teardown" in said
+    assert said.splitlines()[-1].startswith("2 passed, 2 flaky in ")
+
+
+def test_what_fails_again_fails_and_a_worker_of_xdist_that_has_crashed_is_one_failure(run: Run) -> None:
+    crash = CHANCE.replace("assert was_there", "was_there or __import__('os')._exit(3)\n    assert True")
+    code, said = run("-n", "2", crash=crash, broken=BROKEN, crash_again="import os\ndef test_crash_again(): os._exit(3)\n", fine=FINE)
+    assert code == 1
+    assert "FLAKY: test_crash.py::test_chance" in said
+    assert "crashed while running" in said
+    assert "FLAKY: test_broken" not in said
+    assert "FLAKY: test_crash_again" not in said
+    assert said.splitlines()[-1].startswith("2 failed, 1 passed, 1 flaky in ")
 
 
 def test_more_than_three_failures_are_no_chance(run: Run) -> None:
@@ -87,23 +88,11 @@ def test_more_than_three_failures_are_no_chance(run: Run) -> None:
     assert said.splitlines()[-1].startswith("4 failed in ")
 
 
-@pytest.mark.parametrize("words", [("-x",), ("-x", "-n", "1"), ("--maxfail=1",)], ids=str)
+@pytest.mark.parametrize("words", [("-x",), ("-x", "-n", "1")], ids=str)
 def test_a_suite_that_was_cut_short_stays_a_failure(run: Run, words: tuple[str, ...]) -> None:
     code, said = run(*words, a_chance=CHANCE, broken=BROKEN, broken_too=BROKEN)
     assert code != 0
     assert "FLAKY" not in said
-
-
-def test_a_worker_of_xdist_that_has_crashed_is_one_failure(run: Run) -> None:
-    code, said = run(
-        "-n", "2", crash=CHANCE.replace("assert was_there", "was_there or __import__('os')._exit(3)\n    assert True"), fine=FINE
-    )
-    assert code == 0
-    assert "FLAKY: test_crash.py::test_chance" in said
-    assert "crashed while running" in said
-    code, said = run("-n", "2", crash="import os\ndef test_crash(): os._exit(3)\n", fine=FINE)
-    assert code == 1
-    assert "FLAKY: test_crash.py::test_crash" not in said
 
 
 def test_no_tests_are_no_success(run: Run) -> None:

@@ -140,6 +140,7 @@ def test_a_command_that_is_shown_can_be_run(path: Path, orch: Orch, tmp_path: Pa
             assert line.startswith("orch "), f"{line}: neither run nor in NOT_RUN"
             words = shlex.split(line)[1:]
             words[1:1] = ["--dry-run"] if words[0] == "up" and "--dry-run" not in words else []
+            words[1:1] = ["--no-tensorflow"] if words[0] == "tpu" else []  # tests/cli/test_tpu.py has TensorFlow's own assignment
             orch.in_process(*words, check=0)
         elif line.startswith("orch "):
             check_command_line(line)

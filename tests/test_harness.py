@@ -50,11 +50,11 @@ def run_tests(tmp_path: Path) -> RunTests:
 SLEEPER = "[sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(1000)']"
 
 LEAKS = {
-    "child": (f"open('pid', 'w').write(str(subprocess.Popen({SLEEPER}).pid))", "time.sleep(1000)"),
+    "child": (f"open('pid-1', 'w').write(str(subprocess.Popen({SLEEPER}).pid))", "time.sleep(1000)"),
     "orphan in its own session": (
         "subprocess.run([sys.executable, '-c', 'import subprocess, sys; "
         'p = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True); '
-        'open("pid", "w").write(str(p.pid)); p.returncode = 0\'], check=True)',
+        'open("pid-2", "w").write(str(p.pid)); p.returncode = 0\'], check=True)',
         "time.sleep(1000)",
     ),
     "open file": ("sys.kept = open('kept', 'w')", "open file: "),
@@ -65,27 +65,31 @@ LEAKS = {
 }
 
 
-@pytest.mark.parametrize(("statement", "complaint"), LEAKS.values(), ids=LEAKS)
-def test_a_leak_fails_the_test_and_is_named(run_tests: RunTests, tmp_path: Path, statement: str, complaint: str) -> None:
-    code, said = run_tests(f"def test_leaks():\n    sys.modules['tests.conftest'].DYING_S = 0.2\n    {statement}\n")
+TIDY = f"""
+def test_tidy(tmp_path):
+    (tmp_path / 'orch-file').write_text('x')
+    with subprocess.Popen({SLEEPER}, stdout=subprocess.PIPE) as p:
+        p.stdout.readline()
+        p.kill()
+"""
+
+
+def test_a_leak_fails_the_test_and_is_named_and_a_tidy_test_passes(run_tests: RunTests, tmp_path: Path) -> None:
+    leaking = [
+        f"def test_{number}():\n    sys.modules['tests.conftest'].DYING_S = 0.2\n    {statement}\n"
+        for number, (statement, _) in enumerate(LEAKS.values())
+    ]
+    code, said = run_tests("".join([TIDY, *leaking, TIDY.replace("tidy", "tidy_as_well")]))
 
     assert code == 1, said
-    assert "the test left something behind" in said
-    assert complaint in said
-    if (pid := tmp_path / "pid").exists():
+    assert said.count("the test left something behind") == len(LEAKS)
+    for number, (_, complaint) in enumerate(LEAKS.values()):
+        assert complaint in said.partition(f" ERROR at teardown of test_{number} _")[2].partition("\n___")[0], said
+    for pid in tmp_path.glob("pid-*"):
         assert f"process {pid.read_text()} (" in said
-        wait_until(lambda: not is_alive(int(pid.read_text())), "end of what was killed")
-
-
-def test_a_tidy_test_passes(run_tests: RunTests) -> None:
-    code, said = run_tests(
-        f"def test_tidy(tmp_path):\n"
-        f"    (tmp_path / 'orch-file').write_text('x')\n"
-        f"    with subprocess.Popen({SLEEPER}, stdout=subprocess.PIPE) as p:\n"
-        f"        p.stdout.readline()\n"
-        f"        p.kill()\n"
-    )
-    assert code == 0, said
+        wait_until(lambda pid=pid: not is_alive(int(pid.read_text())), "end of what was killed")
+    assert len([*tmp_path.glob("pid-*")]) == 2
+    assert not re.search("ERROR at teardown of test_tidy", said)
 
 
 def test_real_tests_run_after_fast_ones_and_slow_ones_last(run_tests: RunTests) -> None:
@@ -97,10 +101,11 @@ def test_real_tests_run_after_fast_ones_and_slow_ones_last(run_tests: RunTests) 
     assert re.findall(r"::test_(\w+) PASSED", said) == ["fast", "real", "slow"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM])
-def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTests, number: signal.Signals) -> None:
+def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTests) -> None:
     """As under nohup, in a shell's background, or below a program that left a signal blocked."""
-    before, blocked = signal.signal(number, signal.SIG_IGN), signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
         _, said = run_tests(  # no exit code: whoever ignores SIGCHLD learns none
             "def test_signals():\n"
@@ -112,7 +117,8 @@ def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTes
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        signal.signal(number, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert "1 passed" in said, said
 
 

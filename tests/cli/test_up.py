@@ -571,7 +571,7 @@ LATE = {
 def test_what_would_end_a_run_after_its_training_is_told_before_the_start(orch: Orch, script: Script, last: str) -> None:
     script("class Sequential:\n    def save(self, *_, **__):\n        raise ValueError('no such ending')\n", "keras.py")
     script(f"import keras\nmodel = keras.Sequential()\nprint('trained')\n{last}\n", "train.py")
-    done = orch("up", "train.py", "--strategy", "none", check=1)
+    done = orch("up", "train.py", "--strategy", "none", "--set", "preload=[json]", check=1)
     assert done.out == "worker-0 | trained\n"
     assert 0 < done.err.index(f"orch: train.py:4: {LATE[last]}") < done.err.index("orch: worker-0 failed (exit code 1)")
 
