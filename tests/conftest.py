@@ -34,6 +34,7 @@ import pytest
 
 from orchestrator import cli
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
+from tests.kubernetes_bed import bed as kubernetes_bed
 from tests.kubernetes_bed.bed import _kubernetes, kubernetes, kubernetes_alone  # noqa: F401 - fixtures
 from tests.slurm_bed import _slurm, slurm  # noqa: F401 - fixtures
 
@@ -68,8 +69,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="the tests marked soak at their full length, and no others")
 
 
+GROUPS = ("kubernetes", "slurm")
+"""Beds of which one is enough: with ``--dist loadgroup`` one process of pytest-xdist runs all tests of such a bed."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end."""
+    """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end.
+
+    The tests of Kubernetes and Slurm, which mostly wait, come right before the slow ones, which compute: they run beside each other.
+    """
     if config.getoption("--soak"):
         config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("soak")])
         items[:] = [item for item in items if item.get_closest_marker("soak")]
@@ -82,7 +91,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in missing.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, "real" in item.path.relative_to(ROOT).parts))
+        for group in GROUPS:
+            if _uses(item, group):
+                item.add_marker(pytest.mark.xdist_group(group))
+
+    def place(item: pytest.Item) -> tuple[bool, ...]:
+        is_slow, waits = item.get_closest_marker("slow") is not None, any(_uses(item, group) for group in GROUPS)
+        return is_slow, waits != is_slow, "real" in item.path.relative_to(ROOT).parts
+
+    items.sort(key=place)
+
+
+def _uses(item: pytest.Item | None, group: str) -> bool:
+    return f"_{group}" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, one of which looks for connections that a test has left open
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _uses(item, "kubernetes"):
+        kubernetes_bed.join()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """A Kubernetes of which nobody asks anything takes a part of the machine all the same."""
+    if not _uses(nextitem, "kubernetes"):
+        kubernetes_bed.leave()
 
 
 _SETTINGS = (
@@ -197,12 +231,20 @@ def _started_here(mark: str) -> set[psutil.Process]:
     for pid in FORKING:
         with suppress(psutil.NoSuchProcess):
             found.update(psutil.Process(pid).children(recursive=True))
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         with suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(TEST_ID) == mark:
-                found.add(process)
+            if pid != os.getpid() and _carries(pid, mark):
+                found.add(psutil.Process(pid))
     stays = DAEMONS | _of_clusters()
     return {process for process in found if process.pid not in stays and _lives(process)}
+
+
+def _carries(pid: int, mark: str) -> bool:
+    """Whether this is a process of the test with this mark. All processes are asked after each of thousands of tests."""
+    if sys.platform == "linux":
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{TEST_ID}={mark}\0".encode() in file.read()
+    return psutil.Process(pid).environ().get(TEST_ID) == mark
 
 
 def _of_clusters() -> set[int]:

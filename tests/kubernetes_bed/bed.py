@@ -13,7 +13,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +203,29 @@ def _namespace(connection: Connection, files: Path, monkeypatch: pytest.MonkeyPa
             pytest.fail("the test left something in its namespace:\n" + "\n".join(left), pytrace=False)
 
 
-@pytest.fixture(scope="session")
-def _kubernetes() -> Iterator[Connection]:
+_stay = ExitStack()
+_connections: list[Connection] = []
+"""Of this process: none, or the one that it holds while the tests that it runs use the bed."""
+
+
+def join() -> None:
+    """Use the bed from here on, if there can be one."""
+    if not _connections and not missing():
+        _connections.append(_stay.enter_context(joined()))
+
+
+def leave() -> None:
+    """Use the bed no longer: it ends when nobody does."""
+    _connections.clear()
+    _stay.close()
+
+
+@pytest.fixture
+def _kubernetes() -> Connection:
+    """conftest.py joins the bed before the first test that wants it."""
     if why := missing():
         pytest.skip(f"NOT TESTED: Kubernetes: {why}")
-    with joined() as connection:
-        yield connection
+    return _connections[0]
 
 
 @pytest.fixture
