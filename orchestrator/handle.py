@@ -22,6 +22,7 @@ from worker.values.fast_dataclass import dataclass
 
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus
+from .model.spec.durations import EXAMPLES, seconds_of
 from .model.task_names import group_tasks
 from .record.lines import LineSplitter
 from .record.output.follower import Follower
@@ -144,7 +145,18 @@ class Run:
         self._ended: Result | None = None
 
     def __repr__(self) -> str:
-        return f"<Run {self.run_id}: {self._ended.outcome if self._ended else 'running'}>"
+        return f"<Run {self.run_id}: {self._word()}>"
+
+    def _word(self) -> str:
+        """``running``, the outcome, or ``lost`` if the controller died without a verdict."""
+        if self._ended is not None:
+            return self._ended.outcome
+        if self.is_running:
+            return "running"
+        with contextlib.suppress(OrchError):  # a notebook shows the handle also of a run whose files are damaged
+            verdict = self._run.read_verdict()
+            return verdict.outcome.value if verdict else "lost"
+        return "over"
 
     @property
     def run_id(self) -> str:
@@ -163,21 +175,23 @@ class Run:
         """Whether the run goes on, is being started, or waits in the queue of its engine."""
         return self._run.is_alive() if self._process is None else self._process.poll() is None
 
-    def wait(self, timeout: float | None = None) -> Result:
+    def wait(self, timeout: float | str | None = None) -> Result:
         """Wait until the run has ended and no process of it is left. Returns the result.
 
-        Raises `TimeoutError` after `timeout` seconds; the run goes on.
+        Raises `TimeoutError` after `timeout` (seconds, or a text such as ``"10m"``); the run goes on. Raises `UsageError` for what is no
+        time.
         """
+        limit_s = math.inf if timeout is None else _seconds(timeout)
         try:
             if self._process is not None:
-                self._process.wait(timeout)
-            deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+                self._process.wait(None if timeout is None else limit_s)
+            deadline = time.monotonic() + limit_s
             while self.is_running:
                 if time.monotonic() >= deadline:
-                    raise subprocess.TimeoutExpired("", timeout or 0.0)
+                    raise subprocess.TimeoutExpired("", limit_s)
                 time.sleep(self._run.look_s(POLL_S))
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{self.run_id} is still running after {timeout:g} s") from None
+            raise TimeoutError(f"{self.run_id} is still running after {limit_s:g} s") from None
         return self._result()
 
     async def finished(self) -> Result:
@@ -317,6 +331,14 @@ class Run:
             known = f"tasks: {group_tasks(cluster.tasks)}" if cluster.tasks else "it has no tasks yet"
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
+
+
+def _seconds(time: float | str) -> float:
+    """A time that a program has given: a number of seconds, or a text with units. Raises `UsageError`."""
+    found = seconds_of(time) if isinstance(time, str) else time
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or math.isnan(found):
+        raise UsageError(f"timeout must be a time, not {time!r}; write seconds, or a time with units: {EXAMPLES}")
+    return found
 
 
 def _streams(stream: Stream | None) -> tuple[str, ...]:

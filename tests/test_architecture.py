@@ -65,7 +65,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.supervision.examination",
         ),
         *("orchestrator.sources", "orchestrator.signals", "orchestrator.insight", "worker.machine", "worker.data_files"),
-        *("worker.host.warm.warm_socket", "worker.host.program.program_checks", *PLACES),
+        *("worker.host.warm.warm_socket", "worker.host.program.program_checks", "worker.host.machine_survey", *PLACES),
     ),
     "orchestrator.controller": (
         *(

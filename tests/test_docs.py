@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from orchestrator import cli
 from orchestrator.cli.explanations import explanations
 from orchestrator.model.cause import remedies
-from orchestrator.model.run import not_finite
+from orchestrator.model.run import endings, not_finite
 from orchestrator.record.text import report
 from tests import tfrecords
 from tests.conftest import ROOT, Orch
@@ -90,7 +91,7 @@ def check_command_line(line: str) -> None:
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as the documents mean it: scripts, data, the examples, and a run of two workers that has ended."""
     place = tmp_path_factory.mktemp("documents")
-    for name in ("train.py", "download.py"):
+    for name in ("train.py", "ps_train.py", "download.py"):
         (place / name).write_text("print('loss')\n")
     (place / "hosts").write_text("hostA slots=2\nhostB:2\n")
     (place / "data").mkdir()
@@ -158,6 +159,22 @@ def test_a_command_in_a_sentence_can_be_typed(path: Path, monkeypatch: pytest.Mo
             check_command_line(line)
 
 
+def test_the_sweep_of_the_page_can_be_typed(tmp_path: Path) -> None:
+    """The block for bash of docs/commands.md, with a script that reports a loss for each rate."""
+    (tmp_path / "train.py").write_text("import sys, worker\nworker.report(loss=abs(0.02 - float(sys.argv[2])))\n")
+    (block,) = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/commands.md").read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        ["bash", "-e", "-c", f'orch() {{ "{sys.executable}" -m orchestrator "$@"; }}\n{block}'],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ORCH_WARM": "off"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    rates = [row.partition("--lr ")[2].split()[0] for row in done.stdout.splitlines() if "--lr" in row]
+    assert rates == ["0.1", "0.001", "0.01", "0.001", "0.01", "0.1"], done
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
     for file, anchor in links(path):
@@ -197,7 +214,7 @@ def test_each_variable_that_a_user_may_set_is_in_the_documents() -> None:
 
 
 def test_each_remedy_has_a_heading_and_each_heading_a_remedy() -> None:
-    remedied = {remedy.about for remedy in remedies.every()} | {report.ABOUT_UNFORMED, not_finite.ABOUT}
+    remedied = {remedy.about for remedy in remedies.every()} | {report.ABOUT_UNFORMED, not_finite.ABOUT, endings.ABOUT_APART}
     assert set(explanations()) == remedied
     assert all(len(text.splitlines()) > 2 for text in explanations().values())
 

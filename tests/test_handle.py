@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,20 @@ def test_all_output_of_a_run_that_is_over_is_read_also_after_a_long_line(rundir:
     text = "x" * 200_000
     rundir.append_output("worker-0", 1, "stdout", 0, f"{text}\nlast line\n".encode())
     assert [line.text for line in over(rundir).lines()] == [text, "last line"]
+
+
+def test_a_handle_says_how_a_run_has_ended_before_anybody_waits_for_it(rundir: RunDir) -> None:
+    assert repr(over(rundir)) == "<Run one: lost>"
+    rundir.write_verdict(Verdict(Outcome.FAILED, 3, 1, 0.0, 1.0), {})
+    assert repr(over(rundir)) == repr(Run(rundir)) == "<Run one: failed>"
+
+
+@pytest.mark.parametrize("limit", ["soon", True, float("nan"), None])
+def test_the_limit_of_a_wait_is_a_time(rundir: RunDir, limit: Any) -> None:
+    assert over(rundir).wait("10m").outcome == "lost"
+    if limit is not None:
+        with pytest.raises(UsageError, match=f"timeout must be a time, not {limit!r}; write seconds, or a time with units: 90"):
+            over(rundir).wait(limit)
 
 
 def test_a_program_that_follows_a_large_run_rests_between_two_looks(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

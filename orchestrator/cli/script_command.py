@@ -109,7 +109,7 @@ class ScriptCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         is_short = not ctx.meta.get(SHOWS_ALL)
-        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (MOST_USED, *GROUPS, OTHERS)}
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (MOST_USED, OTHERS, *GROUPS)}
         usual = {name: place for place, name in enumerate(_USUAL)}
         left_out = 0
         for parameter in sorted(self.get_params(ctx), key=lambda each: usual.get(each.name or "", len(usual)) if is_short else 0):

@@ -14,6 +14,9 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from worker.machine.cpu_cores import count_cores
+from worker.values.words import count_of
+
 from ..backends.allocations import use_allocation
 from ..errors import Problem, SpecError, UsageError
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
@@ -83,6 +86,8 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
         if ctx.get_parameter_source(option.parameter) is not source:
             continue
         value, place = ctx.params[option.parameter], option.variable if is_variable else option.name
+        if option.name == "--workers" and value == "auto":
+            raise SpecError(Problem(place, "must be a number, not 'auto'", f"write the number: {_this_machine()}"))
         text = ",".join(value) if option.adds_up else option.says[value] if option.says else value
         if option.path in PROGRAM_KINDS:
             document = with_program(document, option.path, text, place)
@@ -90,6 +95,14 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
         node = scalar(text, place)
         document = with_value(document, option.path, Node(text, place, text) if node.value is None else node)
     return _with_hostfile(document, ctx, source)
+
+
+def _this_machine() -> str:
+    """``this machine has 2 cores and no GPU``"""
+    from worker.host import machine_survey  # rarely needed
+
+    gpus = len(machine_survey.nvidia()["gpus"])
+    return f"this machine has {count_of(count_cores(), 'core')} and {count_of(gpus, 'GPU') if gpus else 'no GPU'}"
 
 
 def _with_hostfile(document: Node, ctx: click.Context, source: ParameterSource) -> Node:

@@ -23,7 +23,7 @@ class TaskFailed(OrchError):
             if name != task
         ]
         heading = ["the other tasks:" if task else "the tasks:"] if others else []
-        shown = what.splitlines()[0] if traceback and task else what  # the traceback has the other lines
+        shown = _first_line(what) if traceback and task else what  # the traceback has the other lines
         parts = [f"{task}: {shown}" if task else shown, traceback.rstrip(), "\n".join([*heading, *others])]
         super().__init__("\n".join(part for part in parts if part))
         self.task = task
@@ -36,6 +36,12 @@ class TaskFailed(OrchError):
         """The outcome of the function in each task."""
         self.stacks = stacks
         """The stacks of the tasks in which the function still ran, as `faulthandler` writes them."""
+
+
+def _first_line(what: str) -> str:
+    """``AssertionError: Arrays are not equal``: messages of NumPy begin with an empty line."""
+    head, *others = [line.rstrip() for line in what.splitlines() if line.strip()] or [""]
+    return f"{head} {others[0].strip()}" if head.endswith(":") and others else head
 
 
 class TimedOut(TaskFailed, TimeoutError):

@@ -19,7 +19,7 @@ Script = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def hello(script: Script) -> Path:
-    return script("print('hello')\n", "hello.py")
+    return script("import worker\nworker.report(loss=0.5)\n", "hello.py")
 
 
 def offered(orch: Orch, *words: str) -> list[str]:
@@ -38,6 +38,7 @@ def test_commands_options_words_and_files_are_offered(orch: Orch) -> None:
     assert offered(orch, "he") == ["help"]
     assert offered(orch, "help", "ch") == ["checkpoints"]
     assert offered(orch, "help", "the-disk") == ["the-disk-is-full"]
+    assert "PATH" in offered(orch, "up", "--env", "PA")
 
 
 def test_runs_and_tasks_are_offered(orch: Orch) -> None:
@@ -47,7 +48,8 @@ def test_runs_and_tasks_are_offered(orch: Orch) -> None:
     newest, oldest = offered(orch, "ps", "")
     assert newest.startswith("second-")
     assert oldest.startswith("first-")
-    assert offered(orch, "down", "fi") == [oldest]
+    assert offered(orch, "down", "fi") == offered(orch, "up", "--resume", "fi") == [oldest]
+    assert offered(orch, "ps", "--all", "--sort", "lo") == ["loss"]
     assert offered(orch, "logs", "w") == ["worker-0", "worker-1"]
     assert offered(orch, "logs", oldest, "w") == ["worker-0"]
     assert offered(orch, "placement", "--task", "worker-1") == ["worker-1"]

@@ -12,6 +12,8 @@ import pytest
 from orchestrator import sources
 from tests.cli.test_bad_input import complaint
 from tests.conftest import Orch
+from worker.machine.cpu_cores import count_cores
+from worker.values.words import count_of
 
 Script = Callable[..., Path]
 
@@ -93,7 +95,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
         (["--lr", "3", "hello.py", "-n", "2"], "goes after --: orch up hello.py -n 2 -- --lr 3"),
         (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
-        (["hello.py", "-n", "auto"], "(write the number: nvidia-smi -L lists the GPUs here, and nproc counts the cores)"),
+        (["hello.py", "-n", "auto"], f"(write the number: this machine has {count_of(count_cores(), 'core')} and no GPU)"),
         (["hello.py", "--verbos"], "there is no option --verbos: did you mean --verbose?"),
     ],
 )

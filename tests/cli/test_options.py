@@ -60,7 +60,7 @@ def test_each_option_of_up_stands_below_the_heading_of_its_subject() -> None:
     context.meta[script_command.SHOWS_ALL] = True
     parts = command.get_help(context).split("\n\n")
     below = {part.partition(":")[0]: re.findall(r"^  (?:-\w, )?(--[\w-]+)", part, re.MULTILINE) for part in parts if "\n  -" in part}
-    assert list(below) == [*GROUPS, "This command"]  # and none below OTHER_SETTINGS: a new section is given a heading
+    assert list(below) == ["This command", *GROUPS]  # and none below OTHER_SETTINGS: a new section is given a heading
     everywhere = [name for names in below.values() for name in names]
     assert sorted(everywhere) == sorted(
         {name for parameter in command.params if isinstance(parameter, click.Option) for name in parameter.opts[-1:]} | {"--help"}

@@ -223,6 +223,7 @@ TESTS = """
     import time
     import unittest
 
+    import numpy as np
     import orchestrator
     import pytest
     import step
@@ -274,6 +275,11 @@ TESTS = """
     @pytest.mark.orch_everywhere(workers=2)
     async def test_everywhere_async():
         pass
+
+
+    @pytest.mark.orch_everywhere(workers=2)
+    def test_everywhere_differs():
+        np.testing.assert_allclose([1.0, 2.0], [1.0, 3.0], err_msg="it differs")
 
 
     @pytest.mark.orch_everywhere(workers=2)
@@ -446,6 +452,7 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
     """Markers with sizes, the fixture called, bodies in the tasks, virtual devices, TestCase and IsolatedAsyncioTestCase, scripts."""
     failing = {
         "test_without_a_marker_it_says_what_is_missing",
+        "test_everywhere_differs",
         "test_everywhere_fails_in_one",
         "test_prints_and_fails",
         "test_hangs",
@@ -478,6 +485,11 @@ def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> Non
     assert "TaskFailed: worker-1: AssertionError" in report
     assert "worker-0: had returned" in report
     assert "[worker-0] before the assertion" in report
+    several = run.report("test_everywhere_differs")
+    assert several.count("DESIRED: ") == 2, "of the traceback, and of the exception that pytest shows"
+    assert re.search(r"TaskFailed: worker-\d: AssertionError: Not equal to tolerance", several), several
+    assert re.search(r"^  worker-\d: raised the same$", several, re.MULTILINE), several
+    assert "numpy/testing" not in several, "frames that NumPy hides from pytest"
 
 
 MISTAKES = {

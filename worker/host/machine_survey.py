@@ -42,7 +42,7 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "environment": disclose(os.environ),
         "ports": _ports(ports),
         "private_network_problem": private_network.find_obstacle(),
-        "nvidia": _nvidia(),
+        "nvidia": nvidia(),
         "tpu_chips": count_chips(),
     }
 
@@ -108,7 +108,7 @@ def _bind(port: int) -> str:
     return ""
 
 
-def _nvidia() -> dict[str, Any]:
+def nvidia() -> dict[str, Any]:
     """The driver and all of its GPUs, as `orch up` finds them, also if they are hidden from programs here."""
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     loop, drivers = Loop(), list[gpu_driver.Driver]()

@@ -18,7 +18,9 @@ INPUT = "orch_input"
 """The key of the lines that count the input (task/input/input_counter.py)."""
 SERVES = "orch_serves"
 """The key of the line that says that the program stands in TensorFlow's `Server.join` (task/strategy/joined_server.py)."""
-OWN_KEYS = frozenset({INPUT, SERVES})
+APART = "orch_trains_apart"
+"""The key of the line that says that `fit` trains a model that this task has for itself (task/keras/fit.py)."""
+OWN_KEYS = frozenset({INPUT, SERVES, APART})
 """A line of `worker.report` has none of these keys."""
 SAVING = "saving"
 """What the training says of saves on order (task/save_orders.py): lines of a state of `frames.TaskSaves` and a step."""

@@ -43,7 +43,7 @@ class CheckpointSettings:
     )
     resume: str = setting(
         "",
-        "Continue with the newest save of this run, or of this directory of saves, in a new run.",
+        "Continue with the newest save of this run (latest: of the latest run), or of this directory of saves, in a new run.",
         example="train-20260101-120000-0123abcd",
         words="none",
         flag="--resume",

@@ -17,6 +17,7 @@ from ..values.excerpts import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, TracebackType
     from typing import Any
 
@@ -110,13 +111,19 @@ def strip_below(error: BaseException) -> BaseException:
 
 def strip_all(error: BaseException) -> None:
     """Strip the tracebacks of an exception, and of its causes and contexts."""
+    for one in chain(error):
+        one.__traceback__ = strip(one.__traceback__)
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, its causes and its contexts, each once."""
     done: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
         one = pending.pop()
         if one is not None and id(one) not in done:
             done.add(id(one))
-            one.__traceback__ = strip(one.__traceback__)
+            yield one
             pending += [one.__cause__, one.__context__]
 
 

@@ -33,6 +33,14 @@ def report(values: Mapping[str, Any]) -> None:
             step_times.mark(step)
 
 
+def note(key: str) -> None:
+    """Append one line of orch's own about the program: one of `task_files.OWN_KEYS`, which is true from now on."""
+    directory = os.environ.get("ORCH_LOG_DIR")
+    if directory:
+        with contextlib.suppress(OSError):  # a full disk
+            append(os.path.join(directory, task_files.REPORTS), json.dumps({"at": time.time(), key: True}).encode() + b"\n")
+
+
 class _Writer:
     """Writes at most two lines in any `INTERVAL_S`, each by one `os.write` to an O_APPEND file, so lines are never mixed."""
 

@@ -58,6 +58,8 @@ def _manifest_options(command: F) -> F:
 def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workload: str | None, **_: Any) -> int:
     """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the same options as orch up.
 
+    With Slurm the output ends with the batch script that orch up would submit, and with Kubernetes with the objects.
+
     \b
     Examples:
       orch plan                                  the cluster of orch.yaml
@@ -92,16 +94,15 @@ def print_manifest(spec: ClusterSpec, workload: str | None, *, as_json: bool) ->
     click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": made.objects}) if as_json else made.text, nl=as_json)
 
 
-def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
-    """Prints the plan as known before a start: the ports are known only when a run starts."""
-    _print(_imagine(spec), as_json=as_json)
+def print_plan(spec: ClusterSpec, *, as_json: bool, with_commands: bool = False) -> None:
+    """Prints the plan as known before a start, and the script or the manifest for an engine: the ports are known only when a run starts.
 
-
-def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
-    """Prints the plan, whose table of tasks comes first, and the commands of `orch up`."""
+    `with_commands`: also the commands by which `orch up` starts the agents.
+    """
     _print(_imagine(spec), as_json=as_json)  # a spec that has no plan prints nothing
     if not as_json:
-        for name, text in imagine(spec).texts().items():
+        request = imagine(spec)
+        for name, text in (request.texts() if with_commands else request.files).items():
             click.echo(f"\n# {name}\n{text}", nl=not text.endswith("\n"))
 
 

@@ -29,7 +29,7 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     \b
     Examples:
       orch up train.py --workers 4 -- --epochs 5
-      orch up train.py --ps 1 --workers 2        with a parameter server
+      orch up ps_train.py --ps 1 --workers 2     with a parameter server
       orch up train.py -H hostA:2,hostB:2 -d     on two hosts, in the background
       orch up --no-python ./train.sh -n 4        a program that is not Python
 
@@ -46,9 +46,9 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
 
         spec = resumed(home, spec, engine_jobs.find)
     if dry_run:
-        from .plan_command import print_dry_run
+        from .plan_command import print_plan
 
-        print_dry_run(spec, as_json=as_json)
+        print_plan(spec, as_json=as_json, with_commands=True)
         return 0
     if any(tasks.input.files for tasks in spec.tasks):
         from ..input_preflight import check_input

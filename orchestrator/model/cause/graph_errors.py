@@ -1,4 +1,7 @@
-"""Errors of graphs: TensorFlow's message has the whole stack of the place where the operation was made, and the reason at its end. Pure."""
+"""Errors of graphs: TensorFlow's message has the whole stack of the place where the operation was made, and the reason at its end. Pure.
+
+Keras's message about a layer or a model has the reason in its second line.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import re
 from collections.abc import Sequence
 
 _HEAD = "Graph execution error:"
+_OF_KERAS = "Exception encountered when calling "
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+, in .+')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 
 
 def reason(message: str) -> str:
-    """The line that says why: of a graph's error the first one below its stacks, of another error the whole message."""
+    """The line that says why: of a graph's error the first one below its stacks, of one that Keras has wrapped the second, else all."""
+    if message.startswith(_OF_KERAS):
+        return next((line for line in message.splitlines()[1:] if line.strip()), message)
     if not message.startswith(_HEAD):
         return message
     lines = message.splitlines()

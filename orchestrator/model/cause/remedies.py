@@ -8,9 +8,10 @@ reported; tests/model/cause/test_remedies.py has them. docs/why.md has a heading
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
-from worker.protocol.messages import Evidence
+from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
 from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
@@ -54,13 +55,14 @@ _NO_KERAS_NAME = Remedy(
 _KERAS_2_NAME, _NO_KERAS_2 = "names-of-keras-2", "keras-2-is-not-installed"
 _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-taken", "a-crash-in-native-code"
 
+_HIDDEN = Remedy(
+    "a-script-with-the-name-of-a-module",
+    "the script, or a file beside it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
+)
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
-    r"partially initialized module '(?P<name>\w+)'": Remedy(
-        "a-script-with-the-name-of-a-module",
-        "the script, or a file beside it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
-    ),
+    r"partially initialized module '(?P<name>\w+)'": _HIDDEN,
     r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
     r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator": Remedy(
         "estimators",
@@ -149,13 +151,18 @@ OTHERS = {
     ),
     r"Received a label value of (?P<label>-?\d+) which is outside the valid range of \[0, (?P<outputs>\d+)\)": Remedy(
         "a-label-that-has-no-output",
-        "a label is {label}, and the last layer has {outputs} outputs, for the labels from 0 on: give it an output for each class (labels "
-        "that begin with 1 need one more), or with one output use a binary loss (BinaryCrossentropy)",
+        "a label is {label}, and the number of outputs of the last layer is {outputs}, for the labels from 0 on: give it an output for "
+        "each class (labels that begin with 1 need one more), or with one output use a binary loss (BinaryCrossentropy)",
     ),
     r"Mixing different tf\.distribute\.Strategy objects": Remedy(
         "made-outside-of-the-scope",
         "an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
         "`with strategy.scope():`, as the model",
+    ),
+    r"There is no id for task_type 'ps'": Remedy(
+        "a-strategy-without-parameter-servers",
+        "the script makes MultiWorkerMirroredStrategy, which has no parameter servers: leave out --ps (ps: in orch.yaml), or make "
+        "ParameterServerStrategy in the script (examples/parameter_server.py)",
     ),
     "Shape mismatch in the collective instance": Remedy(
         "tensors-of-different-shapes", "the workers reduced tensors of different shapes: their batches or their models differ"
@@ -254,6 +261,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     if task.failure is not None:
         if task.failure.type == "KeyError" and "os.environ" in task.failure.traceback and "SLURM_" not in task.failure.message:
             return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=task.failure.message.strip("'")))
+        if name := _hidden_module(task.failure):
+            return Remedy(_HIDDEN.about, _HIDDEN.text.format(name=name))
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
         return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
@@ -262,6 +271,27 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
         return Remedy(_ARGUMENTS.about, _ARGUMENTS.text.format(option=option))
     found = _of_log(evidence.last_words, evidence)
     return found if found != NONE else _BY_CODE.get(task.code or 0, NONE)
+
+
+_FRAME = re.compile(r'^ *File "(?P<path>[^"<]+)", line \d+, in (?P<what>.+)$', re.MULTILINE)
+_INSTALLED = re.compile(r"/(?:lib|lib64)/python3[\d.]*/|/(?:site|dist)-packages/")
+_FROM = re.compile(r"cannot import name '\w+' from '\w+' \((?P<path>/[^)]+)\)")
+_HIDEABLE = re.compile(
+    "abc|ast|calendar|cmd|code|collections|copy|csv|ctypes|datetime|dis|email|enum|functools|glob|gzip|hashlib|html|http|inspect|io|json|"
+    "keras|logging|math|numbers|numpy|operator|platform|pickle|profile|queue|random|re|secrets|select|shutil|signal|site|socket|statistics|"
+    "string|struct|subprocess|tempfile|tensorflow|test|threading|time|timeit|token|tokenize|trace|traceback|types|typing|uuid|warnings|"
+    "weakref|zipfile"
+)
+"""Modules that TensorFlow imports, or what it imports, and whose names people give to files."""
+
+
+def _hidden_module(failure: Failure) -> str:
+    """The module that a file of the user hides: an installed package has imported the file in the module's place; empty: none."""
+    frames = [(frame["path"], frame["what"]) for frame in _FRAME.finditer(failure.traceback)]
+    places = [path for (by, _), (path, what) in pairwise(frames) if what == "<module>" and _INSTALLED.search(by)]
+    places += [found["path"] for found in _FROM.finditer(failure.message)]
+    names = (path.rpartition("/")[2].removesuffix(".py") for path in places if not _INSTALLED.search(path))
+    return next((name for name in names if _HIDEABLE.fullmatch(name)), "")
 
 
 def _match(error: str, evidence: Evidence) -> Remedy:

@@ -8,10 +8,13 @@ from ...errors import DEADLINE
 from ..cause import root_cause
 from ..input import input_counts
 from ..input.input_counts import InputCounts
+from ..task_names import group_tasks
 from . import events, not_finite, readiness, restarts
 from .cluster import Cause, Cluster, Outcome, Phase, TaskState, Verdict
 from .events import Action
 
+ABOUT_APART = "a-model-outside-of-the-scope"
+"""The heading of docs/why.md."""
 Step = tuple[Cluster, tuple[Action, ...]]
 """The next cluster, and the actions that the supervisor performs."""
 
@@ -67,7 +70,20 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
     may_wait = cluster.ending is None or cluster.ending.outcome in (Outcome.CANCELLED, Outcome.TIMED_OUT)
     waits = readiness.describe_serving(cluster) if may_wait else ""
     final = all(task.state is TaskState.SUCCEEDED and task.swept for task in cluster.tasks.values() if task.trains)
-    return (*filter(None, [waits]), *input_counts.judge(_inputs(cluster), final=final), *not_finite.judge(cluster))
+    return (
+        *filter(None, [waits, _describe_apart(cluster)]),
+        *input_counts.judge(_inputs(cluster), final=final),
+        *not_finite.judge(cluster),
+    )
+
+
+def _describe_apart(cluster: Cluster) -> str:
+    """That workers have trained models of their own, which nobody wants of workers of a cluster; empty: none has."""
+    names = [task.name for task in cluster.tasks.values() if task.trains_apart]
+    if not names:
+        return ""
+    what = "fit has trained a model from outside of the scope of the strategy, so each has a model of its own"
+    return f"{group_tasks(names)}: {what}: make and compile the model inside of `with strategy.scope():`; more: orch help {ABOUT_APART}"
 
 
 def run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True, code: int = DEADLINE) -> Step:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.protocol.task_files import INPUT, SERVES
+from worker.protocol.task_files import APART, INPUT, SERVES
 
 from ...errors import BROKEN, DEADLINE
 from ..cause import root_cause
@@ -125,8 +125,10 @@ def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     values = dict(event.values)
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
     serves = values.pop(SERVES, cluster.tasks[event.task].serves) is True
+    apart = values.pop(APART, cluster.tasks[event.task].trains_apart) is True
     odd = not_finite.seen(cluster.tasks[event.task].not_finite, values)
-    cluster = update(cluster, event.task, report=values, reported_at=event.at, input=found, serves=serves, not_finite=odd)
+    cluster = update(cluster, event.task, report=values, reported_at=event.at, input=found, not_finite=odd)
+    cluster = update(cluster, event.task, serves=serves, trains_apart=apart)
     step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:

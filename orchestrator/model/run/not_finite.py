@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..spec.findings import listed
 from ..task_names import group_tasks
 from .cluster import Cause, Cluster
 
@@ -50,7 +51,7 @@ def describe(cluster: Cluster) -> tuple[str, ...]:
         for word in _WORDS if task.not_finite and task.trains else ():
             found = {name: what for name, what in task.not_finite.items() if what.split()[0] == word}
             if found:
-                text = f"{' and '.join(found)} {'is' if len(found) == 1 else 'are'} {next(iter(found.values()))}"
+                text = f"{listed(found)} {'is' if len(found) == 1 else 'are'} {next(iter(found.values()))}"
                 by_text.setdefault(text, []).append(task.name)
     return tuple(f"{group_tasks(names)}: {text}" for text, names in by_text.items())
 

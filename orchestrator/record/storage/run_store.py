@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # see run_directory.py
     from ...model.planning.plan import Plan
 
 
+LATEST = "latest"
+"""The link to the latest run, and the word for this run in the place of a name."""
 _TASK = re.compile(rf"(?:{'|'.join(TASK_TYPES)})-\d+")
 
 
@@ -65,10 +67,10 @@ def discard(run: RunDir) -> None:
 
 
 def find_run(home: Path, name: str | None) -> RunDir:
-    """The run whose id is `name` or begins with it; the latest, or else the newest, if `name` is None. Raises `UsageError`,
+    """The run whose id is `name` or begins with it; the latest, or else the newest, if `name` is None or ``latest``. Raises `UsageError`,
     and `SeveralRunsError` if several begin so and none is `name`."""
-    if name is None:
-        latest = home / "latest"
+    if name is None or (name == LATEST and not any(run.run_id.startswith(name) for run in list_runs(home))):
+        latest = home / LATEST
         if os.path.isdir(latest):
             return RunDir(latest.resolve())
         if not (runs := list_runs(home)):

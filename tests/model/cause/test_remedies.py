@@ -31,7 +31,7 @@ FAILURES = [
     (
         f"{TF}InvalidArgumentError",
         "Graph execution error:\n\nReceived a label value of 1 which is outside the valid range of [0, 1).  Label values: 1 0 1",
-        "a label is 1, and the last layer has 1 outputs",
+        "a label is 1, and the number of outputs of the last layer is 1",
     ),
     (
         "AttributeError",
@@ -39,6 +39,7 @@ FAILURES = [
         "the script, or a file beside it, is called tensorflow.py",
     ),
     ("bdb.BdbQuit", "", "a task has no keyboard"),
+    ("ValueError", "There is no id for task_type 'ps'", "leave out --ps (ps: in orch.yaml), or make ParameterServerStrategy in the script"),
     ("OSError", "[Errno 28] No space left on device", "the disk is full"),
     ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
     ("OSError", "[Errno 98] Address already in use", "a port was taken"),
@@ -172,6 +173,26 @@ def test_where_python_names_the_right_word_orch_is_silent() -> None:
 def test_a_variable_that_is_not_set_is_named() -> None:
     failure = Failure("KeyError", "'DATA'", "Traceback …\n    os.environ['DATA']\nKeyError: 'DATA'\n", 1.0)
     assert "--env DATA=VALUE" in remedies.find(dataclasses.replace(failed("KeyError", "'DATA'"), failure=failure)).text
+
+
+PACKAGE = '  File "/venv/lib/python3.11/site-packages/absl/app.py", line 1, in <module>\n    import random\n'
+
+
+@pytest.mark.parametrize(
+    ("frames", "message", "name"),
+    [
+        (f'{PACKAGE}  File "/w/random.py", line 3, in <module>\n    random.random()\n', "'module' object is not callable", "random"),
+        (f'{PACKAGE}  File "<frozen importlib._bootstrap>", line 1, in f\n  File "/w/random.py", line 3, in <module>\n', "bad", "random"),
+        (PACKAGE, "cannot import name 'Random' from 'random' (/w/random.py)", "random"),
+        (PACKAGE, "cannot import name 'Random' from 'random' (/usr/lib/python3.11/random.py)", ""),
+        (f'{PACKAGE}  File "/w/model.py", line 3, in <module>\n', "bad", ""),
+        (f'{PACKAGE}  File "/w/random.py", line 3, in build\n', "a function of the user that a package calls", ""),
+        ('  File "/w/train.py", line 1, in <module>\n  File "/w/queue.py", line 3, in <module>\n', "its own error", ""),
+    ],
+)
+def test_a_file_that_hides_a_module_from_a_package_is_named(frames: str, message: str, name: str) -> None:
+    task = dataclasses.replace(failed("TypeError", message), failure=Failure("TypeError", message, f"Traceback …\n{frames}", 1.0))
+    assert (f"is called {name}.py, and Python finds it" in remedies.find(task).text) == bool(name)
 
 
 def test_every_remedy_is_reached() -> None:

@@ -10,6 +10,7 @@ from orchestrator.model.run.not_finite import REMEDY
 from orchestrator.model.spec import Restart
 from orchestrator.record.text.event_messages import describe_event
 from tests.model.run.test_lifecycle import History
+from worker.protocol.task_files import APART
 
 STRICT = Policy("multi_worker_mirrored", restart=Restart(max=3), fail_on_nan=True)
 
@@ -52,6 +53,16 @@ def test_values_of_one_task_are_one_remark_with_the_first_report_of_any_and_one_
     assert lines == ["worker-0: loss is nan by epoch 1; --fail-on-nan ends such a run", None, None]
     reported(history, "worker-0", epoch=4, loss="nan", val_loss="nan")
     assert remarks_of(history) == [f"worker-0: loss and val_loss are nan by epoch 1: {REMEDY}"]
+
+
+def test_workers_that_have_trained_apart_are_a_remark() -> None:
+    history = History().start_all()
+    for task in ("worker-0", "worker-1"):
+        reported(history, task, **{APART: True, "loss": 0.5})
+        reported(history, task, loss=0.4)
+    assert history.cluster.tasks["worker-1"].report == {"loss": 0.4}
+    (remark,) = remarks_of(history)
+    assert remark.startswith("worker-0..1: fit has trained a model from outside of the scope")
 
 
 def test_a_value_that_is_finite_again_is_no_remark() -> None:

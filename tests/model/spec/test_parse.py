@@ -354,6 +354,11 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
             [f":2: backend: unknown key 'workdir' (the keys here: {listed(keys_of_all().keys)})"],
         ),
         ("script: a\nenv: {A: b}", [":2: unknown key 'env' (write it as defaults: {env: ...})"]),
+        ("script: a\ngpus: two", [":2: unknown key 'gpus' (write it as defaults: {devices: {gpus: ...}})"]),
+        (
+            "script: a\nhosts: [a:2]",
+            [":2: unknown key 'hosts' (write it as backend: {hosts: ...} or prepare: {hosts: ...})"],
+        ),
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
         ("script: a\nbackend: sssh", [":2: backend: 'sssh' is not known (did you mean 'ssh'?)"]),
         ("script: a\nbackend: {type: lokal}", [":2: backend.type: 'lokal' is not known (did you mean 'local'?)"]),

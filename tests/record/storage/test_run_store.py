@@ -127,6 +127,11 @@ def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) ->
         find_run(home, "q")
     (home / "latest").symlink_to("runs/gone")
     assert find_run(home, None).run_id == "xyz", "or leads nowhere"
+    (home / "latest").unlink()
+    (home / "latest").symlink_to("runs/abc")
+    assert find_run(home, None).run_id == find_run(home, "latest").run_id == "abc"
+    create_run(home, "latest-model")
+    assert find_run(home, "latest").run_id == "latest-model"
 
 
 @pytest.mark.parametrize("words", [("ps",), ("ps", "--all"), ("logs",), ("down",), ("wait", "one")])

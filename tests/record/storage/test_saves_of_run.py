@@ -27,11 +27,11 @@ def spec_with(resume: str, workdir: Path) -> ClusterSpec:
     return parse(from_data(document, "test"), workdir=str(workdir))
 
 
-def save(base: Path, series: str, step: int) -> None:
-    """A manifest as that of a save."""
+def save(base: Path, series: str, step: int, **more: object) -> None:
+    """A manifest as that of a save, with `more` in it."""
     directory = base / series / saves.name_of(step)
     directory.mkdir(parents=True)
-    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1}
+    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1, **more}
     (directory / saves.MANIFEST).write_bytes(saves.seal(manifest))
 
 
@@ -77,6 +77,16 @@ def test_saves_of_tasks_that_train_alone_are_seen(tmp_path: Path) -> None:
     run_with(tmp_path, "nothing", "")
     with pytest.raises(UsageError, match="has no save"):
         saves_of_run.resumed(tmp_path, spec_with("nothing", tmp_path))
+
+
+def test_a_save_is_shown_with_the_epoch_that_it_ends_or_is_in(tmp_path: Path) -> None:
+    """Its manifest has the epoch that comes next, counted from 0."""
+    base = run_with(tmp_path, "shown", "")
+    save(base, "fit-1", 20, epoch=2, step_in_epoch=0)
+    save(base, "fit-1", 24, epoch=2, step_in_epoch=4)
+    _, head, *lines, _ = saves_report.to_text(str(base), saves_report.read(str(base), verify=False), verified=False)
+    at = head.index("EPOCH")
+    assert [line[at:].partition("  ")[0] for line in lines] == ["3, step 4", "2"]
 
 
 @pytest.mark.parametrize("odd", ["a named pipe", "a directory", "a device", "3 GB"])

@@ -59,6 +59,24 @@ def test_a_program_for_parameter_servers_in_a_run_without_them_is_noted(tmp_path
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (WORKERS, 2),
+        (f"def main():\n    {WORKERS}main()\n", 3),
+        ("with tf.distribute.MultiWorkerMirroredStrategy().scope(): pass\n", 0),
+        (f"if train:\n    {WORKERS}", 0),
+        (f"{WORKERS}tf.distribute.Server(cluster).join()\n", 0),
+        (f"import worker\n{WORKERS}", 0),
+        (f"{PS}if not ps:\n    {WORKERS}", 0),
+    ],
+)
+def test_a_program_of_equal_workers_is_refused_with_parameter_servers(tmp_path: Path, text: str, line: int) -> None:
+    made = f"s.py:{line} makes MultiWorkerMirroredStrategy, and this run has parameter servers: leave out --ps"
+    found = program_notes.find_other_strategy(sources(tmp_path, s=f"import tensorflow as tf\n{text}"))
+    assert [one.startswith(made) for one in found] == [True] * bool(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
         ("import os\nprint(1)\nimport no_such_module.part\n", 3),
         ("def plot():\n    from no_such_module import x\nplot()\n", 2),
         ("class A:\n    def plot(self):\n        import no_such_module\ndef main():\n    a = A()\n    for b in a.plot(): ...\nmain()\n", 3),

@@ -115,6 +115,12 @@ class Source:
                     return node.lineno, method
         return None
 
+    def certain_strategy(self, strategy: str) -> int:
+        """The line on which the program makes this strategy outside of any condition; 0: the syntax shows none. `strategy`: its class."""
+        functions = {node.name: node.body for node in self._tree.body if isinstance(node, ast.FunctionDef)}
+        made = (node for node, _ in self._certain_statements(self._tree.body, UNKNOWN, functions) if isinstance(node, ast.Assign))
+        return next((node.lineno for node in made if self._text(node.value).endswith(f".{strategy}()")), 0)
+
     def _certain_statements(self, body: list[ast.stmt], scope: str, functions: dict[str, list[ast.stmt]]) -> Iterator[tuple[ast.stmt, str]]:
         """The statements in no condition and no loop, up to the first that may end the program, each with the scope that it is in.
 

@@ -50,6 +50,8 @@ def check(hello: Hello) -> Checks:
         problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
     if not problems:
         problems += program_notes.find_no_tensorflow(sources, cwd, envs)
+    if not problems and hello.no_fit_under:
+        problems += program_notes.find_other_strategy(sources)
     if template is not None and not problems:
         problems, more, sets_keras = keras_use.find_uses(sources, cwd, envs, hello.no_fit_under)
         notes += more

@@ -51,6 +51,17 @@ def _servers(sources: Sequence[Source]) -> Iterator[str]:
             yield f"{source.path}:{line} is for parameter servers (ParameterServerStrategy), and this run has none; {how}"
 
 
+def find_other_strategy(sources: Sequence[Source]) -> list[str]:
+    """A sentence, if a program makes MultiWorkerMirroredStrategy in a run with parameter servers: there, it fails or waits without end."""
+    if any(b"Server" in source.text or "worker" in source.imports for source in sources):  # a script of both kinds
+        return []
+    for source in sources:
+        if line := source.certain_strategy("MultiWorkerMirroredStrategy"):
+            made = f"{source.path}:{line} makes MultiWorkerMirroredStrategy, and this run has parameter servers"
+            return [f"{made}: leave out --ps (ps: in orch.yaml), or make ParameterServerStrategy in the script"]
+    return []
+
+
 def find_missing(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
     """Modules that a program imports late, after the beginning of its work, and that are not installed: a sentence for the first in a file.
 

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from .. import failure, reports
@@ -30,6 +30,8 @@ from . import asserts, barriers, debugger, resident, task_coverage
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""
+HIDDEN = "__tracebackhide__"
+"""The variable by which a function asks pytest to leave its frame out."""
 
 
 def serve(address: str) -> None:
@@ -140,6 +142,8 @@ def _plain(item: Any) -> Any:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
+    for one in failure.chain(error):
+        one.__traceback__ = _without_hidden(one.__traceback__) or one.__traceback__
     found = {**failure.describe(error, time.time()), "type": type(error).__qualname__, "pickled": None}
     if not isinstance(error, Exception):  # the test is not to be interrupted or skipped by a task
         return found
@@ -152,3 +156,20 @@ def _describe(error: BaseException) -> dict[str, Any]:
             pickling_support.install(error)  # so that it comes with its traceback, whose source pytest shows
         found["pickled"] = cloudpickle.dumps(error)
     return found
+
+
+def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that ask pytest to hide them, as those of NumPy's assertions; None if all frames do so.
+
+    The test's process could not tell: a traceback loses the variables of its frames on the way there.
+    """
+    parts = []
+    while trace is not None:
+        parts.append(trace)
+        trace = trace.tb_next
+    kept: TracebackType | None = None
+    for part in reversed(parts):
+        wish = part.tb_frame.f_locals.get(HIDDEN) or part.tb_frame.f_globals.get(HIDDEN)
+        if not wish or callable(wish):  # pytest would ask a function about its own view of the exception
+            kept = type(part)(kept, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return kept

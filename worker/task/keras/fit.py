@@ -17,12 +17,17 @@ import operator
 import sys
 from typing import Any
 
+from ...protocol import task_files
 from ...tensorflow_facts.keras_3 import INSTALL
+from .. import reports
 from ..context import context
 from ..import_hooks import print_once, replace
 from ..input import input_policy
 from ..strategy import strategy_builder
 from . import data
+
+_is_apart = False
+"""A `fit` of this process has trained a model outside of the scope."""
 
 TRAINER = "keras.src.backend.tensorflow.trainer"
 """The module of Keras 3 that has `fit`; it is imported if TensorFlow is Keras's backend."""
@@ -215,11 +220,15 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 def tell_of_other_scope(strategy: Any) -> None:
     """Say that a `fit` under this strategy trains in each worker by itself, in a cluster whose workers train together."""
+    global _is_apart
     if strategy_builder.input_pipelines(context())[0] > 1 and strategy is not None and strategy.num_replicas_in_sync < 2:
         print_once(
             "fit trains a model that was made outside of the scope of a strategy: each worker trains one of its own on all of the data, "
             "and the workers end with different weights; make and compile the model inside of `with strategy.scope():`"
         )
+        if not _is_apart:
+            _is_apart = True
+            reports.note(task_files.APART)
 
 
 def _iterator(real: Any, self: Any) -> Any:
