@@ -68,7 +68,7 @@ class Place:
             return re.search(pattern, said) is not None
 
         try:
-            wait_until(fits, f"{pattern} in orch ps", 60)
+            wait_until(fits, f"{pattern} in orch ps")
         except pytest.fail.Exception:
             pytest.fail(f"orch ps does not say {pattern}, but {said}")
         return said

@@ -207,8 +207,8 @@ def test_a_failing_evaluator_does_not_fail_the_run(orch: Orch, tmp_path: Path, r
 
 def test_a_run_that_takes_too_long_is_ended(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "ready(); sleep()")
-    done = orch("up", "script.py", "-n", "2", "--timeout", "3", check=124)
-    assert "the run was not over after 3 s (--timeout)\n" in done.err
+    done = orch("up", "script.py", "-n", "2", "--timeout", "8", check=124)
+    assert "the run was not over after 8 s (--timeout)\n" in done.err
     assert " timed out after " in done.err
     assert ": timed out after " in orch("ps", check=0).out
     assert "where the tasks were:" in done.err

@@ -237,7 +237,7 @@ def test_the_last_report_is_known_though_nothing_else_happens(orch: Orch, tmp_pa
         (shown,) = json.loads(orch("ps", "--json", check=0).out)["tasks"]
         return float(shown["report"]["step"])
 
-    wait_until(lambda: last_step() == 2, "last report in ps", patience_s=60)
+    wait_until(lambda: last_step() == 2, "last report in ps")
     (tmp_path / "go").touch()
     running.wait(check=0)
 

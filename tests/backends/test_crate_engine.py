@@ -229,11 +229,14 @@ def test_ctrl_c_ends_the_tasks_gracefully_and_a_closed_terminal_leaves_them(yard
     assert (yard.path / "worker-1.saved").exists()
     for file in yard.path.glob("worker-*"):
         file.unlink()
-    up = Up(yard.path)
+    # The tasks stay until the follower has seen what is waited for.
+    (yard.path / "script.py").write_text(PRELUDE + SAVES.replace("time.sleep(1.5)", "wait_for('may_end')") + SCRIPT)
+    up = Up(yard.path, "--grace", "200")
     yard.ready("worker-0", "worker-1")
     up.process.send_signal(signal.SIGINT)
-    said = up.end(130)
-    assert "interrupted (Ctrl-C); stopping worker-0..1" in said
+    up.wait_for("interrupted (Ctrl-C); stopping worker-0..1")
+    yard.set("may_end")
+    up.end(130)
     assert (yard.path / "worker-0.saved").exists()
 
 

@@ -149,7 +149,7 @@ def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed,
     for home in "ab":
         LiveRun(tmp_path, home).event("task_up", task="worker-1")
     (tmp_path / "done").write_text("")
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
 
 
 def test_two_jobs_share_their_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:

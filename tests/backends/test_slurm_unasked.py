@@ -55,7 +55,7 @@ def test_a_slurm_that_cannot_be_asked(
             return told in said
 
         try:
-            wait_until(fits, told, 30)
+            wait_until(fits, told)
         except pytest.fail.Exception:
             pytest.fail(f"orch ps does not say {told}, but {said}")
         return said

@@ -271,7 +271,7 @@ def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch: 
     running = orch.start("up", "script.py", "-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
     running.wait_for("waiting for hostB to connect (1 of 2 hosts are ready)")
     running.signal(signal.SIGINT)
-    running.wait(timeout=40, check=130)
+    running.wait(check=130)
 
 
 @pytest.mark.soak

@@ -91,7 +91,7 @@ def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch:
         "    strategy =", "    if os.environ['ORCH_TASK'] == 'worker-1':\n        import time\n        time.sleep(1000)\n    strategy =", 1
     )
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "10", timeout=250, check=124)
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "20", timeout=250, check=124)
     assert "waiting for worker-1: no port is open yet (1 of 2 up)" in done.err
     last = done.err.partition("timed out")[2]
     assert "(--start-timeout); waiting for worker-1: no port is open yet" in last
@@ -107,9 +107,9 @@ def test_a_lone_worker_that_waits_for_peers_is_ended_by_one_ctrl_c(orch: Orch, s
         "train.py",
     )
     running = orch.start("up", "train.py", "-n", "2", "--grace", "1")
-    running.wait_for("(1 of 2 up)", timeout=100)
+    running.wait_for("(1 of 2 up)")
     running.signal(2)
-    done = running.wait(60, check=130)
+    done = running.wait(check=130)
     assert "stopping worker-0..1" in done.err
 
 
@@ -143,7 +143,7 @@ def test_servers_that_wait_for_a_chief_that_the_run_does_not_have_are_named_at_o
     line = "worker-0..1 stand in Server.join(), and this run has no chief that gives them work: a script for parameter servers needs --ps 1"
     running.wait_for(line, timeout=200)
     running.signal(2)
-    assert f"orch:   {line} (or more)\n" in running.wait(60, check=130).err.partition("cancelled after")[2]
+    assert f"orch:   {line} (or more)\n" in running.wait(check=130).err.partition("cancelled after")[2]
 
 
 @pytest.mark.usefixtures("warm_tensorflow")

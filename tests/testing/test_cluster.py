@@ -150,10 +150,13 @@ def test_a_hang_ends_in_time_with_the_stacks_of_all_tasks() -> None:
         from worker.task.looking import profiling
 
         profiling.begin(os.devnull)  # starts a thread of orch's own, as a task with TensorFlow has one
-        time.sleep(100)
+        print("going to sleep", flush=True)
+        time.sleep(1000)
 
-    with cluster(workers=2, timeout=20) as c:
+    with cluster(workers=2, timeout=200) as c:
         job = c.start(hang_in_here)
+        for name in c.tasks:
+            c.wait_for(name, log="going to sleep")
         with pytest.raises(TimedOut, match=r"hang_in_here was not over after 0\.5 s") as caught:
             job.result(timeout=0.5)
         assert caught.value.stacks.keys() == {"worker-0", "worker-1"}
@@ -393,7 +396,7 @@ def arrive(path: str) -> bool:
     if worker.context().task == "worker-1":
         time.sleep(0.3)
         Path(path).touch()
-    barrier(timeout=60)
+    barrier(timeout=200)
     return os.path.exists(path)
 
 

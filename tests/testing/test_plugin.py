@@ -658,11 +658,11 @@ def test_nothing_outlives_pytest(tmp_path: Path, number: signal.Signals) -> None
         pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
         family = psutil.Process(running.pid).children(recursive=True) + [psutil.Process(pid) for pid in pids]
         running.send_signal(number)
-        code = running.wait(60)
+        code = running.wait(200)
     finally:
         running.kill()
         running.wait()
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=200)
     assert not alive
     if number == signal.SIGINT:
         assert code == pytest.ExitCode.INTERRUPTED

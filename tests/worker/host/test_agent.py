@@ -412,7 +412,7 @@ def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agen
     agent.hello(lost_after_s=6.0, owner_grace_s=0.1)
     agent.start("trap '' TERM; echo $$ >pid.part; mv pid.part pid; while :; do sleep 1; done")
     pid = int(wait_for_file(tmp_path / "pid"))
-    assert agent.process.wait(40) == 1
+    assert agent.process.wait(200) == 1
     assert not is_alive(pid)
     assert "no message from the controller for 6 s" in agent.complaints
 
