@@ -73,11 +73,19 @@ GROUPS = ("kubernetes", "slurm")
 """Beds of which one is enough: with ``--dist loadgroup`` one process of pytest-xdist runs all tests of such a bed."""
 
 
+LONGEST = {
+    *("test_keras.py", "test_survivors.py", "test_resume.py", "test_slow_causes.py", "test_keras_optimizers.py", "test_keras_2.py"),
+    *("test_elastic.py", "test_preemption.py", "test_keras_parts.py", "test_ssh.py", "test_pace.py"),
+}
+"""Files with tests of a minute and more."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end.
 
-    The tests of Kubernetes and Slurm, which mostly wait, come right before the slow ones, which compute: they run beside each other.
+    The tests of Kubernetes and Slurm, which mostly wait, come right before the slow ones, which compute: they run beside each other. The
+    longest come first among the slow ones: at the end no process has a long test left when the others have none.
     """
     if config.getoption("--soak"):
         config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("soak")])
@@ -97,7 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def place(item: pytest.Item) -> tuple[bool, ...]:
         is_slow, waits = item.get_closest_marker("slow") is not None, any(_uses(item, group) for group in GROUPS)
-        return is_slow, waits != is_slow, "real" in item.path.relative_to(ROOT).parts
+        is_short = is_slow and item.path.name not in LONGEST
+        return is_slow, waits != is_slow, is_short, "real" in item.path.relative_to(ROOT).parts
 
     items.sort(key=place)
 
