@@ -206,12 +206,20 @@ def _namespace(connection: Connection, files: Path, monkeypatch: pytest.MonkeyPa
 _stay = ExitStack()
 _connections: list[Connection] = []
 """Of this process: none, or the one that it holds while the tests that it runs use the bed."""
+_failures: list[RuntimeError] = []
+"""Why the bed did not start: it is not tried again for each test."""
 
 
 def join() -> None:
-    """Use the bed from here on, if there can be one."""
+    """Use the bed from here on, if there can be one. Raises RuntimeError if it does not start."""
+    if _failures:
+        raise _failures[0]
     if not _connections and not missing():
-        _connections.append(_stay.enter_context(joined()))
+        try:
+            _connections.append(_stay.enter_context(joined()))
+        except RuntimeError as error:
+            _failures.append(error)
+            raise
 
 
 def leave() -> None:
