@@ -128,12 +128,13 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def calling_line() -> str:
-    """``train.py:12``: the innermost line outside orch, the standard library and installed packages."""
+    """``train.py:12``: the innermost line outside orch, the standard library, installed packages, and what autograph makes."""
     outside = ("<", _PACKAGE, os.path.dirname(os.__file__))
+    within = (f"{os.sep}site-packages{os.sep}", "__autograph_generated_file")
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_code.co_filename
-        if not (name.startswith(outside) or f"{os.sep}site-packages{os.sep}" in name):
+        if not (name.startswith(outside) or any(part in name for part in within)):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"

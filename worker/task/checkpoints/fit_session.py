@@ -14,6 +14,7 @@ from .. import save_orders
 from ..context import context
 from ..import_hooks import print_once, replace
 from ..snapshots.snapshots import TrainingSnapshots
+from ..snapshots.unsaved import Unsaved
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
 from .series import Series
@@ -146,6 +147,7 @@ class FitSession:
         self._is_first_step = True
         """No step was trained since this program began."""
         self._snapshots: TrainingSnapshots | None = None
+        self._unsaved: Unsaved | None = None
         self._is_announced = False
         """The controller was told that this fit can save on order."""
 
@@ -210,6 +212,8 @@ class FitSession:
     def _end_snapshots(self) -> None:
         if self._snapshots is not None:
             self._snapshots.end()
+        if self._unsaved is not None:
+            self._unsaved.end()
 
     def _turn_off(self, why: str) -> None:
         self.is_on = False
@@ -247,6 +251,7 @@ class FitSession:
         elif self._series.is_expected:
             self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
         self._snapshots = TrainingSnapshots(self._series, self._variables, self.steps, is_lazy=self._is_lazy())
+        self._unsaved = Unsaved(self._variables)
         self._is_announced = True
         save_orders.begin(self.steps)
 
@@ -300,6 +305,8 @@ class FitSession:
             self._is_first_step = False
             if not self._can_restore(self._variables()):
                 return
+        if self._unsaved is not None:
+            self._unsaved.tell()
         is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
         is_ordered = save_orders.is_due(before, self.steps, self._series)

@@ -16,6 +16,7 @@ from ..context import context
 from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
 from ..snapshots.snapshots import TrainingSnapshots
+from ..snapshots.unsaved import Unsaved
 from ..strategy import strategy_builder
 from . import input_check, random_state, restoring, variables, world_facts
 from .series import Place, Series
@@ -96,6 +97,7 @@ class Saver:
         self._restore()
         self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps, is_lazy=True)
         random_state.watch()
+        self._unsaved = Unsaved(self._variables)
         save_orders.begin(self._steps)
 
     @property
@@ -114,6 +116,7 @@ class Saver:
         `steps`: of a call that runs several.
         """
         before, self._steps = self._steps, self._steps + steps
+        self._unsaved.tell()
         if not (self._is_iterating or self._is_positioned or input_policy.starts_given):
             self._is_positioned = True
             print_once(
@@ -151,6 +154,7 @@ class Saver:
             self._write("epoch" if self._at.epoch < count else "final")
         self.wait()
         self._snapshots.end()
+        self._unsaved.end()
 
     def batches(self, data: Any) -> Iterator[Any]:
         """The batches of one epoch of the data, or those that are left of it after a restart.

@@ -62,6 +62,8 @@ class Series:
         self._reached, self._reach_at = -1, 0.0
         self._written: set[str] = set()
         self._is_next_due = threading.Event()
+        self._has_diverged = False
+        """Whether a line has told that the replicas have diverged."""
 
     @property
     def is_chief(self) -> bool:
@@ -187,7 +189,8 @@ class Series:
         if (of_other["run"], of_other["attempt"]) != (note["run"], note["attempt"]):
             raise RuntimeError(f"{directory}/{name} is of another attempt")
         differing = [tensor for tensor, one in alike.items() if of_other["alike"].get(tensor) != one["sha256"]]
-        if differing:
+        if differing and not self._has_diverged:
+            self._has_diverged = True
             print_once(
                 f"checkpoints: the workers have different values of {few(differing)} in {os.path.basename(directory)}, which should be "
                 f"equal: the replicas have diverged. The save has those of {self.chief}, and {worker} has others"

@@ -78,8 +78,7 @@ def _variables(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, b
     seen.add(id(one))
     if isinstance(one, tf.Variable) or hasattr(one, "_value"):
         value = getattr(one, "_value", one)
-        is_each = value.synchronization == tf.VariableSynchronization.ON_READ
-        is_each = is_each or (value.aggregation == tf.VariableAggregation.NONE and not one.trainable)
+        is_each = _is_each(one) or (value.aggregation == tf.VariableAggregation.NONE and not one.trainable)
         yield key, one, bool(is_each)
     elif hasattr(one, "_flatten_layers"):  # a layer or a model of Keras
         yield from _of_layer(key, one)
@@ -112,12 +111,41 @@ def _of_layer(key: str, layer: Any) -> Iterator[tuple[str, Any, bool]]:
         for each in layers
         for variable in getattr(each, "_non_trainable_variables", getattr(each, "_non_trainable_weights", ()))
     }
+    own |= {id(variable) for variable in layer.variables if _is_each(variable)}  # such as Keras 2's metrics in a model of one's own
     plain = {id(variable) for variable in getattr(layer, "weights", ())} - own
     metrics = getattr(layer, "metrics_variables", None)
-    if metrics is None:
-        metrics = [variable for metric in getattr(layer, "metrics", ()) for variable in metric.variables]
+    if metrics is None:  # Keras 2, where a model's own `metrics` may leave out those of `compile`, which are updated all the same
+        compiled = (getattr(layer, name, None) for name in ("compiled_loss", "compiled_metrics"))
+        found = [*getattr(layer, "metrics", ()), *(metric for each in compiled if each is not None for metric in each.metrics)]
+        metrics = [variable for metric in found for variable in metric.variables]
     for variable in [*layer.variables, *metrics]:
         yield f"{key}/{_path(variable)}", variable, id(variable) not in plain
+    # What Keras counts among no variables: the states of `stateful` layers, and in Keras 3 each `tf.Variable` that is an attribute.
+    for each in layers:
+        for state in _flat(each.states) if getattr(each, "stateful", False) and hasattr(each, "states") else []:
+            yield f"{key}/{_path(state)}", state, True
+        for raw in _raw(each) if hasattr(each, "_non_trainable_variables") else []:
+            yield f"{key}/{_path(raw)}", raw, _is_each(raw) or not raw.trainable
+
+
+def _is_each(variable: Any) -> bool:
+    """Whether each replica has a part of its own by the variable's own word."""
+    import tensorflow as tf
+
+    return bool(getattr(variable, "_value", variable).synchronization == tf.VariableSynchronization.ON_READ)
+
+
+def _raw(layer: Any) -> list[Any]:
+    import tensorflow as tf
+
+    return [value for value in vars(layer).values() if isinstance(value, tf.Variable)]
+
+
+def _flat(states: Any) -> list[Any]:
+    """The variables in nested lists."""
+    if isinstance(states, (list, tuple)):
+        return [variable for each in states for variable in _flat(each)]
+    return [states] if hasattr(states, "assign") else []
 
 
 def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:

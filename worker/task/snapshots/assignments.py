@@ -82,19 +82,21 @@ def outside(names: list[str]) -> str:
     return f"{names[0]}{more} {'change' if more else 'changes'} also outside of the optimizer's update"
 
 
-_watchers: list[Assigned] = shared("assignments", list)
+Watcher = Any
+"""An `Assigned`, or another object with its `on_assignment` and `end_of_replica`."""
+_watchers: list[Watcher] = shared("assignments", list)
 _installed: list[bool] = shared("assignments_installed", list)
 
 
-def watch(watcher: Assigned) -> None:
-    """Tell this one, and no longer the one before."""
-    _watchers[:] = [watcher]
+def watch(watcher: Watcher) -> None:
+    """Tell this one, and no longer the one of its kind before."""
+    _watchers[:] = [*(each for each in _watchers if type(each) is not type(watcher)), watcher]
     if not _installed:
         _installed.append(True)
         _install()
 
 
-def leave(watcher: Assigned) -> None:
+def leave(watcher: Watcher) -> None:
     if watcher in _watchers:
         _watchers.remove(watcher)
 
