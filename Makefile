@@ -9,8 +9,8 @@ PYTEST_ARGS ?=
 # Up to three failures are tried once more, each alone, and said to be flaky if they pass then.
 TEST_ARGS := --durations=10 -p tests.again
 # Most tests wait for processes, so two more of them run than there are cores; a cluster of TensorFlow takes a gigabyte or two, so at most 4.
-# The tests of a bed of which one is enough stay in one process: tests/conftest.py.
-PARALLEL ?= -n $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 2 : 4))) --dist loadgroup --no-loadscope-reorder
+# Tests that share what takes long stay in one process: tests/groups.py.
+PARALLEL ?= -n $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 2 : 4)))
 BENCH_ARGS ?= --quick
 CHAOS_ARGS ?= --trials 60 --seed 1
 MATRIX_ARGS ?=

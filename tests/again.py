@@ -7,7 +7,6 @@ bug, and the suite has just met it. One that fails again fails the suite, as mor
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 
@@ -26,25 +25,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if session.shouldfail or session.shouldstop:  # --exitfirst, --maxfail: tests are left that have not run
         return
-    failed = sorted({_id(report) for kind in ("failed", "error") for report in terminal.stats.get(kind, ())})
+    failed = sorted({report.nodeid for kind in ("failed", "error") for report in terminal.stats.get(kind, ())})
     if len(failed) > MOST:
         return
     flaky = {test for test in failed if _passes_alone(config, test)}
     for kind in ("failed", "error"):
         reports = terminal.stats.pop(kind, [])
         for category, chosen in (
-            (kind, [report for report in reports if _id(report) not in flaky]),
-            (FLAKY, [report for report in reports if _id(report) in flaky]),
+            (kind, [report for report in reports if report.nodeid not in flaky]),
+            (FLAKY, [report for report in reports if report.nodeid in flaky]),
         ):
             if chosen:
                 terminal.stats.setdefault(category, []).extend(chosen)
     if flaky == set(failed):
         session.exitstatus = pytest.ExitCode.OK
-
-
-def _id(report: pytest.TestReport) -> str:
-    """By which pytest finds a test: pytest-xdist adds the name of the group."""
-    return re.sub(r"@\w+$", "", report.nodeid)
 
 
 def _passes_alone(config: pytest.Config, test: str) -> bool:
@@ -64,5 +58,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         terminalreporter.write_sep("_", report.head_line or report.nodeid)
         terminalreporter.write_line(report.longreprtext)
-    for test in sorted({_id(report) for report in reports}):
+    for test in sorted({report.nodeid for report in reports}):
         terminalreporter.write_line(f"FLAKY: {test}: failed among the others and passed alone: a bug to be found next", red=True)

@@ -34,6 +34,7 @@ import pytest
 
 from orchestrator import cli
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
+from tests.groups import BEDS, pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from tests.kubernetes_bed import bed as kubernetes_bed
 from tests.kubernetes_bed.bed import _kubernetes, kubernetes, kubernetes_alone  # noqa: F401 - fixtures
 from tests.slurm_bed import _slurm, slurm  # noqa: F401 - fixtures
@@ -69,10 +70,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="the tests marked soak at their full length, and no others")
 
 
-GROUPS = ("kubernetes", "slurm")
-"""Beds of which one is enough: with ``--dist loadgroup`` one process of pytest-xdist runs all tests of such a bed."""
-
-
 LONGEST = {
     *("test_keras.py", "test_survivors.py", "test_resume.py", "test_slow_causes.py", "test_keras_optimizers.py", "test_keras_2.py"),
     *("test_elastic.py", "test_preemption.py", "test_keras_parts.py", "test_ssh.py", "test_pace.py"),
@@ -80,7 +77,6 @@ LONGEST = {
 """Files with tests of a minute and more."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end.
 
@@ -99,20 +95,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in missing.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
-        for group in GROUPS:
-            if _uses(item, group):
-                item.add_marker(pytest.mark.xdist_group(group))
 
     def place(item: pytest.Item) -> tuple[bool, ...]:
-        is_slow, waits = item.get_closest_marker("slow") is not None, any(_uses(item, group) for group in GROUPS)
+        is_slow, waits = item.get_closest_marker("slow") is not None, any(_uses(item, name) for name in BEDS)
         is_short = is_slow and item.path.name not in LONGEST
         return is_slow, waits != is_slow, is_short, "real" in item.path.relative_to(ROOT).parts
 
     items.sort(key=place)
 
 
-def _uses(item: pytest.Item | None, group: str) -> bool:
-    return f"_{group}" in getattr(item, "fixturenames", ())
+def _uses(item: pytest.Item | None, name: str) -> bool:
+    return f"_{name}" in getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures, one of which looks for connections that a test has left open

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Orch
+from tests.groups import BEDS, group_of
 from tests.live import is_alive, wait_until
 
 HERE = Path(__file__).resolve().parent
@@ -29,7 +30,7 @@ def run_tests(tmp_path: Path) -> RunTests:
             path = tmp_path / "tests" / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"import os, pathlib, pytest, signal, socket, subprocess, sys, tempfile\n{text}")
-        for name in ("conftest.py", "bed.py", "slurm_bed.py"):
+        for name in ("conftest.py", "bed.py", "groups.py", "slurm_bed.py"):
             shutil.copy(HERE / name, tmp_path / "tests")
         shutil.copytree(
             HERE / "kubernetes_bed", tmp_path / "tests/kubernetes_bed", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -139,3 +140,12 @@ def test_the_program_runs_beside_a_users_worker_module(orch: Orch, script: Calla
     script("print('hello')", name="train.py")
     done = orch("plan", "train.py", "--workers", "2", check=0)
     assert "worker-1" in done.out
+
+
+def test_all_modules_that_use_a_bed_of_which_one_is_enough_are_in_its_group() -> None:
+    for name, kind in (("kubernetes", "Namespace"), ("slurm", "SlurmBed")):
+        modules = [path for path in HERE.rglob("test_*.py") if re.search(rf"\b{name}(_alone)?: {kind}\b", path.read_text())]
+        assert {path.stem for path in modules} == BEDS[name]
+    assert group_of("tests/backends/test_slurm_users.py::test_a[x]") == "slurm"
+    assert group_of("tests/real/test_by_hand.py::test_a") == group_of("tests/real/test_by_hand.py::test_b") == "test_by_hand"
+    assert group_of("tests/test_clock.py::test_a") != group_of("tests/test_clock.py::test_b")

@@ -132,13 +132,13 @@ def test_a_killed_training_goes_on_and_learns_the_digits(orch: Any, settings: di
 def test_any_number_of_workers_has_the_same_batches(orch: Any, settings: dict[str, str]) -> None:
     """What an elastic run needs; tests/real/test_elastic.py loses a host, and gets it back."""
     shown = []
-    for workers in ("1", "2", "3"):
+    for workers in ("1", "3"):
         options = ("-n", workers, "--set", "checkpoints.order=one")
         done = orch("up", str(EXAMPLES / "elastic.py"), *options, timeout=250, check=0, env=settings)
         shown.append(re.findall(r"step (\d): its images have the sum (\d+)", done.out))
         assert f"{workers} workers, step 1" in done.out
     assert [step for step, _ in shown[0]] == ["1", "2", "3"]
-    assert shown[1] == shown[2] == shown[0]
+    assert shown[1] == shown[0]
 
 
 @pytest.mark.slow
