@@ -56,9 +56,13 @@ def test_the_first_failure_ends_the_run_and_its_peers(
 
 
 def test_a_death_by_signal_is_said_in_words(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
+    write_script(tmp_path, "import threading\nthreading.Thread(target=sleep).start()\nos.kill(os.getpid(), signal.SIGSEGV)")
     done = orch("up", "script.py", "-n", "1", check=139)
     assert "first failure: worker-0 on local: killed by SIGSEGV: segmentation fault\n" in done.err
+    shown = done.err.partition("its last lines on stderr:\n")[2].partition("orch:   log: ")[0].splitlines()
+    assert shown[0] == "orch:     Fatal Python error: Segmentation fault"
+    (frame,) = shown[1:]  # no other thread, and no frame of orch
+    assert re.search(r'/script.py", line \d+ in <module>$', frame)
 
 
 def test_a_killed_task_is_the_cause(orch: Orch, tmp_path: Path, run: LiveRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
@@ -28,9 +28,11 @@ def disclose(environment: Mapping[str, str]) -> dict[str, str]:
 
 _NAME = r"[\w-]*(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private|auth)[_-]?key)|TOKEN|KEY)[\w-]*"
 _IS_NAME = re.compile(rf"-*(?:{_NAME}|(?i:(?:proxy-)?authorization))")
-# `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`.
+# `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`; after a name without dashes and without a sign only a long word,
+# for a sentence may speak of tokens.
 _NAMED = re.compile(
-    rf"""({_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))(?:(")(?:[^"\\\n]|\\.)*"?|(')[^'\n]*'?|[^\s"',;&]+)"""
+    rf"""(--{_NAME}[ \t]+(?=[^\s=:-])|{_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))"""
+    r"""(?:(")(?:[^"\\\n]|\\.)*"?|(')[^'\n]*'?|[^\s"',;&]+)"""
 )
 _HEADER = re.compile(
     r"""(\b(?i:authorization)["']?\s*[=:]\s*["']?(?:(?i:bearer|basic|token)\s+)?|\bBearer\s+(?=[^\s"',;…]{6}))[^\s"',;…]+"""
@@ -95,6 +97,12 @@ def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
     made, found = redact(value)
     counts += [found] if found else []
     return made
+
+
+def redact_words(words: Sequence[str]) -> list[str]:
+    """The same for the words of a command line."""
+    found: list[str] = _redact_value(list(words), [])
+    return found
 
 
 def hide_secrets(text: str) -> str:

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from worker.protocol.messages import HostReady, HostUse, RunNoted
-from worker.values.redact import hide_secrets
+from worker.values.redact import hide_secrets, redact_words
 from worker.values.words import bytes_of, count_of
 
 from ... import __version__
@@ -127,8 +127,7 @@ def _facts(run: RunDir, story: Story, costs: Sequence[AttemptCost]) -> list[tupl
     with contextlib.suppress(OrchError):
         planned = run.read_plan()
         spec = planned.spec if planned is not None else run.read_spec()
-        arguments = " ".join(spec.program.args)
-        facts.append(("program", hide_secrets(f"{spec.program.target} {arguments}".strip())))
+        facts.append(("program", " ".join(redact_words([spec.program.target, *spec.program.args]))))
     tasks = ", ".join(f"{number} ps" if kind == "ps" else count_of(number, kind) for kind, number in _count(cluster.tasks.values()).items())
     facts += [("strategy", cluster.policy.strategy), ("tasks", tasks)]
     facts += [("began", describe_moment(story.begun)), ("took", describe_seconds(story.seconds))]

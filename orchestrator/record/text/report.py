@@ -205,6 +205,10 @@ def last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
         except (OSError, OrchError):
             continue
         lines = Noise(shows_losses=True).fold([*splitter.feed(data.rstrip()), *splitter.flush()])
+        if any("Fatal Python error: " in line for line in lines):
+            from . import stack_report
+
+            lines = stack_report.of_crash(lines)
         if any(lines):
             return stream, [shorten_line(line, LINE_CHARACTERS) for line in lines[-TAIL_LINES:]]
     return "stderr", []

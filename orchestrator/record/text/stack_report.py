@@ -126,6 +126,18 @@ def threads_of(text: str) -> list[list[str]]:
     return threads
 
 
+def of_crash(lines: Sequence[str]) -> list[str]:
+    """The end of a task's output. Of what `faulthandler` has written at a crash in native code: the stack of the thread that has crashed,
+    without orch's frames, for the other threads and the list of extension modules push it out of sight."""
+    crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error: ")), len(lines))
+    head = next((at for at in range(crash, len(lines)) if lines[at].startswith("Current thread ")), len(lines))
+    found = [frame for line in lines[head:] if (frame := _FRAME.match(line))]
+    if not found:
+        return list(lines)
+    ours = _worker_dir([StackFrame(*frame.groups()) for frame in found])
+    return [*lines[: crash + 1], *(frame[0] for frame in found if not ours or not frame[1].startswith(f"{ours}/"))]
+
+
 def to_json(text: str) -> dict[str, Any] | None:
     """The last answer as data; None: there is none. The main thread comes first, orch's own threads last."""
     answer, threads = _parse(text)

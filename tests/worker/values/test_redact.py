@@ -15,6 +15,7 @@ from worker.values.redact import redact, redact_json
         ("API_KEY=abc x", "API_KEY=… x"),
         ('"password": "a\\"b", 1', '"password": "…", 1'),
         ('"--token", "abc"', '"--token", "…"'),
+        ("train.py --token abc --my-api-key 'a b' --epochs 3", "train.py --token … --my-api-key '…' --epochs 3"),
         ("Authorization: Bearer abcdefg", "Authorization: Bearer …"),
         ('-H "Authorization: Basic Zm9v"', '-H "Authorization: Basic …"'),
         ("Bearer abcdefgh", "Bearer …"),
@@ -28,7 +29,13 @@ def test_what_is_left_of_a_line(text: str, left: str) -> None:
     assert redact(text) == (left, left.count("…"))
 
 
-@pytest.mark.parametrize("text", ["Bearer of news", "tokens: 5", "tokenizer=x", "a task-skewed-by-one-straggler", "risk-free", "hf_hub"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Bearer of news", "tokens: 5", "tokenizer=x", "a task-skewed-by-one-straggler", "risk-free", "hf_hub", "the token is"),
+        "--token --x",
+    ],
+)
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == (text, 0)
 
