@@ -21,6 +21,7 @@ from worker.values.excerpts import shorten_line
 from worker.values.fast_dataclass import dataclass
 
 from .errors import BROKEN, OrchError, UsageError
+from .model.run import not_finite
 from .model.run.cluster import Cause, Cluster, TaskStatus
 from .model.spec.durations import EXAMPLES, seconds_of
 from .model.task_names import group_tasks
@@ -287,7 +288,12 @@ class Run:
             time.sleep(0 if is_over else max(self._run.look_s(POLL_S), REST * looked_s))
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
-        """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr."""
+        """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr.
+
+        Empty while the run has no tasks yet.
+        """
+        if not self.tasks and self.is_running:
+            return ""
         status = self._status(task)  # which also renews the record
         paths = [self._run.log_path(task, attempt or status.attempt, one) for one in _streams(stream)]
         return "".join(b"".join(Follower(path).read_present()).decode("utf-8", "replace") for path in paths)
@@ -346,7 +352,8 @@ def _streams(stream: Stream | None) -> tuple[str, ...]:
 
 
 def _task(status: TaskStatus) -> Task:
-    return Task(status.name, status.host, status.state.value, status.attempt, status.pid, status.code, status.report)
+    report = not_finite.as_numbers(status.report)
+    return Task(status.name, status.host, status.state.value, status.attempt, status.pid, status.code, report)
 
 
 def _read_result(run: RunDir, tasks: Mapping[str, Task], cluster: Cluster) -> Result:

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli.explanations import explanations
+from orchestrator.cli.explanations import PAGES, explanations
 from orchestrator.model.cause import remedies
 from orchestrator.model.run import endings, not_finite
 from orchestrator.record.text import report
@@ -225,6 +225,10 @@ def test_orch_help_prints_the_part_of_the_page_that_a_report_names(orch: Orch) -
     assert "orch prune --keep 5" in said
     assert "](" not in said
     assert "there is no command or topic 'the-disk-is-empty'" in orch("help", "the-disk-is-empty", check=2).err
+
+
+def test_the_pages_that_orch_help_names_are_there() -> None:
+    assert [page for page in PAGES.values() if not (ROOT / "docs" / f"{page}.md").exists()] == []
 
 
 def test_every_page_is_in_the_index() -> None:

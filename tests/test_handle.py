@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,21 @@ def test_a_program_that_follows_a_large_run_rests_between_two_looks(rundir: RunD
 def test_the_events_of_a_run_are_read_past_a_torn_line(rundir: RunDir) -> None:
     (rundir.path / "events.jsonl").write_text('{"event":"a"}\n{"event":"tor\n\n[1]\n{"event":"b"}\n')
     assert list(over(rundir).events) == [{"event": "a"}, {"event": "b"}]
+
+
+def test_a_report_of_nan_is_a_number_for_a_program(tmp_path: Path) -> None:
+    """A sweep compares losses: ``min`` and ``isfinite`` fail for texts."""
+    with held_run(tmp_path / "home") as (rundir, holder):
+        rundir.record(events.TaskReported("worker-0", 1, {"loss": "nan", "norm": "-inf", "note": "nan.txt"}, 101.0))
+        rundir.close()
+        report = Run(rundir, holder).tasks["worker-0"].report
+        assert math.isnan(report["loss"])
+        assert (report["norm"], report["note"]) == (-math.inf, "nan.txt")
+
+
+def test_a_task_that_will_be_has_no_output_yet(tmp_path: Path) -> None:
+    with held_run(tmp_path / "home", workers=0) as (rundir, holder):
+        assert Run(rundir, holder).logs("worker-0") == ""
 
 
 def test_a_run_whose_directory_was_moved_is_read_and_asked_in_the_new_place(tmp_path: Path) -> None:

@@ -51,22 +51,34 @@ COMMANDS = {
     "help": ("explanations", "Explain a command, or a failure that a report has named."),
 }
 HABITS = {
-    **dict.fromkeys(("status", "list", "ls", "queue", "show", "get", "metrics"), "ps"),
+    **dict.fromkeys(("status", "list", "ls", "queue", "squeue", "show", "get", "inspect", "metrics"), "ps"),
     **dict.fromkeys(("watch", "stats"), "top"),
     "events": "ps --timeline",
-    **dict.fromkeys(("runs", "history", "compare", "diff"), "ps --all"),
+    **dict.fromkeys(("runs", "history", "sacct"), "ps --all"),
     "check": "doctor",
-    **dict.fromkeys(("stop", "cancel", "kill"), "down"),
+    **dict.fromkeys(("stop", "cancel", "scancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),
     "config": "plan",
-    **dict.fromkeys(("rm", "clean", "cleanup", "delete"), "prune"),
+    **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
 }
 """Words of other launchers, with the command that means the same."""
 OTHERWISE = {
     "resume": "orch up --resume RUN continues a run, and orch checkpoints shows its saves",
     **dict.fromkeys(("rerun", "retry"), "orch restart starts the tasks of a run again that goes on, and orch up starts a new run"),
     "tensorboard": "orch up --tensorboard DIR runs TensorBoard beside the tasks, and tensorboard --logdir DIR looks at what they wrote",
+    **dict.fromkeys(
+        ("sweep", "tune", "grid"), "a loop over orch up is a sweep, and orch ps --all --sort val_loss compares its runs: docs/commands.md"
+    ),
+    **dict.fromkeys(("sbatch", "srun", "salloc"), "orch up train.py --backend slurm submits a job; inside salloc, orch up uses its nodes"),
+    "delete": "orch down RUN ends a run, and orch prune RUN removes the directory of one that has ended, with its checkpoints",
+    "cp": "the files of a run lie in .orch/runs/RUN: docs/files.md",
+    **dict.fromkeys(("update", "upgrade"), "orch is a package, which pip updates: docs/files.md"),
+    **dict.fromkeys(("port-forward", "expose"), "orch opens no port of a task to you; orch up --tensorboard DIR prints an address"),
+    "best": "orch ps --all --sort val_loss -n 1 shows the run with the least loss",
+    "plot": "orch report writes a page with charts, and orch up --tensorboard DIR runs TensorBoard beside the tasks",
+    **dict.fromkeys(("compare", "diff"), "orch ps --all --sort val_loss shows all runs side by side"),
+    **dict.fromkeys(("shell", "bash"), "a task has no terminal: orch stacks shows where each task is, and orch logs what it has written"),
     "exec": "orch stacks shows where each task is, and orch logs what it has written",
     "test": "pytest runs tests with clusters (docs/testing.md)",
 }

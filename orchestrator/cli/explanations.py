@@ -21,13 +21,39 @@ _WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash"
     "shape": "shapes",
 }
 """Words of users for words of the headings."""
-_PAGES = {
+PAGES = {
     **dict.fromkeys(("torchrun", "horovod", "horovodrun", "mpirun", "accelerate", "ray", "torchx", "sbatch", "srun"), "coming-from"),
     **dict.fromkeys(("docker", "compose", "kubectl", "tfjob"), "coming-from"),
     **{place: place for place in [*BACKENDS][1:]},  # not this machine
-    **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts")},
+    **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts", "exit-codes", "files", "limits")},
+    **{page: page for page in ("devices", "prepare", "seeing", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference")},
+    **dict.fromkeys(("sweep", "tune", "json", "logging"), "commands"),
+    **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config"), "spec"),
+    "exit-code": "exit-codes",
+    "gpus": "devices",
+    "install": "tutorial",
+    "pytest": "testing",
+    "launch": "python",
 }
 """Subjects of other pages of the documentation."""
+
+
+_CODES = {
+    0: "the cluster succeeded",
+    2: "the command line, the spec or the script is wrong, and nothing was started; or the code of a task, if there is a report",
+    42: "the training has saved itself because the run was to end; the report has the command that continues it",
+    124: "a deadline passed, which the report names",
+    125: "orch or the place failed: a lost host, a full disk, a task that could not be started",
+    130: "Ctrl-C",
+    143: "SIGTERM, or orch down",
+}
+
+
+def _exit_code(number: int) -> str:
+    how = _CODES.get(number, "the code of the first task that failed")
+    if number > 128 and number not in _CODES:
+        how = f"128 + {number - 128}: {describe_code(number, killed=True)}"
+    return f"exit code {number}: {how}; docs/exit-codes.md has all exit codes"
 
 
 def anchor(heading: str) -> str:
@@ -67,13 +93,12 @@ def help_command(ctx: click.Context, /, name: str) -> int:
       orch help the-disk-is-full    what docs/why.md says about one
     """
     root, topics = ctx.find_root(), explanations()
-    page = f"docs/{_PAGES[name]}.md is about {name}" if name in _PAGES else ""
-    if name.isdigit() and int(name) < 256:
-        how = f"128 + {int(name) - 128}: {describe_code(int(name), killed=True)}; " if int(name) > 128 else ""
-        page = f"exit code {name}: {how}docs/exit-codes.md has all exit codes"
+    page = f"docs/{PAGES[name]}.md is about {name}" if name in PAGES else ""
+    is_code = name.isdecimal() and int(name) < 256
+    page = _exit_code(int(name)) if is_code else page
     if name == TOPICS:
         click.echo("\n".join(["orch help TOPIC prints what docs/why.md says about one of these:", "", *topics]))
-    elif named := [topic for topic in topics if _WORDS.get(name, name) in (topic, *topic.split("-"))]:
+    elif named := [topic for topic in topics if _WORDS.get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
         click.echo("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])]))
     elif page:
         click.echo(page)

@@ -95,14 +95,6 @@ def new_home_option(command: F) -> F:
 def run_argument(command: F) -> F:
     """RUN (default: the latest) and ``--run-dir``, for a command that only looks: it gets the `RunDir` that `find_to_look` finds."""
 
-    def find_and_name_others(home: Path, name: str | None) -> RunDir:
-        from ..record.storage.run_store import going
-
-        run = find_to_look(home, name)
-        if name is None and not run.is_alive() and (others := going(home)):
-            click.echo(f"orch: {run.run_id} has ended, and others go on, which can be named here: {few(others)}", err=True)
-        return run
-
     return _run_argument(command, find_and_name_others)
 
 
@@ -123,6 +115,16 @@ def _run_argument(command: F, find: Callable[[Path, str | None], RunDir]) -> F:
         return command(run=find(home, run), **given)
 
     return cast("F", click.argument("run", required=False, shell_complete=completion.runs)(home_option(with_run)))
+
+
+def find_and_name_others(home: Path, name: str | None) -> RunDir:
+    """`find_to_look`; where nobody has named a run, and the latest has ended, a line names those that go on."""
+    from ..record.storage.run_store import going
+
+    run = find_to_look(home, name)
+    if name is None and not run.is_alive() and (others := going(home)):
+        click.echo(f"orch: {run.run_id} has ended, and others go on, which can be named here: {few(others)}", err=True)
+    return run
 
 
 def find_to_look(home: Path, name: str | None) -> RunDir:

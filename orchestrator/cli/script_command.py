@@ -37,6 +37,8 @@ _USUAL = (
     *("spec_checkpoint", "spec_resume", "variables", "file", "detached", "dry_run", "quiet"),
 )
 """The parameters that ``--help`` shows; ``--help-all`` shows all. The options of a command that are no settings are always shown."""
+_OF_A_RUN = {"spec_max_restarts", "spec_timeout", "spec_checkpoint", "spec_resume"}
+"""Those of them that do not matter to `orch doctor`, which starts no run."""
 
 SAME = {
     **dict.fromkeys(("-np", "--np", "--num-proc", "--num-processes", "--num-workers"), "--workers"),
@@ -46,6 +48,11 @@ SAME = {
     **dict.fromkeys(("-e", "-x"), "--env"),
     "-t": "--timestamps",
     "-w": "--workers",
+    "--num-gpus": "--gpus",
+    "--replicas": "--workers",
+    **dict.fromkeys(("--retries", "--max-retries", "--restarts"), "--max-restarts"),
+    "--background": "--detach",
+    "--continue": "--resume",
     "-N": "--nodes",
     **dict.fromkeys(("-J", "--job-name"), "--name"),
 }
@@ -69,6 +76,10 @@ OTHERWISE = {
     "--hosts-file": "orch calls this --hostfile",
     **dict.fromkeys(("--slurm", "--k8s", "--kubernetes"), "a place is named with --backend slurm or --backend kubernetes"),
     **dict.fromkeys(("--ssh", "--machines", "--host"), "orch takes the names of the hosts: -H hostA:4,hostB:4"),
+    "--follow": "orch up shows the output until the run ends; -d does not",
+    "--slots": "orch takes the number of tasks with the name of the host: -H hostA:4,hostB:4",
+    "--checkpoint-dir": "the directory of the saves is a key: --set checkpoints.dir=DIR",
+    "--format": "--json prints JSON",
     "--script": "the script needs no option: orch up train.py",
     **dict.fromkeys(("-p", "--partition", "--qos", "--constraint", "--gres"), "a key of Slurm is set with --set backend.partition=NAME"),
     **dict.fromkeys(("-c", "--cpus-per-task"), "--threads N sets TensorFlow's threads, and --set backend.cpus_per_task=N Slurm's cores"),
@@ -83,6 +94,10 @@ OTHERWISE = {
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
 OTHERWISE_OF = {
+    ("plan", "--output"): "--json prints JSON",
+    ("logs", "--lines"): "-n N, or --tail N, begins with the last N lines of each stream",
+    ("report", "--open"): "--serve shows the page in a browser, and -o FILE writes it",
+    ("prune", "--all"): "--keep 0 keeps only the latest run",
     **dict.fromkeys((("ps", "--csv"), ("report", "--csv")), "orch ps --all --json is for programs"),
     **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
 }
@@ -117,7 +132,7 @@ class ScriptCommand(click.Command):
             if record is None:
                 continue
             heading = _heading(parameter.name or "")
-            if is_short and parameter.name in usual:
+            if is_short and parameter.name in usual and not (ctx.command.name == "doctor" and parameter.name in _OF_A_RUN):
                 heading = MOST_USED
             elif is_short and heading != OTHERS:
                 left_out += 1

@@ -71,6 +71,8 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
     spec = parse(complete, workdir=base)
     if spec.checkpoints.every and not spec.checkpoints.fit and not can_save(spec):
         click.echo(f"orch: note: {NO_SAVES}", err=True)
+    if spec.checkpoints.fit and spec.program.kind == "command":
+        click.echo("orch: note: --checkpoint saves Keras's fit of a Python program, and nothing of a program that is not Python", err=True)
     return spec, document
 
 

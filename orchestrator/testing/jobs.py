@@ -20,6 +20,8 @@ from .tasks import Task
 
 WORKER = f"{Path(__file__).parents[2] / 'worker'}{os.sep}"
 """The beginning of the names of the files of orch that run in a task."""
+TESTING = f"{Path(__file__).parent}{os.sep}"
+"""The same of the files with `barrier`."""
 LAST_WORDS = 1 << 16
 """How many characters at the end of a task's output may say why TensorFlow has aborted the process."""
 
@@ -128,7 +130,7 @@ class Job:
 
 
 def _without_ours(stack: str) -> str:
-    """A stack without orch's own threads, the main thread first, and without the frames of orch that have called the function of the test.
+    """A stack without orch's own threads, the main thread first, and without the frames of orch, around the function of the test.
 
     In each thread the outermost call comes last.
     """
@@ -138,7 +140,5 @@ def _without_ours(stack: str) -> str:
 
 
 def _without_callers(lines: list[str]) -> str:
-    kept = list(lines)
-    while kept and kept[-1].startswith(f'  File "{WORKER}'):
-        kept.pop()
-    return "\n".join(kept if kept and kept[-1].startswith("  File ") else lines)
+    kept = [line for line in lines if not line.startswith((f'  File "{WORKER}', f'  File "{TESTING}'))]
+    return "\n".join(kept if any(line.startswith("  File ") for line in kept) else lines)

@@ -10,6 +10,7 @@ from typing import Any
 from worker.values.fast_dataclass import dataclass
 
 from ..model.cause.exit_status import describe_code
+from ..record.output.noise import without_own
 from .pickling import unpack
 
 
@@ -54,7 +55,8 @@ class Outcome:
 
     def has_raised_as(self, other: Outcome) -> bool:
         """Whether the function has raised the same exception in both tasks."""
-        return self.state == other.state == "raised" and (self.type, self.message) == (other.type, other.message)
+        is_alike = self.type == other.type and without_own(self.message) == without_own(other.message)
+        return self.state == other.state == "raised" and is_alike
 
     def pass_on(self) -> None:
         """Skip the test of this process, or let it fail as expected, if the function has said so by ``pytest.skip`` or ``pytest.xfail``."""

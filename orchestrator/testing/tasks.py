@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from worker.protocol import task_files
 
 from ..errors import UsageError
+from ..model.run import not_finite
 from ..record.output.noise import Noise
 from ..record.storage import event_log
 from .connections import Connection
@@ -80,7 +81,7 @@ class Task:
     def reports(self) -> list[dict[str, Any]]:
         """The values that functions gave to `worker.report` in this task, oldest first."""
         lines = self._read(task_files.REPORTS).encode().splitlines()
-        return [values for values in event_log.objects(lines) if task_files.OWN_KEYS.isdisjoint(values)]
+        return [not_finite.as_numbers(values) for values in event_log.objects(lines) if task_files.OWN_KEYS.isdisjoint(values)]
 
     @property
     def own_logs(self) -> str:

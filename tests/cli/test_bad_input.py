@@ -136,6 +136,13 @@ def test_a_missing_script_is_named_with_the_one_that_was_meant(orch: Orch, tmp_p
     nothing_was_kept(tmp_path)
 
 
+def test_a_home_directory_that_no_shell_has_written_out_is_explained(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: ~/train.py\n")
+    complaint(orch.in_process("plan"), 2, "~ is not replaced here: write the whole path")
+    complaint(orch.in_process("up", "hello.py", "--gpus", "all"), 2, "--gpus: must be auto, a number of GPUs", "(write auto)")
+    complaint(orch.in_process("up", "hello.py", "--time", "2h"), 2, "add --backend slurm, or --timeout, which limits every run")
+
+
 def test_a_typed_script_that_lies_in_the_tasks_directory_is_found_there(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()

@@ -28,6 +28,9 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     for word in ("status", "ls", "list"):
         assert "succeeded" in orch.in_process(word, check=0).out
     assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == "orch: no run has reported a number los\n"
+    assert "hello-" in orch.in_process("ps", "--all", "hello", check=0).out
+    complaint(orch.in_process("ps", "--all", "hallo"), 2, "has a name that begins with 'hallo'")
+    complaint(orch.in_process("delete", "hello"), 2, "orch down RUN ends a run, and orch prune RUN removes the directory")
     assert "was not running" in orch.in_process("stop", check=0).out
     assert "hello" in orch.in_process("tail", check=0).out
     assert "worker-1" in orch.in_process("describe", "hello.py", "-np", "2", check=0).out
@@ -72,7 +75,10 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
     complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
     assert orch.in_process("help", "torchrun", check=0).out == "docs/coming-from.md is about torchrun\n"
-    assert orch.in_process("help", "143", check=0).out.startswith("exit code 143: 128 + 15: killed by SIGTERM; docs/exit-codes.md")
+    assert orch.in_process("help", "143", check=0).out == "exit code 143: SIGTERM, or orch down; docs/exit-codes.md has all exit codes\n"
+    assert orch.in_process("help", "2", check=0).out.startswith("exit code 2: the command line, the spec or the script is wrong")
+    assert orch.in_process("help", "129", check=0).out.startswith("exit code 129: 128 + 1: killed by SIGHUP")
+    assert orch.in_process("help", "sweep", check=0).out == "docs/commands.md is about sweep\n"
     assert orch.in_process("help", "137", check=0).out.startswith("Killed by SIGKILL\n")
     assert orch.in_process("help", "slurm", check=0).out.endswith("\ndocs/slurm.md is about slurm\n")
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
@@ -110,6 +116,7 @@ def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: 
         (["--nproc_per_node=4"], "--workers N on this machine"),
         (["--standalone"], "leave --standalone out"),
         (["--slurm"], "--backend slurm"),
+        (["--checkpoint-dir", "x"], "--set checkpoints.dir=DIR"),
         (["-p", "gpu"], "--set backend.partition=NAME"),
         (["--memory", "4G"], "the memory of a host is limited by Slurm"),
     ],
@@ -123,6 +130,7 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
     [
         (["logs", "--no-log-prefix"], "--no-log-prefix: did you mean --no-prefix?"),
         (["ps", "-w"], "-w: orch top shows the tasks live"),
+        (["logs", "--lines", "5"], "--lines: -n N, or --tail N"),
         (["ps", "-q"], "-q: orch ps --help lists the options"),
         (["wait", "--time_out", "3"], "--time-out: did you mean --timeout?"),
     ],

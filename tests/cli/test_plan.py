@@ -142,6 +142,13 @@ def test_a_dry_run_shows_what_would_be_executed_and_the_plan(orch: Orch, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["hello.py"]
 
 
+def test_a_plan_ends_with_what_an_engine_would_get(orch: Orch) -> None:
+    words = ("hello.py", "-n", "2", "--backend", "slurm", "--nodes", "2", "--time", "2h")
+    script = orch.in_process("plan", *words, check=0).out.partition("\n# job.sbatch\n")[2]
+    assert script.startswith("#!/bin/sh\n#SBATCH --job-name=hello\n#SBATCH --nodes=2\n#SBATCH --time=2:00:00\n")
+    assert json.loads(orch.in_process("plan", "--json", *words, check=0).out)["request"] == {"job.sbatch": script}
+
+
 def test_a_plan_is_refused_as_a_run_is(orch: Orch) -> None:
     assert orch.in_process("plan", "hello.py", "-n", "0", check=2).err == orch.in_process("up", "hello.py", "-n", "0", check=2).err
     assert "nothing to run" in orch.in_process("plan", check=2).err

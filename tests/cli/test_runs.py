@@ -493,6 +493,7 @@ def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch) ->
         assert orch(command, check=2).err.endswith(f"has ended, and others go on: {first}, {second}; name one: orch {command} {first}\n")
     others = f"orch: {third} has ended, and others go on, which can be named here: {first}, {second}\n"
     assert orch("stacks", check=2).err.startswith(others)
+    assert orch("logs", check=0).err.startswith(others)
     ended = f"Error: the latest run, {third}, has ended, and others go on: {first}, {second}; name one: orch down {first}"
     assert orch("down", check=2).err == f"{ended}, or end all: orch down --all\n"
     assert "leave RUN out" in orch("down", "--all", first, check=2).err

@@ -108,7 +108,10 @@ def _end(runs: Sequence[RunDir], *, at_once: bool, save: bool, as_json: bool) ->
         click.echo(line_of(run) if was_running else f"{line_of(run)}; it was not running")
         verdict = run.read_verdict() if save and was_running else None
         if verdict is not None and verdict.saved is None:
-            click.echo("nothing was saved: only a training with --checkpoint, or with worker.checkpoints, saves itself, between two steps")
+            why = "only a training with --checkpoint, or with worker.checkpoints, saves itself, between two steps"
+            if run.read_spec().checkpoints.fit:
+                why = "no step was done within the grace period (--grace), or no fit has begun"
+            click.echo(f"nothing was saved: {why}")
         if cleanup.killed:
             click.echo(f"killed {cleanup.killed} processes that its dead controller had left")
         if cleanup.hint:

@@ -27,7 +27,7 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
 from ...record.text.log_reader import LogReader
 from .. import completion
-from ..options import Count, color_options, find_to_look, home_option, only_tasks
+from ..options import Count, color_options, find_and_name_others, home_option, only_tasks
 
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
@@ -159,7 +159,7 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
     if len(others) > 1:
         raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; a task has a name such as worker-0")
     try:
-        return find_to_look(home, others[0] if others else None), wanted
+        return find_and_name_others(home, others[0] if others else None), wanted
     except UsageError as error:
         if others and not any(run.run_id.startswith(others[0]) for run in list_runs(home)):  # the word may have been meant for a task
             raise UsageError(f"{error}; a task has a name such as worker-0") from None

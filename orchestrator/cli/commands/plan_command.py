@@ -99,9 +99,9 @@ def print_plan(spec: ClusterSpec, *, as_json: bool, with_commands: bool = False)
 
     `with_commands`: also the commands by which `orch up` starts the agents.
     """
-    _print(_imagine(spec), as_json=as_json)  # a spec that has no plan prints nothing
+    planned, request = _imagine(spec), imagine(spec)  # a spec that has no plan prints nothing
+    _print(planned, request.files, as_json=as_json)
     if not as_json:
-        request = imagine(spec)
         for name, text in (request.texts() if with_commands else request.files).items():
             click.echo(f"\n# {name}\n{text}", nl=not text.endswith("\n"))
 
@@ -123,10 +123,10 @@ def _refuse_programs(spec: ClusterSpec) -> None:
         raise SpecError(*(Problem("", problem) for problem in problems))
 
 
-def _print(planned: Plan, *, as_json: bool) -> None:
+def _print(planned: Plan, files: Mapping[str, str], *, as_json: bool) -> None:
     for note in () if as_json else planned.notes:
         click.echo(f"orch: {note}", err=True)
-    for text in _json_parts(planned) if as_json else _lines(planned):
+    for text in _json_parts(planned, files) if as_json else _lines(planned):
         click.echo(text, nl=not as_json)
 
 
@@ -185,8 +185,8 @@ def _environments(planned: Plan) -> Iterator[dict[str, str]]:
         yield {name: value for name, value in env.items() if name in own}
 
 
-def _json_parts(planned: Plan) -> Iterator[str]:
-    """One JSON document in pieces: ten thousand TF_CONFIGs need not be in memory at once."""
+def _json_parts(planned: Plan, files: Mapping[str, str]) -> Iterator[str]:
+    """One JSON document in pieces: ten thousand TF_CONFIGs need not be in memory at once. `files`: what an engine would get."""
     head = {"strategy": planned.spec.strategy, "name": planned.spec.name, "workdir": planned.spec.workdir}
     yield json.dumps(head)[:-1] + ', "tasks": ['
     separator = ""
@@ -203,4 +203,4 @@ def _json_parts(planned: Plan) -> Iterator[str]:
         }
         yield separator + json.dumps(found)
         separator = ", "
-    yield "]}\n"
+    yield f'], "request": {json.dumps(dict(files))}}}\n'

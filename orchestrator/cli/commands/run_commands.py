@@ -64,23 +64,13 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
       orch ps --timeline     how long each phase of the start took
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
+      orch ps --all lr-      the runs whose names begin so
 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
     """
     if everything:
-        cut = slice(-most if most else None, None)
-        every = find_all(home)
-        runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
-        runs = run_list.ordered(runs, sort)[cut] if sort else runs
-        if sort and not any(run_list.has_number(one, sort) for one in runs):
-            near = nearest(sort, run_list.names(runs))
-            click.echo(f"orch: no run has reported a number {sort}" + (f"; did you mean {near}?" if near else ""), err=True)
-        if as_json:
-            print_json([asdict(one) for one in runs])
-        else:
-            ids = [one.run_id for one in every]
-            click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")
+        _print_runs(home, run or "", most, sort, as_json=as_json)
         return 0
     if run is None and not list_runs(home):
         click.echo("null" if as_json else f"there is no run in {home}")
@@ -105,6 +95,25 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     if run is None and (others := [name for name in going(home) if name != found.run_id]):
         click.echo(f"also running: {few(others)}")
     return 0
+
+
+def _print_runs(home: Path, begin: str, most: int | None, sort: str | None, *, as_json: bool) -> None:
+    """The table of the runs whose names begin so, or the same as JSON."""
+    found = find_all(home)
+    every = [one for one in found if one.run_id.startswith(begin)]
+    if begin and not every:
+        raise UsageError(f"no run in {home} has a name that begins with {begin!r}")
+    cut = slice(-most if most else None, None)
+    runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
+    runs = run_list.ordered(runs, sort)[cut] if sort else runs
+    if sort and not any(run_list.has_number(one, sort) for one in runs):
+        near = nearest(sort, run_list.names(runs))
+        click.echo(f"orch: no run has reported a number {sort}" + (f"; did you mean {near}?" if near else ""), err=True)
+    if as_json:
+        print_json([asdict(one) for one in runs])
+    else:
+        ids = [one.run_id for one in found]
+        click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")
 
 
 @click.command("wait")

@@ -99,7 +99,8 @@ ABOUT_NAMES = {
     r"No module named 'tensorboard": _TENSORBOARD,
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
-        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python",
+        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python; a file of your own lies "
+        "beside the script, or --env PYTHONPATH=DIR names its directory",
     ),
     r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
         _FIT,
@@ -183,7 +184,8 @@ OTHERS = {
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^']*[/.][^']*)'": Remedy(
         "a-file-that-is-not-found",
-        "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir",
+        "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir, and is not there; a script that writes it makes "
+        "its directory first: os.makedirs",
     ),
     r"(?:FileNotFoundError|NotFoundError): .*No such file or directory.*?(?P<path>/[^'\";\s]+)": Remedy(
         "a-file-that-is-not-found",

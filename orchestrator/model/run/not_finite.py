@@ -17,6 +17,11 @@ ABOUT = "a-loss-that-is-nan"
 REMEDY = f"a smaller learning rate, clipped gradients, or the data has such values; --fail-on-nan ends such a run; more: orch help {ABOUT}"
 
 
+def as_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a report with NaN and infinities as the numbers that the program has reported: JSON has words for them."""
+    return {name: float(value) if isinstance(value, str) and value in _WORDS else value for name, value in report.items()}
+
+
 def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, str]:
     """The values of a task's report that are not finite, each with the first report that showed this: ``{"loss": "nan by epoch 2"}``.
 

@@ -337,6 +337,10 @@ class Struct(Kind):
     """The JSON Schema has one `definition` with this name, and references to it."""
 
     def check(self, node: Node, path: str, findings: Findings) -> Any:
+        flag = next((name for name, key in self.keys.items() if isinstance(key.kind, Flag)), "")
+        if self.shorthand and flag and isinstance(node.value, bool) and isinstance(self.keys[self.shorthand].kind, Number):
+            findings.add(path, Problem(node.place, f"must be a mapping, not {shown(node)}", f"write {{{flag}: {node.text}}}"))
+            return None
         if self.shorthand and not isinstance(node.value, dict):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}

@@ -180,12 +180,14 @@ class Noise:
         return False
 
 
-_OWN = re.compile(r"\b0x[0-9a-f]{6,}\b|(?<=/task:)\d+\b|(?<=\b__autograph_generated_file)\w+|(?<=\b__inference_)\w+", re.ASCII)
+_OWN = re.compile(
+    r"\b0x[0-9a-f]{6,}\b|(?<=/task:)\d+\b|(?<=\b__autograph_generated_file)\w+|(?<=\b__inference_)\w+|(?<= Label values: )[\d -]+", re.ASCII
+)
 
 
 def without_own(line: str) -> str:
-    """The line without what is another text in each task: addresses of objects, the task's number in the name of a device, and the names
-    that TensorFlow makes for functions and files."""
+    """The line without what is another text in each task: addresses of objects, the task's number in the name of a device, the names
+    that TensorFlow makes for functions and files, and the labels of its batch."""
     return _OWN.sub("…", line)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # see run_directory.py
     from ...model.planning.plan import Plan
 
 
+_ID_WITHOUT_NAME = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")
+"""What the id of a run has after its name."""
 LATEST = "latest"
 """The link to the latest run, and the word for this run in the place of a name."""
 _TASK = re.compile(rf"(?:{'|'.join(TASK_TYPES)})-\d+")
@@ -67,8 +69,8 @@ def discard(run: RunDir) -> None:
 
 
 def find_run(home: Path, name: str | None) -> RunDir:
-    """The run whose id is `name` or begins with it; the latest, or else the newest, if `name` is None or ``latest``. Raises `UsageError`,
-    and `SeveralRunsError` if several begin so and none is `name`."""
+    """The run whose id is `name`, or was made from the name `name` (--name), or begins with it; the latest, or else the newest, if `name`
+    is None or ``latest``. Raises `UsageError`, and `SeveralRunsError` if this is true of several runs."""
     if name is None or (name == LATEST and not any(run.run_id.startswith(name) for run in list_runs(home))):
         latest = home / LATEST
         if os.path.isdir(latest):
@@ -77,15 +79,16 @@ def find_run(home: Path, name: str | None) -> RunDir:
             raise UsageError(f"there is no run in {home}")
         return runs[-1]  # the link was removed, or no run has got a plan
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
-    exact = [run for run in found if run.run_id == name]
+    named = [run for run in found if _ID_WITHOUT_NAME.sub("", run.run_id, count=1) == name]  # lr-1 is not lr-10
+    chosen = [run for run in found if run.run_id == name] or named or found
     if not found and _TASK.fullmatch(name):
         raise UsageError(f"{name} is a task, and a run is named here: orch logs {name} and orch stacks --task {name} are about a task")
     if not found:
         raise UsageError(f"the run {name!r} does not exist in {home}; runs: {_named(list_runs(home)) or 'none'}")
-    if len(exact or found) != 1:
-        which = f"the newest is {found[-1].run_id}; all: {_named(found)}"
-        raise SeveralRunsError(f"the names of {len(found)} runs in {home} begin with {name!r}: write more of the name; {which}", found)
-    return (exact or found)[0]
+    if len(chosen) != 1:
+        which = f"the newest is {chosen[-1].run_id}; all: {_named(chosen)}"
+        raise SeveralRunsError(f"the names of {len(chosen)} runs in {home} begin with {name!r}: write more of the name; {which}", chosen)
+    return chosen[0]
 
 
 def _named(runs: Sequence[RunDir]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
+from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Outcome
 from ..lines import clean
 from ..storage.run_directory import RunDir
@@ -30,8 +31,8 @@ ARGUMENTS, LONGEST_ARGUMENTS = 4, 50
 _LESS_IS_BETTER = re.compile(r"loss|err|perplexity|(?:^|_)(?:r?mse|mae|mape|msle)$", re.IGNORECASE)
 NARROW = 100
 """The columns of a terminal in which the least is shown."""
-LEAST_REPORT = 30
-"""The columns of a terminal that arguments leave to the last reports."""
+LEAST_REPORT, LEAST_REPORT_OF_NARROW = 30, 14
+"""The columns of a terminal that arguments leave to the last reports; in a narrow terminal they leave less."""
 _PROGRESS = ("epoch", "step", "steps_per_s")
 _STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
 """The words of the table for outcomes; JSON has the values."""
@@ -115,7 +116,7 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     if width is not None:
         taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in shown if place < ARGUMENTS)
         longest = max(len(row[ARGUMENTS + 1]) for row in (head, *rows))
-        most = max(len("ARGUMENTS"), width - taken - 2 - min(LEAST_REPORT, longest))
+        most = max(len("ARGUMENTS"), width - taken - 2 - min(LEAST_REPORT_OF_NARROW if is_narrow else LEAST_REPORT, longest))
         rows = [(*row[:ARGUMENTS], *cut([row[ARGUMENTS]], most), *row[ARGUMENTS + 1 :]) for row in rows]
     lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(shown.index(head.index("TOOK")),))
     narrow = cut(lines, width)
@@ -201,6 +202,8 @@ def _last_words(run: RunSummary, cause: Mapping[str, Any]) -> str:
     """The last line of a task that has ended the run without an exception; empty if there is none."""
     if run.state != Outcome.FAILED.value or not cause.get("task") or not cause.get("code"):
         return ""
+    if cause.get("killed"):
+        return f"{cause['task']}: {describe_code(cause['code'], killed=True)}"
     from .report import last_words  # most runs have not failed
 
     lines = last_words(RunDir(Path(run.directory)), cause["task"], cause.get("attempt") or 1)[1]

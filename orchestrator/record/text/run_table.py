@@ -11,6 +11,7 @@ from ...model.input import input_counts
 from ...model.run import endings, readiness
 from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
 from ..lines import clean
+from ..output.noise import Noise
 from .format import aligned, cut, describe_seconds
 
 LONGEST_REASON = 120
@@ -47,6 +48,9 @@ def _row(task: TaskStatus, now: float, *, is_alone: bool) -> tuple[str, str, str
             note += f"; started again in {describe_seconds(max(0.0, task.restart_at - now))}"
         if task.failure is not None and task.state is TaskState.FAILED:
             note += f"; {describe_failure(task.failure.type, task.failure.message)}"
+        elif task.state is TaskState.FAILED and not task.killed:
+            words = [line for line in Noise(shows_losses=True).fold(task.evidence.last_words.splitlines()) if line.strip()]
+            note += f"; {cut(words[-1:], LONGEST_REASON)[0]}" if words else ""
         note += f"; {report}" if report else ""
     elif task.report or task.input:
         note = report

@@ -354,6 +354,7 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
             [f":2: backend: unknown key 'workdir' (the keys here: {listed(keys_of_all().keys)})"],
         ),
         ("script: a\nenv: {A: b}", [":2: unknown key 'env' (write it as defaults: {env: ...})"]),
+        ("script: a\ncheckpoints: true", [":2: checkpoints: must be a mapping, not true (write {fit: true})"]),
         ("script: a\ngpus: two", [":2: unknown key 'gpus' (write it as defaults: {devices: {gpus: ...}})"]),
         (
             "script: a\nhosts: [a:2]",

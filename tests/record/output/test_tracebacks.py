@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.model.cause import graph_errors
 from orchestrator.record.output.log_view import LogView
 from orchestrator.record.output.tracebacks import LONGEST_S, QUIET_S
 from orchestrator.record.storage.run_store import create_run
@@ -61,6 +63,25 @@ def test_the_frames_of_packages_in_the_error_of_a_graph_are_folded() -> None:
     assert "site-packages" not in first
     assert second == "worker-1 | the same traceback as worker-0: errors.InvalidArgumentError: a label of 1\n"
     assert note.startswith("16 lines of repeated tracebacks folded")
+
+
+def test_of_many_frames_of_packages_in_a_row_three_are_shown() -> None:
+    package = "".join(f'  File "/v/site-packages/tf/{number}.py", line 1, in f\n    g()\n    ^^^\n' for number in range(20))
+    user = RAISED.removeprefix(HEAD).replace("ValueError: bad\n", "")
+    said = 'ValueError: in user code:\n\n    File "/home/me/train.py", line 8, in f  *\n        g()\n\n    ValueError: Cannot reshape\n'
+    raised = f"{HEAD}{user}{package}{user}{said}"
+    first, second, _ = both(raised, raised)
+    assert re.findall(r"tf/(\d+)\.py", first) == ["0", "18", "19"]
+    assert "worker-0 |     ^^^\nworker-0 |   … 17 frames of installed packages\nworker-0 |   File" in first
+    assert first.count("train.py") == 3
+    assert second == "worker-1 | the same traceback as worker-0: ValueError: Cannot reshape\n"
+    few = f"{HEAD}{user}{''.join(package.splitlines(keepends=True)[:18])}ValueError: bad\n"
+    assert both(few, "")[0] == headed("worker-0", few)
+
+
+def test_the_labels_of_a_batch_make_no_other_traceback() -> None:
+    first = RAISED.replace("bad", "Received a label value of 1 which is outside.  Label values: 0 1 1")
+    assert both(first, first.replace("0 1 1", "1 0 -1"))[1].startswith("worker-1 | the same traceback as worker-0: ")
 
 
 def test_addresses_numbers_of_tasks_and_generated_names_make_no_other_traceback() -> None:
@@ -128,7 +149,8 @@ def test_after_the_loss_of_a_peer_a_traceback_is_one_line() -> None:
             view = LogView([task])
             shown = (view.render(task, "stderr", text.encode()) + text_of(view.finish())).splitlines()
             if task == case["victim"] or "has timed out" in text or "grpc_status:3" in text:
-                assert shown == headed(task, text).splitlines(), "this is no loss, or nobody knows of which peer"
+                whole = "\n".join(graph_errors.without_frames(text.splitlines()))
+                assert shown == headed(task, whole).splitlines(), "this is no loss, or nobody knows of which peer"
             else:
                 assert len(shown) == 1, text
                 folded.add(shown[0].partition("): ")[0].partition("the traceback after ")[2])

@@ -130,6 +130,11 @@ def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) ->
     (home / "latest").unlink()
     (home / "latest").symlink_to("runs/abc")
     assert find_run(home, None).run_id == find_run(home, "latest").run_id == "abc"
+    for name in ("lr-1-20261127-200000-0123abcd", "lr-10-20261127-200001-0123abcd", "lr-10-20261127-200002-0123abcd"):
+        create_run(home, name)
+    assert find_run(home, "lr-1").run_id == "lr-1-20261127-200000-0123abcd", "the whole name of a run is not the beginning of another"
+    with pytest.raises(UsageError, match=r"2 runs .*begin with 'lr-10': .* the newest is lr-10-20261127-200002"):
+        find_run(home, "lr-10")
     create_run(home, "latest-model")
     assert find_run(home, "latest").run_id == "latest-model"
 

@@ -12,7 +12,7 @@ from orchestrator.record.text.format import aligned, describe_moment
 from orchestrator.record.text.run_list import RunSummary
 from orchestrator.record.text.run_table import table
 from tests.record.states import BAD, TAMED, cluster, exited
-from worker.protocol.messages import Failure
+from worker.protocol.messages import Evidence, Failure
 
 
 def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
@@ -45,6 +45,8 @@ def test_a_task_that_orch_stopped_is_not_called_killed() -> None:
     last = cluster(events.TaskReported("worker-1", 1, {"step": 7}, 102.0), exited("worker-1", 143, stopped=True))
     assert table(last, now=161.0).splitlines()[2].endswith("stopped by orch (SIGTERM); step=7")
     assert lines[3].endswith("10.0 s")
+    said = cluster(replace(exited("worker-1", 3), evidence=Evidence(last_words="reading\ncannot open data\n")))
+    assert table(said, now=161.0).splitlines()[2].endswith("exit code 3; cannot open data")
     raised = cluster(exited("worker-1", 1, failure=Failure("ValueError", "no\ndata", "", 1.0)))
     assert table(raised, now=161.0).splitlines()[2].endswith("exit code 1; ValueError: no data")
 
@@ -109,6 +111,9 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     alike = [replace(run, arguments=[*(run.arguments or []), "--epochs", "2", "-v"]) for run in summaries]
     assert run_list.table(alike, now, width=80).splitlines() == [head, *lines], "what all have alike tells none from another"
     assert "  loss=0.25 val_loss=0.5 " in run_list.table(summaries[:1], now, width=80, first="loss"), "what the runs are sorted by"
+    epochs = [replace(run, arguments=["--epochs", f"5{place}"]) for place, run in enumerate(summaries)]
+    shown = run_list.table(epochs, now, width=80).splitlines()[1:]
+    assert all(f"--epochs 5{place}" in line for place, line in enumerate(shown[:4])), "what differs comes before the reports"
     assert "train-20231114-220001  " in lines[0], "the random end of an id says nothing"
     assert all(f"--lr 0.{number}" in line for number, line in enumerate(lines[:4], 1))
     whole = run_list.table(summaries, now).splitlines()
@@ -120,6 +125,8 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     assert [run.run[17] + run.run[20] for run in run_list.ordered(summaries, "val_loss")] == ["02", "03", "01", "04"]
     assert next(run.run[20] for run in run_list.ordered(summaries, "loss")) == "3"
     assert [run.run[20] for run in run_list.ordered(summaries[::-1], "lr")] == ["1", "2", "3", "4"]
+    killed = {"exit_code": 139, "cause": {"task": "worker-1", "what": "failed", "code": 139, "killed": True}}
+    assert "  worker-1: killed by SIGSEGV: segmentation fault" in run_list.table([replace(summaries[2], result=killed, reports={})], now)
     graph = {"type": "x.InvalidArgumentError", "message": GRAPH}
     failed = replace(summaries[0], state="failed", result={"exit_code": 1, "cause": {"task": "worker-0", "failure": graph}})
     assert "  InvalidArgumentError: a label of 1; val_loss=0.5 " in run_list.table([failed], now)

@@ -82,6 +82,8 @@ def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: P
     monkeypatch.setenv("PATH", str(tool.parent))
     assert find({}) == []
     assert find({"PATH": "/bin"}) == [f"{missing}: /bin"], "here it would be found, and not by the task"
+    (tmp_path / "some-tool").touch()
+    assert find({"PATH": "/bin"}) == [f"{missing}, and a file of this name lies here: write ./some-tool"]
     monkeypatch.delenv("PATH")
     assert program_checks.find_problems([Program("command", "sh")], str(tmp_path)) == [], "as os.defpath"
 

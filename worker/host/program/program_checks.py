@@ -130,6 +130,8 @@ def _suggest(path: str, cwd: str) -> str:
     import difflib  # rarely needed
 
     directory, name = os.path.split(path)
+    if f"{os.sep}~" in path:
+        return "; ~ is not replaced here: write the whole path"
     if os.path.isfile(there := os.path.join(cwd, name)):
         return f"; did you mean {there!r}?"
     near = difflib.get_close_matches(name, os.listdir(directory) if os.path.isdir(directory) else (), n=1, cutoff=0.75)
@@ -157,4 +159,6 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
     texts = [env.get("PATH", os.environ.get("PATH", os.defpath)) for env in envs]
     if any(shutil.which(os.path.join(cwd, entry, target)) for text in texts for entry in text.split(os.pathsep)):
         return None
+    if os.path.isfile(os.path.join(cwd, target)):
+        return f"the command {target!r} is not on PATH, and a file of this name lies here: write ./{target}"
     return f"the command {target!r} is not on PATH: {' or '.join(dict.fromkeys(texts))}"

@@ -281,7 +281,8 @@ class FitSession:
         self._fit.begin_with(epoch, self._batch, self._first or 0)
         input_check.tell_of_other(at, self._facts())
         is_over = epoch >= epochs
-        where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, after step {self._batch} of it)"
+        place = f"after step {self._batch} of it" if self._batch else "from its beginning"
+        where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, {place})"
         self._series.tell(
             f"{self._series.name} continues at step {self.steps}{where}, saved {saves.age(document):.0f} s ago by "
             f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self.steps)}"

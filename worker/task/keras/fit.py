@@ -221,7 +221,8 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 def tell_of_other_scope(strategy: Any) -> None:
     """Say that a `fit` under this strategy trains in each worker by itself, in a cluster whose workers train together."""
     global _is_apart
-    if strategy_builder.input_pipelines(context())[0] > 1 and strategy is not None and strategy.num_replicas_in_sync < 2:
+    is_alone = strategy is not None and strategy.num_replicas_in_sync < 2
+    if is_alone and strategy_builder.input_pipelines(context())[0] > 1 and _has_strategy():
         print_once(
             "fit trains a model that was made outside of the scope of a strategy: each worker trains one of its own on all of the data, "
             "and the workers end with different weights; make and compile the model inside of `with strategy.scope():`"
@@ -229,6 +230,12 @@ def tell_of_other_scope(strategy: Any) -> None:
         if not _is_apart:
             _is_apart = True
             reports.note(task_files.APART)
+
+
+def _has_strategy() -> bool:
+    """Whether the program has made the strategy of the workers. Where it has made none, the end of the run says that none was formed."""
+    made = sys.modules["tensorflow.python.eager.context"].context()
+    return getattr(made, "_collective_ops_server_def", True) is not None
 
 
 def _iterator(real: Any, self: Any) -> Any:

@@ -47,7 +47,8 @@ def _foreign_keys(draft: Draft, others: tuple[str, ...], keys: list[str]) -> Com
     where = draft.backend.type if draft.backend.type == default else f"on {draft.backend.type}"
     said = f"{verb} to backend {listed(others, 'or')}, and this run is {where}"
     if named:
-        other = f"; --backend {draft.backend.type} leaves the variable out" if places[0].startswith("ORCH_") else ""
+        limit = ", or --timeout, which limits every run" if keys == ["time"] else ""
+        other = f"{limit}; --backend {draft.backend.type} leaves the variable out" if places[0].startswith("ORCH_") else limit
         return " ".join(paths), said, f"add --backend {listed(others, 'or')}{other}"
     return paths[0], f"{listed(paths)} {said}", f"write backend: {{type: {others[0]}, {keys[0]}: ...}}, or add --backend {others[0]}"
 

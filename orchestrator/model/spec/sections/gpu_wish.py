@@ -60,7 +60,7 @@ def _id(item: Node) -> str:
         return text
     if name is None:
         forms = "must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0"
-        raise refusal(item.place, f"{forms}, not {shown(item)}")
+        raise refusal(item.place, f"{forms}, not {shown(item)}", "write auto" if text.lower() == "all" else "")
     if name.kind != "GPU" or not name.is_local:
         raise refusal(item.place, f"{quoted(text)} is not a GPU of the task's own host", "write GPU:0; for logical CPU devices cpus: 2")
     return str(name.index)
