@@ -60,7 +60,7 @@ def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, a
     if silent:
         click.echo(f"{group_tasks(silent)}: no answer (not Python, or not started yet)")
     for name, text in new.items() if full else ():
-        click.echo(f"\n{name}\n{clean(text)}")
+        click.echo("\n".join(["", name, *(clean(line) for line in stack_report.in_order(text))]))
     for name in new if native else ():
         click.echo(f"\n{name}")
         if pid := cluster.tasks[name].pid:

@@ -18,7 +18,7 @@ from textual.events import Key, Resize
 from textual.widgets import Static
 
 from ...errors import OrchError
-from ...insight.top.frame import frame, troubled
+from ...insight.top.frame import frame, room_of, troubled
 from ...insight.top.keys import press
 from ...insight.top.top_state import TopState, View
 from ...insight.top.watcher import Watcher
@@ -86,7 +86,8 @@ class Top(App[int]):
         self._draw()
 
     def on_key(self, event: Key) -> None:
-        view, action = press(self._state, event.character if event.is_printable and event.character else event.key)
+        key = event.character if event.is_printable and event.character else event.key
+        view, action = press(self._state, key, room_of(self._state, self.size.width, self.size.height))
         self._state = replace(self._state, view=view)
         match action:
             case "quit":
@@ -163,7 +164,8 @@ class Top(App[int]):
         answers = {name: stack_report.parse(text) for name, text in found.items()}
         lines = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
         for name, text in found.items():
-            lines += ["", f"--- {name}", *(clean(text).splitlines() or ["no answer (not Python, or not started yet)"])]
+            answer = [clean(line) for line in stack_report.in_order(text, is_brief=True)]
+            lines += ["", f"--- {name}", *(answer or ["no answer (not Python, or not started yet)"])]
         return tuple(lines)
 
     async def _restart(self) -> None:

@@ -71,15 +71,14 @@ LEAST_NOTE = 8
 
 def frame(state: TopState, columns: int, rows: int | None = None) -> list[str]:
     """The lines of the screen. `rows`: exactly so many; None: as many as there are, without the line of keys, for a pipe or a file."""
-    alert = [state.alert] if rows is None or not state.alert else wrap(state.alert, columns)[: max(1, min(MOST_ALERT, rows - 8))]
-    heads, position = [*_heads(state), *filter(None, alert)], ""
+    heads, position = _heads(state, columns, rows), ""
+    room = None if rows is None else room_of(state, columns, rows)
     if state.view.page != "tasks":
         is_help = state.view.page == "help"
         body = [part for line in state.view.lines for part in (wrap(line, columns) or [""])] if is_help else list(state.view.lines)
-        table = _window(body, state.view.first, None if rows is None else max(0, rows - len(heads) - 1))
+        table = _window(body, state.view.first, room)
     else:
         chosen = shown(state)
-        room = None if rows is None else max(0, rows - len(heads) - 2)
         first = 0 if room is None else first_of(state, chosen, room)
         table = _table(chosen if room is None else chosen[first : first + room], state, columns, marks=rows is not None)
         if room is not None and len(chosen) > room:
@@ -90,6 +89,11 @@ def frame(state: TopState, columns: int, rows: int | None = None) -> list[str]:
     lines = lines[: max(0, rows - 1)]
     lines += [""] * (rows - 1 - len(lines))
     return [*lines, fit(clean(_foot(state, position, columns)), columns)][:rows]
+
+
+def room_of(state: TopState, columns: int, rows: int) -> int:
+    """How many rows of the table, or lines of a page, are on the screen, below the heads and above the line of keys."""
+    return max(0, rows - len(_heads(state, columns, rows)) - (2 if state.view.page == "tasks" else 1))
 
 
 def shown(state: TopState) -> list[Row]:
@@ -113,7 +117,8 @@ def selected_place(state: TopState, chosen: Sequence[Row]) -> int:
     return next((place for place, row in enumerate(chosen) if row.task == state.view.selected), 0)
 
 
-def _heads(state: TopState) -> list[str]:
+def _heads(state: TopState, columns: int, rows: int | None) -> list[str]:
+    """The lines above the table: the run, its tasks and hosts, and the alert."""
     attempt = f", attempt {state.attempt}" if state.attempt > 1 else ""
     first = f"{state.run}: {state.phase}{attempt}, {describe_seconds(state.seconds)}, {state.strategy}"
     counts: dict[str, int] = {}
@@ -127,7 +132,9 @@ def _heads(state: TopState) -> list[str]:
         memory = f"memory {bytes_of(use.memory)} of {bytes_of(use.memory_total)}"
         parts.append(f"{name}: CPU {use.cpu:.0f}% of {100 * use.cores}%, {memory}{limit}{gpus}")
     more = len(state.hosts) - 3
-    return [first, "; ".join([*parts, *([f"{more} more hosts"] if more > 0 and state.lives else [])])]
+    second = "; ".join([*parts, *([f"{more} more hosts"] if more > 0 and state.lives else [])])
+    alert = [state.alert] if rows is None or not state.alert else wrap(state.alert, columns)[: max(1, min(MOST_ALERT, rows - 8))]
+    return [first, second, *filter(None, alert)]
 
 
 def _foot(state: TopState, position: str, columns: int) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from .frame import HELP, selected_place, shown
+from .frame import HELP, first_of, selected_place, shown
 from .top_state import SORTS, TopState, View
 
 Action = Literal["", "quit", "logs", "stacks", "restart"]
-MOVES = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "g": -(10**6), "end": 10**6, "G": 10**6}
+MOVES = {"up": -1, "down": 1, "home": -(10**6), "g": -(10**6), "end": 10**6, "G": 10**6}
+PAGES = {"pageup": -1, "pagedown": 1}
 LONGEST_FILTER = 40
 
 
-def press(state: TopState, key: str) -> tuple[View, Action]:
-    """The view after a key, and what is to be done. `key`: a character, or a name: ``up``, ``enter``, ``escape``, ``backspace``, …"""
+def press(state: TopState, key: str, room: int) -> tuple[View, Action]:
+    """The view after a key, and what is to be done. `key`: a character, or a name: ``up``, ``enter``, ``escape``, ``backspace``, …
+
+    `room`: so many rows of the table, or lines of a page, are on the screen (`frame.room_of`).
+    """
     view = replace(state.view, message="")
     if view.asks == "restart":
         return replace(view, asks=""), "restart" if key in ("y", "Y") else ""
@@ -23,7 +27,11 @@ def press(state: TopState, key: str) -> tuple[View, Action]:
     if key == "q":
         return view, "quit"
     if key in MOVES:
-        return _move(state, view, MOVES[key]), ""
+        return _move(state, view, MOVES[key], room), ""
+    if key in PAGES:
+        moved = _move(state, view, by := PAGES[key] * max(1, room), room)
+        first = moved.first if view.page != "tasks" else max(0, first_of(state, shown(state), room) + by)
+        return replace(moved, first=first), ""
     if view.page != "tasks":
         return (replace(view, page="tasks", lines=(), first=0), "") if key in ("escape", "enter", "?", "l", "k") else (view, "")
     return _choose(state, view, key)
@@ -62,10 +70,11 @@ def _type(view: View, key: str) -> View:
     return replace(view, filter=(view.filter + key)[:LONGEST_FILTER], first=0) if is_character else view
 
 
-def _move(state: TopState, view: View, by: int) -> View:
+def _move(state: TopState, view: View, by: int, room: int) -> View:
     if view.page != "tasks":
         lines = len(view.lines) * (2 if view.page == "help" else 1)  # the lines of the help are wrapped on a narrow terminal
-        return replace(view, first=max(0, min(view.first + by, max(0, lines - 1))))
+        last = max(0, lines - room)
+        return replace(view, first=max(0, min(min(view.first, last) + by, last)))
     chosen = shown(state)
     if not chosen:
         return view

@@ -19,10 +19,12 @@ from .cluster import Cluster
 
 SLOWER = 1.25
 """A slow task is busy for so many times as long in a step as the others in the median."""
-SLOWER_S = 0.005
-"""And for so many seconds longer: the first worker of a training does a little more than the others."""
-WAITS_LESS = 1 / 3
-"""And a slow task waits for less than this part of what the others wait."""
+SLOWER_S, PART = 0.001, 0.2
+"""And for so many seconds longer, and for such a part of the step: the first worker of a training does a little more than the others."""
+WAITS_LESS = 1 / 2
+"""And the others wait longer than the slow task, by such a part of what it is busy longer. (The exchange itself, which all wait for, may be
+most of a small step: so a slow task may wait for nearly as long as the others.)
+"""
 WINDOWS = 3
 """A task is slow in so many windows of steps, one after the other."""
 TIMES, TIMES_IF_FULL = 2, 6
@@ -109,7 +111,9 @@ def running(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> dict[str
 def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
     """Whether a task makes the others wait, by its newest window."""
     usual, wait = _median(other.busy for other in others), _median(other.peers for other in others)
-    return use.busy > SLOWER * usual and use.busy - usual > SLOWER_S and use.peers < WAITS_LESS * wait
+    longer = use.busy - usual
+    is_longer = use.busy > SLOWER * usual and longer > max(SLOWER_S, PART * (usual + wait))
+    return is_longer and wait - use.peers > WAITS_LESS * longer
 
 
 # --- in words -------------------------------------------------------------------------------------

@@ -139,6 +139,34 @@ def of_crash(lines: Sequence[str]) -> list[str]:
     return [*lines[: crash + 1], *(frame[0] for frame in found if not ours or not frame[1].startswith(f"{ours}/"))]
 
 
+def in_order(text: str, *, is_brief: bool = False) -> list[str]:
+    """The lines of the last answer in `text` for a reader: first what the agent says, then the main thread, the other threads of the
+    program, and orch's own. Of an answer that is not complete, the lines as they stand.
+
+    `is_brief`: for a narrow screen. Without orch's own threads, and a call is ``train.py:41 in step``.
+    """
+    lines, threads = text[max(0, text.rfind(ASKED)) :].splitlines(), threads_of(text)
+    if not threads or not is_complete(text):
+        return lines
+    frames = [[StackFrame(*frame.groups()) for line in thread if (frame := _FRAME.match(line))] for thread in threads]
+    worker_dir = _worker_dir(frames[-1]) if frames[-1] else ""
+    ours = [_is_ours(each, worker_dir) for each in frames]
+    found = lines[: next(place for place, line in enumerate(lines) if _HEAD.match(line))]
+    for place in sorted(range(len(threads)), key=lambda place: (place != len(threads) - 1, ours[place])):
+        if is_brief and ours[place]:
+            continue
+        found += [_brief(line) if is_brief else line for line in threads[place] if line] + [""]
+    return found[:-1]
+
+
+def _brief(line: str) -> str:
+    frame = _FRAME.match(line)
+    if frame is None:
+        return line
+    called = StackFrame(*frame.groups())
+    return f"  {called.place} in {called.function}"
+
+
 def to_json(text: str) -> dict[str, Any] | None:
     """The last answer as data; None: there is none. The main thread comes first, orch's own threads last."""
     answer, threads = _parse(text)

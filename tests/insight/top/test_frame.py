@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.insight.top.frame import HELP, display_width, frame, troubled
+from orchestrator.insight.top.frame import HELP, display_width, frame, room_of, troubled
 from orchestrator.insight.top.keys import press
 from orchestrator.insight.top.top_state import Row, TopState, View, as_json, rows_of
 from orchestrator.model.run import events, lifecycle
@@ -73,12 +73,12 @@ def test_wide_characters_take_two_columns() -> None:
 def test_of_64_tasks_the_selected_one_is_on_the_screen() -> None:
     seen = state(64)
     for _ in range(40):
-        view, _ = press(seen, "down")
+        view, _ = press(seen, "down", 20)
         seen = replace(seen, view=view)
     lines = frame(seen, 80, 24)
     assert [line for line in lines if line.startswith(">")] == [line for line in lines if "worker-40 " in line] != []
     assert sum("worker-" in line for line in lines) == 20
-    view, _ = press(seen, "home")
+    view, _ = press(seen, "home", 20)
     assert "> worker-0 " in frame(replace(seen, view=view), 80, 24)[3]
     assert lines[-1].endswith("   22-41 of 64")
 
@@ -100,11 +100,12 @@ def test_where_to_look_first_is_marked() -> None:
 
 @pytest.mark.parametrize("columns", [80, 40])
 def test_the_whole_help_can_be_read(columns: int) -> None:
-    seen, _ = pressed(state(), "?")
+    rows = 24 if columns == 80 else 10
+    seen, _ = pressed(state(), "?", columns=columns, rows=rows)
     words: set[str] = set()
     for _ in range(30):
-        words |= {*" ".join(frame(seen, columns, 24 if columns == 80 else 10)[2:]).split()}
-        seen, _ = pressed(seen, "down")
+        words |= {*" ".join(frame(seen, columns, rows)[2:]).split()}
+        seen, _ = pressed(seen, "down", columns=columns, rows=rows)
     assert {*" ".join(HELP).split()} <= words
 
 
@@ -124,10 +125,10 @@ def test_long_alerts_are_wrapped_on_a_terminal() -> None:
 # --- keys ------------------------------------------------------------------------------------------
 
 
-def pressed(seen: TopState, *keys: str) -> tuple[TopState, str]:
+def pressed(seen: TopState, *keys: str, columns: int = 80, rows: int = 24) -> tuple[TopState, str]:
     action = ""
     for key in keys:
-        view, action = press(seen, key)
+        view, action = press(seen, key, room_of(seen, columns, rows))
         seen = replace(seen, view=view)
     return seen, action
 
@@ -178,13 +179,30 @@ def test_sorting_puts_the_largest_first() -> None:
     assert lines[-1].endswith("sort: work")
 
 
+def test_a_page_of_many_tasks_is_turned_as_a_whole() -> None:
+    def on_screen(seen: TopState) -> tuple[str, str]:
+        found = [line for line in frame(seen, 80, 24) if "worker-" in line]
+        return " ".join(
+            line.split()[1] for line in found if line.startswith("> ")
+        ), f"{found[0][2:].split()[0]} to {found[-1][2:].split()[0]}"
+
+    seen, _ = pressed(state(64), "down", "pagedown")
+    assert on_screen(seen) == ("worker-21", "worker-20 to worker-39")
+    seen, _ = pressed(seen, *["pagedown"] * 3)
+    assert on_screen(seen) == ("worker-63", "worker-44 to worker-63")
+    seen, _ = pressed(seen, "pageup", "up")
+    assert on_screen(seen) == ("worker-42", "worker-24 to worker-43")
+    assert on_screen(pressed(seen, "home")[0]) == ("worker-0", "worker-0 to worker-19")
+
+
 def test_a_log_scrolls_and_escape_leaves_it() -> None:
     seen = state(view=View(page="logs", lines=tuple(f"line {number}" for number in range(100)), first=100))
     assert frame(seen, 80, 24)[-2] == "line 99"
+    assert frame(pressed(seen, "up")[0], 80, 24)[-2] == "line 98"
     seen, _ = pressed(seen, "home")
     assert frame(seen, 80, 24)[2] == "line 0"
     seen, _ = pressed(seen, "down", "pagedown")
-    assert frame(seen, 80, 24)[2] == "line 11"
+    assert frame(seen, 80, 24)[2] == "line 22", "a page of 21 lines"
     assert "worker-0" in frame(pressed(seen, "escape")[0], 80, 24)[3]
 
 

@@ -67,9 +67,21 @@ def test_on_a_host_without_a_free_core_a_task_must_be_slow_for_longer() -> None:
     assert len(told(*(of_one_host(uneven(window), full) for window in range(1, 9)))) == 1
 
 
-def test_tiny_steps_differ_by_more_than_a_quarter_and_nobody_cares() -> None:
-    samples = [[*(use(n, 0.002, 0.003, window=w, read=0.0) for n in range(3)), use(3, 0.004, 0.0, window=w, read=0.0)] for w in range(1, 9)]
-    assert told(*map(of_one_host, samples)) == []
+@pytest.mark.parametrize(
+    ("work", "peers", "slow_work", "slow_peers", "is_named"),
+    [
+        (0.0012, 0.0045, 0.0042, 0.0015, True),
+        (0.0012, 0.0145, 0.0042, 0.0115, False),
+        (0.0003, 0.0012, 0.0012, 0.0003, False),
+        (0.0012, 0.0045, 0.0042, 0.0044, False),
+    ],
+    ids=["half of the step", "less than a fifth of the step", "less than a millisecond", "it waits as long as the others"],
+)
+def test_of_small_steps_most_is_the_exchange(work: float, peers: float, slow_work: float, slow_peers: float, is_named: bool) -> None:
+    """Then also the slow task waits: 1.5 ms of 5.7 ms."""
+    uses = [*(use(n, work, peers, read=0.0) for n in range(3)), use(3, slow_work, slow_peers, read=0.0)]
+    assert stragglers.is_slow(uses[3], uses[:3]) == is_named
+    assert not any(stragglers.is_slow(uses[n], [*uses[:n], *uses[n + 1 :]]) for n in range(3))
 
 
 def test_nothing_is_said_before_all_tasks_have_made_steps() -> None:

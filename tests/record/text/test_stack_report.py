@@ -157,6 +157,22 @@ def test_other_threads_are_left_out() -> None:
     assert place(other + SLEEPING) == "in time.sleep (data.py:9)"
 
 
+def test_a_reader_finds_the_main_thread_first_and_orchs_own_threads_last() -> None:
+    asked = "orch: asked at 2026-11-21 06:50:01\n"
+    ours = dump(f'"{WORKER}/task/pace/step_times.py", line 1 in poll_forever', head="Thread 0x00007f0000000003 (most recent call first):")
+    other = dump('"/home/me/pool.py", line 1 in idle', head="Thread 0x00007f0000000002 (most recent call first):")
+    main = SLEEPING + f'  File "{WORKER}/task/start_task.py", line 12 in <module>\n'
+    whole = f"{TRAINING}{asked}{ours}\n{other}\n{main}"
+    assert "\n".join(stack_report.in_order(whole)) + "\n" == f"{asked}{main}\n{other}\n{ours}"
+    brief = [line for line in stack_report.in_order(whole, is_brief=True) if not line.endswith(":")]
+    calls = ["  data.py:9 in wait", "  train.py:60 in <module>", "  start_task.py:12 in <module>"]
+    assert brief == [asked.strip(), *calls, "", "  pool.py:1 in idle"]
+    stopped = f"{asked}orch: is stopped (SIGSTOP)\n"
+    assert stack_report.in_order(stopped) == stopped.splitlines()
+    assert stack_report.in_order(f"{asked}{ours}\n{other}") == [asked.strip(), *ours.splitlines(), "", *other.splitlines()], "not complete"
+    assert stack_report.in_order("") == []
+
+
 def test_the_main_thread_counts_whoever_took_the_signal() -> None:
     other = dump('"/home/me/pool.py", line 1 in idle')
     main = SLEEPING.replace("Current thread", "Thread")
