@@ -134,6 +134,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
 
     data = tf.data.Dataset
     on_the_way = data.range(COUNT).shuffle(COUNT).batch(8)
+    ten = data.range(10).shuffle(10)
 
     def epochs(distributed: Any) -> list[list[int]]:
         parts = [[strategy.experimental_local_results(batch)[0] for batch in distributed] for _ in range(EPOCHS)]
@@ -167,6 +168,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         "by data": divided(with_policy(data.range(COUNT).shuffle(10).batch(7).prefetch(1), "DATA")),
         "files by data": divided(with_policy(lines(directory, 9, 30, 11).shuffle(20).batch(8), "DATA")),
         "shuffles in a function": divided(data.range(5).interleave(lambda at: data.range(at * 10, at * 10 + 10).shuffle(10)).batch(8)),
+        "a shuffle that a function has": divided(data.range(5).flat_map(lambda at: ten.map(lambda one: at * 10 + one)).batch(8)),
         "samples": divided(data.sample_from_datasets([data.range(25), data.range(25, COUNT)]).batch(8)),
         "with a seed": divided(data.range(COUNT).shuffle(COUNT, seed=5).batch(8)),
         "one file each": divided(lines(directory, 16, 16, 16).shuffle(16).batch(6)),
@@ -182,7 +184,16 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
     return {**found, "fit, arrays, with a seed": fitted(x=rows, batch_size=8, shuffle=True)}
 
 
-COMMON = ("worker.distribute", "a script", "by data", "files by data", "shuffles in a function", "samples", "with a seed")
+COMMON = (
+    "worker.distribute",
+    "a script",
+    "by data",
+    "files by data",
+    "shuffles in a function",
+    "a shuffle that a function has",
+    "samples",
+    "with a seed",
+)
 FITTED = ("fit, arrays", "fit, arrays, batches", "fit, a dataset", "fit, arrays, with a seed")
 
 

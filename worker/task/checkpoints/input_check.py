@@ -119,15 +119,20 @@ def _reasons(dataset: Any) -> Iterator[str]:
         yield "it has deterministic=False"
     copied = getattr(dataset, shuffle_order.COPIED, None)
     before = list(shuffle_order.parts(dataset if copied is None else copied))
-    if copied is None and any(map(shuffle_order.is_unseeded, before)):
-        yield "it shuffles without a seed"
-    for part in before:
+    graphs = [shuffle_order.function_graphs(part) for part in before]
+    try:
+        graphs = [[*found, *shuffle_order.captured_graphs(part)] for found, part in zip(graphs, before, strict=True)]
+        if copied is None and shuffle_order.has_unseeded(before):
+            yield "it shuffles without a seed"
+    except Exception as error:  # such as one with more than 2 GiB of arrays
+        yield f"a function of it has a dataset that orch cannot read ({type(error).__name__})"
+    for part, of_part in zip(before, graphs, strict=True):
         if getattr(part, "_deterministic", None) == "false":
             yield "a map has deterministic=False"
         if _SERVICE.search(type(part).__name__):
             yield "the tf.data service gives each batch to the worker that asks first"
         is_of_files = any(getattr(part, input_policy.SHARED, False) for part in before)
-        for graph in shuffle_order.function_graphs(part):
+        for graph in of_part:
             for node in (node for nodes in shuffle_order.bodies(graph) for node in nodes):
                 if _RANDOM.match(node.op):
                     yield f"a function of it draws random numbers ({node.op}), whose position no save has"

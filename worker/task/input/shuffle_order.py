@@ -126,9 +126,9 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         _warn_of_other_orders(dataset, before)
     elif not is_kept():
         return dataset
-    if not any(map(is_unseeded, before)) and not any(_unseeded(nodes) for graph in graphs for nodes in bodies(graph)):
-        return dataset
     try:
+        if not has_unseeded(before):
+            return dataset
         size = _size(before)
         if size > MOST_COPIED:
             raise ValueError(f"its arrays have {size >> 20:,} MiB")
@@ -164,7 +164,13 @@ def parts(dataset: Any) -> Iterator[Any]:
             yield part
 
 
-def is_unseeded(part: Any) -> bool:
+def has_unseeded(before: list[Any]) -> bool:
+    """Whether one of these parts of a dataset shuffles without a seed, or a function of them, or a dataset that a function has."""
+    graphs = [graph for part in before for graph in (*function_graphs(part), *captured_graphs(part))]
+    return any(map(_is_unseeded, before)) or any(_unseeded(nodes) for graph in graphs for nodes in bodies(graph))
+
+
+def _is_unseeded(part: Any) -> bool:
     if not re.search("Shuffle|Random", type(part).__name__) or not hasattr(part, "_seed2"):
         return False
     return int(part._seed) == 0 == int(part._seed2)
@@ -178,8 +184,7 @@ def draws_later(dataset: Any) -> bool:
     Then the order of an epoch follows only from whole passes before it.
     """
     before = list(parts(getattr(dataset, COPIED, dataset)))
-    functions = [function.function for part in before for function in part._functions()]
-    if any(tensor.dtype.name == "variant" for function in functions for tensor in function.captured_inputs):
+    if any(_captured(part) for part in before):
         return True
     return any(_LATER.search(type(part).__name__) and any(map(_is_shuffle, parts(part))) for part in before)
 
@@ -195,6 +200,28 @@ def _is_reader(part: Any) -> bool:
 def function_graphs(part: Any) -> list[Any]:
     """The graphs of the functions that a dataset calls, such as that of `flat_map`."""
     return [function.function.graph.as_graph_def() for function in part._functions()]
+
+
+def captured_graphs(part: Any) -> list[Any]:
+    """The graphs of the datasets that these functions have from outside: TensorFlow has them as tensors, without Python objects."""
+    import tensorflow as tf
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.python.data.ops.options import ExternalStatePolicy
+
+    found = []
+    for tensor in _captured(part):
+        graph = graph_pb2.GraphDef()
+        with contextlib.suppress(tf.errors.InvalidArgumentError):  # it is no dataset
+            text = tf.raw_ops.DatasetToGraphV2(
+                input_dataset=tensor, external_state_policy=ExternalStatePolicy.IGNORE.value, strip_device_assignment=True
+            )
+            graph.ParseFromString(text.numpy())
+        found.append(graph)
+    return found
+
+
+def _captured(part: Any) -> list[Any]:
+    return [tensor for function in part._functions() for tensor in function.function.captured_inputs if tensor.dtype.name == "variant"]
 
 
 def _size(before: list[Any]) -> int:
