@@ -32,6 +32,7 @@ from ..checkpoints.variables import NamedVariable
 from ..pace import shared
 from . import assignments, graph_walks
 from .records import Records
+from .step_counters import StepCounters
 
 _HOST = "/device:CPU:0"
 
@@ -101,7 +102,7 @@ class StepGate:
             self.refuse(former)
         self._records: Records | None = None
         with tf.init_scope(), tf.device(_HOST):
-            self._begun, self._ended = (self._counter(tf, name, step) for name in ("begun", "ended"))
+            self._counters = StepCounters(step)
             try:
                 self._records = None if self.why else Records(self._own, path, [each.own for each in _steps])
             except (OSError, ValueError) as error:
@@ -121,11 +122,7 @@ class StepGate:
 
     def read(self) -> tuple[int, int]:
         """The counters `begun` and `ended`."""
-        import tensorflow as tf
-        from tensorflow.python.ops import gen_resource_variable_ops
-
-        read = gen_resource_variable_ops.read_variable_op
-        return int(read(self._begun, tf.int64)._numpy()), int(read(self._ended, tf.int64)._numpy())
+        return self._counters.read()
 
     @property
     def has_new(self) -> bool:
@@ -161,7 +158,7 @@ class StepGate:
         if place is None or self.why:
             return grads
         with tf.device(_HOST):
-            finished = tf.raw_ops.ReadVariableOp(resource=self._begun, dtype=tf.int64)
+            finished = self._counters.finished()
         first, *others = tf.nest.flatten(grads[place], expand_composites=True)
         door = tf.identity(first)
         self._doors.append((door.op, finished))
@@ -178,9 +175,8 @@ class StepGate:
             with tf.control_dependencies(added):
                 yield
             return
-        one = tf.constant(1, tf.int64)
         with tf.control_dependencies(added), tf.device(_HOST):
-            begun = tf.raw_ops.AssignAddVariableOp(resource=self._begun, value=one)
+            begun = self._counters.begin()
         before = len(graph.get_operations())
         self.by_python.brackets += 1
         try:
@@ -191,7 +187,7 @@ class StepGate:
         for op in changes:  # and not each operation: those that only compute would cost more with an edge than without
             op._add_control_input(begun)
         with tf.control_dependencies(changes), tf.device(_HOST):
-            ended = tf.raw_ops.AssignAddVariableOp(resource=self._ended, value=one)
+            ended = self._counters.end()
         made = _TracedStep(weakref.ref(graph), begun.name, ended.name, self.why, [*self._own_names])
         self._mine.append(made)
         _steps.append(made)
@@ -241,12 +237,6 @@ class StepGate:
                     outside.append(name)
             if outside:
                 self.refuse(assignments.outside(outside))
-
-    @staticmethod
-    def _counter(tf: Any, name: str, step: int) -> Any:
-        made = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=f"orch_{name}", container="")
-        tf.raw_ops.AssignVariableOp(resource=made, value=tf.constant(step, tf.int64))
-        return made
 
 
 def _parts(named: list[NamedVariable], *, is_own: bool) -> list[tuple[str, Any]]:
