@@ -24,6 +24,10 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)
 STEPS = 48
 PROGRAM = LOOP.replace(".batch(8)", ".batch(12)").replace("epochs(4)", "epochs(12)").replace('f"ids-{TASK}"', 'f"ids-{TASK}-{ATTEMPT}"')
 PROGRAM = PROGRAM.replace('os.environ.get("PACE", 0)', '0 if ATTEMPT == "3" else os.environ["PACE"]')  # nothing is waited for any more
+# Each worker has statistics of its own, but no number depends on how many workers there are.
+PROGRAM = PROGRAM.replace("BatchNormalization()", "BatchNormalization(trainable=False)").replace("Dropout(0.3, seed=3)", "Dropout(0.0)")
+SAVE = "            saver.step(loss=loss)\n"
+PROGRAM = PROGRAM.replace(SAVE, f'            print("LOSS", saver.steps + 1, float(loss), flush=True)\n{SAVE}')
 SPEC = """
 {script: script.py, python: %s, tasks: {worker: "2:3"}, restart: {max: 1}, checkpoints: {order: one}, timeouts: {grace_s: 120},
  defaults: {env: {PACE: "%s"}}, backend: {type: crate, crates: crates.txt}}
@@ -40,6 +44,17 @@ def batches_of(directory: Path) -> dict[int, dict[int, list[int]]]:
     return {attempt: {step: sorted(ids) for step, ids in steps.items() if len(ids) == 12} for attempt, steps in found.items()}
 
 
+def losses_of(directory: Path) -> dict[int, list[float]]:
+    """The loss of each step, once for each attempt that has made the step."""
+    found: dict[int, list[float]] = {}
+    for path in LiveRun(directory).path.glob("attempt-*/worker-0/stdout.log"):
+        for line in path.read_text().splitlines():
+            word, *numbers = line.split()
+            if word == "LOSS":
+                found.setdefault(int(numbers[0]), []).append(float(numbers[1]))
+    return found
+
+
 def test_a_host_that_is_lost_and_comes_back(script: Any, tmp_path: Path) -> None:
     script(PROGRAM, "script.py")
     (tmp_path / "crates.txt").write_text("red 2\nblue 1\n")
@@ -48,7 +63,8 @@ def test_a_host_that_is_lost_and_comes_back(script: Any, tmp_path: Path) -> None
     (tmp_path / "orch.yaml").write_text(SPEC % (sys.executable, "0"))
     Up(tmp_path).end(0)
     (whole,) = batches_of(tmp_path).values()
-    assert sorted(whole) == list(range(1, STEPS + 1))
+    losses = losses_of(tmp_path)
+    assert sorted(whole) == sorted(losses) == list(range(1, STEPS + 1))
 
     (tmp_path / "orch.yaml").write_text(SPEC % (sys.executable, "0.6"))
     former, up = LiveRun(tmp_path).path, Up(tmp_path)
@@ -78,6 +94,10 @@ def test_a_host_that_is_lost_and_comes_back(script: Any, tmp_path: Path) -> None
     assert {number: batch for attempt in sorted(found) for number, batch in found[attempt].items()} == whole
     for steps in found.values():
         assert all(whole[number] == batch for number, batch in steps.items())
+    found_losses = losses_of(tmp_path)
+    assert sorted(found_losses) == sorted(losses)
+    for number, values in found_losses.items():
+        assert values == pytest.approx(losses[number] * len(values), rel=1e-4), f"step {number}"
 
 
 FILES = """

@@ -34,6 +34,9 @@ def die_at(*place):
     time.sleep(float(os.environ.get("PACE", 0)))
     if DEATH in ([TASK, *place], ["all", *place]):
         os.kill(os.getpid(), signal.SIGKILL)
+    if DEATH == [f"step of {TASK}", *place]:  # a step that takes longer than the grace, and SIGTERM in it
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(600)
     if DEATH == [f"agent of {TASK}", *place]:
         os.kill(int(os.environ["ORCH_SNAPSHOTS"].split("/")[2]), signal.SIGKILL)
 
@@ -294,15 +297,19 @@ def end_of(log: Path) -> list[str]:
 
 def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """The first steps have a snapshot each. No step that was finished is lost, though no save on the disk is due, and whoever dies: one of
-    the workers, or all at once."""
+    the workers, or all at once, or a worker that gets SIGTERM in a step which takes longer than the grace."""
     program = str(script(LOOP.replace("every=5", "every=1000"), "loop.py"))
     whole = uninterrupted(LOOP, "-n", "2", *ORDER)
-    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "2")
-    done = orch(*options, env={"DEATHS": json.dumps({"1": ["worker-1", 4], "2": ["all", 6]})}, check=0)
+    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "3", "--grace", "1")
+    deaths = {"1": ["worker-1", 4], "2": ["all", 6], "3": ["step of worker-1", 9]}
+    done = orch(*options, env={"DEATHS": json.dumps(deaths)}, check=0)
     assert "loop-1 continues at step 3 (epoch 1, after 3 batches)" in words(done)
     assert "loop-1 continues at step 5 (epoch 1, after 5 batches)" in words(done)
-    assert words(done).count(" in memory; no step is lost") == 2
-    assert orch("checkpoints", "--verify", check=0).out.count("snapshot in memory, attempt") == 2
+    assert "loop-1 continues at step 8 (epoch 2, after 2 batches)" in words(done)
+    assert "worker-1 received SIGTERM; the training did not save itself in time" in words(done)
+    assert "(restart 3 of 3)" in words(done), "it counts"
+    assert words(done).count(" in memory; no step is lost") == 3
+    assert orch("checkpoints", "--verify", check=0).out.count("snapshot in memory, attempt") == 3
     assert steps_of(latest(tmp_path)) == steps_of(whole)
     assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
 

@@ -97,12 +97,12 @@ def _take_data(real: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _enumerate(real: Any, self: Any) -> Iterator[Any]:
     """The epochs that are left, with the data of those before left out."""
-    fit = getattr(self, "_orch_fit", None)
+    fit: Any = getattr(self, "_orch_fit", None)
     epochs, steps = (0, 0) if fit is None else fit.left_out
     if epochs >= self._epochs - self._initial_epoch:
         return
     is_begun_anew = self._adapter.should_recreate_iterator()
-    is_whole = is_begun_anew and epochs > 0 and fit is not None and fit.reads_whole_epochs()
+    is_whole = is_begun_anew and epochs > 0 and fit.reads_whole_epochs()
     for number, (epoch, iterator) in enumerate(real(self)):
         if number < epochs and is_whole:
             collections.deque(iterator, maxlen=0)
