@@ -144,7 +144,12 @@ print("END", json.dumps([found.epoch, found.history, stops.wait, stops.best, slo
 
 FIT_OPTIONS = ("-n", "2", *ORDER, "--checkpoint")
 # Its dropout draws by operations whose position no save has.
-FIT_OF_KERAS_2 = FIT.replace("import keras, numpy", "import tf_keras as keras, numpy").replace("Dropout(0.3, seed=3)", "Activation('tanh')")
+FIT_OF_KERAS_2 = (
+    FIT.replace("import keras, numpy", "import tf_keras as keras, numpy")
+    .replace("Dropout(0.3, seed=3)", "Activation('tanh')")
+    .replace("compile(keras", "compile(keras.mixed_precision.LossScaleOptimizer(keras", 1)
+    .replace("weight_decay=0.1),", "weight_decay=0.1), dynamic_growth_steps=4),", 1)
+)
 
 COORDINATED = """
 import json, os, signal
@@ -280,6 +285,7 @@ def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_pa
     done = orch(*options, env={**env, "DEATHS": deaths}, check=0)
     began = [int(step) for step in re.findall(r"fit-1 continues at step (\d+)", words(done))]
     assert [step > 0 for step in began] == [True, True], "a save is written in the background, so the newest may be lost"
+    assert "each step changes" not in words(done), "all of it is saved, with Keras 2 the scale of the loss, too"
     check_as(latest(tmp_path), whole)
 
 

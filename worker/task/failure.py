@@ -128,16 +128,23 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def calling_line() -> str:
-    """``train.py:12``: the innermost line outside orch, the standard library, installed packages, and what autograph makes."""
-    outside = ("<", _PACKAGE, os.path.dirname(os.__file__))
-    within = (f"{os.sep}site-packages{os.sep}", "__autograph_generated_file")
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
+    """``train.py:12``: the innermost line outside orch, the standard library, installed packages, and what autograph makes of a function.
+
+    ``the function f`` in a thread of a replica, where autograph's is the only one.
+    """
+    outside, generated = ("<", _PACKAGE, os.path.dirname(os.__file__)), ""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
         name = frame.f_code.co_filename
-        if not (name.startswith(outside) or any(part in name for part in within)):
+        if "__autograph_generated_file" in name:
+            generated = generated or frame.f_code.co_name.partition("tf__")[2]
+        elif not (name.startswith(outside) or f"{os.sep}site-packages{os.sep}" in name):
             break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+        last, frame = frame, frame.f_back
+    if frame is None and generated:
+        return f"the function {generated}"
+    found = frame or last
+    return f"{found.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{found.f_lineno}"
 
 
 def hide_own_frames() -> None:

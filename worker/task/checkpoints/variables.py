@@ -83,10 +83,7 @@ def _variables(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, b
     elif hasattr(one, "_flatten_layers"):  # a layer or a model of Keras
         yield from _of_layer(key, one)
     elif _is_optimizer(one):
-        variables = list(one.variables() if callable(one.variables) else one.variables)
-        rate = getattr(one, "_learning_rate", None)
-        if hasattr(rate, "assign"):  # Keras 2 does not count it among its variables
-            variables.append(rate)
+        variables = [*(one.variables() if callable(one.variables) else one.variables), *_of_keras_2(one)]
         yield from ((f"{key}/{_path(variable)}", variable, False) for variable in variables)
     elif type(one).__name__ == "SeedGenerator" and hasattr(one, "state"):
         yield f"{key}/state", one.state, True
@@ -165,6 +162,16 @@ def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any
         )
     for name, child in tf.train.TrackableView.children(one).items():
         yield from _variables(key and f"{key}/{name}", child, seen) if key else _variables(name, child, seen)
+
+
+def _of_keras_2(optimizer: Any) -> Iterator[Any]:
+    """What an optimizer of Keras 2 does not count among its variables: the learning rate, other numbers of a legacy optimizer, and what
+    mixed precision scales the loss by."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for one in (optimizer, *([] if inner is None else [inner])):
+        numbers = [getattr(one, "_learning_rate", None), *vars(one).get("_hyper", {}).values()]
+        yield from (number for number in numbers if hasattr(number, "assign"))
+    yield from getattr(getattr(optimizer, "_loss_scale", None), "_weights", {}).values()
 
 
 def _is_optimizer(one: Any) -> bool:
