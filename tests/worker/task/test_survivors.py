@@ -11,9 +11,10 @@ import pytest
 
 from worker.checkpoint_files import snapshot_memory
 from worker.checkpoint_files.snapshot_memory import Memory
+from worker.machine import free_memory
 from worker.task import save_orders
 from worker.task.checkpoints import variables, world_facts
-from worker.task.snapshots import room, snapshots
+from worker.task.snapshots import snapshots
 from worker.task.snapshots.survivors import Survivor
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
@@ -120,7 +121,7 @@ def test_a_third_copy_that_has_no_room_leaves_the_snapshots(
     made._survivor = type("Kept", (), {"is_possible": staticmethod(lambda step: is_possible), "refuse": staticmethod(refused.append)})
     made._turn_off = off.append
     monkeypatch.setattr(save_orders, "keep_by", lambda keep: None)
-    monkeypatch.setattr(room, "most", lambda: free)
+    monkeypatch.setattr(free_memory, "bytes_left", lambda: int(free / snapshots.MEMORY_SHARE))
     monkeypatch.setattr(variables, "bytes_of", lambda named: 100)
     monkeypatch.setattr(world_facts, "gather", lambda strategy, *values: [list(values), *others])
     made._begin(1)

@@ -10,11 +10,11 @@ from typing import Any
 
 from ...checkpoint_files import saves, snapshot_memory
 from ...checkpoint_files.snapshot_memory import Memory
+from ...machine import free_memory
 from ...values.words import bytes_of
 from .. import save_orders
 from ..checkpoints import random_state, variables, world_facts
 from ..import_hooks import print_once
-from . import room
 from .schedule import SHARE, SHARE_BESIDE_RECORDS, Schedule
 from .survivors import Survivor
 from .values import Values
@@ -22,6 +22,8 @@ from .values import Values
 Series = Any
 """A `checkpoints.series.Series`, whose module imports this one."""
 
+MEMORY_SHARE = 0.25
+"""The share of the free memory that snapshots may take."""
 _POLL_S = 0.01
 _live: list[TrainingSnapshots] = []
 """The trainings of this process that are not over. The memory has room for one, and two must not continue at different places."""
@@ -122,7 +124,7 @@ class TrainingSnapshots:
         """Before the first snapshot, which is of this step: whether all workers have the room for it, and for what a survivor keeps."""
         named = self._named()
         size = variables.bytes_of([each for each in named if each.is_own or self._holds])
-        most = room.most()
+        most = int(MEMORY_SHARE * free_memory.bytes_left())
         has_room, survives = 2 * size <= most, self._survivor is not None and self._survivor.is_possible(step)
         answers = world_facts.gather(
             self._series.strategy,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-SHARE = 0.25
-"""The share of the free memory that snapshots may take."""
 _LIMITS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -13,13 +11,13 @@ _LIMITS = (
 """Of the container, in both versions of control groups."""
 
 
-def most() -> int:
-    """The bytes that snapshots may take here."""
+def bytes_left() -> int:
+    """How many bytes the processes of this host, or of its container, can still take."""
     free = [_available()]
     for limit, used in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             free.append(_number(limit) - _number(used))
-    return int(SHARE * max(0, min(free)))
+    return max(0, min(free))
 
 
 def _available() -> int:
