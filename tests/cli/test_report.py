@@ -51,7 +51,10 @@ def test_a_run_whose_controller_was_killed_is_told_to_the_end_of_its_record(orch
     assert "<strong>was cut off</strong> after" in text
     assert text.count("worker-1") > 3
     assert f"{run.path.name}: lost (its controller died), " in orch("top", check=0).out
-    assert "lost (its controller died)" in orch("top", "--json", check=0).out
+    top = json.loads(orch("top", "--json", check=0).out)
+    assert top["phase"] == "lost (its controller died)"
+    recorded = [event["at"] for event in run.events()]
+    assert top["took_s"] >= round(recorded[-1] - recorded[0], 3) - 0.01 > 0
 
 
 def test_paths_as_json(orch: Orch, tmp_path: Path) -> None:

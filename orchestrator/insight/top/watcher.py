@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Mapping
 
@@ -82,7 +84,16 @@ class Watcher:
 
     def _last(self, cluster: Cluster) -> float:
         """When anything was last seen of a run whose controller has died."""
-        return max([cluster.began_at, cluster.active_at, *(sample.at for sample in self._latest.values())])
+        return max([cluster.began_at, cluster.active_at, *(sample.at for sample in self._latest.values()), self._last_event()])
+
+    def _last_event(self) -> float:
+        """When the last event was recorded; the last line may be cut."""
+        path = str(self.run.path / "events.jsonl")
+        tail = task_files.read(path, max(0, task_files.size(path) - LOG_BYTES), most=LOG_BYTES)
+        for line in reversed(tail.splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return float(json.loads(line)["at"])
+        return 0.0
 
     def read_log(self, task: str, attempt: int) -> tuple[str, ...]:
         """The newest lines of a task's output."""
