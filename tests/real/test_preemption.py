@@ -147,12 +147,16 @@ def test_tensorflows_own_handler_works_beside_it(orch: Any, script: Any, tmp_pat
     assert saved(latest(tmp_path), "loop-1") == saved(whole, "loop-1")
 
 
-def test_a_run_that_its_engine_takes_away_and_starts_again_loses_no_step(script: Any, tmp_path: Path, yard: Yard) -> None:
+def test_a_run_that_its_engine_takes_away_and_starts_again_loses_no_step(
+    script: Any, tmp_path: Path, yard: Yard, uninterrupted: Uninterrupted
+) -> None:
     script(LOOP, "script.py")
     spec = (yard.path / "orch.yaml").read_text().replace("preload: []", f"python: {sys.executable}, checkpoints: {{order: one}}")
     (yard.path / "orch.yaml").write_text(spec)
     Up(yard.path).end(0)
-    whole = latest(tmp_path)
+    whole, another = latest(tmp_path), uninterrupted(LOOP, "-n", "2", *ORDER)
+    assert saved(whole, "loop-1") == saved(another, "loop-1"), "two runs that nobody interrupts are equal"
+    assert steps_of(whole) == steps_of(another)
     (yard.path / "orch.yaml").write_text(spec.replace("backend:", "timeouts: {grace_s: 120}, defaults: {env: {PACE: '0.1'}}, backend:"))
     yard.set("requeue")
     up = Up(yard.path)
