@@ -130,7 +130,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def calling_line() -> str:
     """``train.py:12``: the innermost line outside orch, the standard library, installed packages, and what autograph makes of a function.
 
-    ``the function f`` in a thread of a replica, where autograph's is the only one.
+    ``the function f`` in a thread of a replica, where autograph's is the only one, or ``the code of a replica``, where all are packages'.
     """
     outside, generated = ("<", _PACKAGE, os.path.dirname(os.__file__)), ""
     frame: Any = sys._getframe(1)
@@ -141,8 +141,8 @@ def calling_line() -> str:
         elif not (name.startswith(outside) or f"{os.sep}site-packages{os.sep}" in name):
             break
         last, frame = frame, frame.f_back
-    if frame is None and generated:
-        return f"the function {generated}"
+    if frame is None and (generated or os.path.basename(last.f_code.co_filename) == "threading.py"):
+        return f"the function {generated}" if generated else "the code of a replica"
     found = frame or last
     return f"{found.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{found.f_lineno}"
 

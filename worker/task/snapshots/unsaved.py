@@ -16,6 +16,9 @@ from ..checkpoints.variables import NamedVariable
 from ..import_hooks import print_once
 from . import assignments
 
+DERIVED = frozenset({"current_learning_rate"})
+"""Variables that a step sets anew before it reads them: that of a schedule in an optimizer of Keras 2."""
+
 
 class Unsaved:
     """Of one training. `named`: finds the variables of its saves."""
@@ -53,13 +56,14 @@ class Unsaved:
         parts = [(each.is_own, part) for each in self._named() for part in getattr(each.variable, "values", ()) or [each.variable]]
         own = {id(getattr(part, "_handle", None)) for is_own, part in parts if is_own}
         alike = {id(getattr(part, "_handle", None)) for is_own, part in parts if not is_own}
-        for assigned in list(self._assigned.values()):
+        for assigned in map(dict, list(self._assigned.values())):  # copies: another thread may trace a graph
             if alike.isdisjoint(assigned):
                 continue
             missing: dict[str, str] = {}
             for handle, (variable, line) in assigned.items():
                 if handle not in own | alike and (there := variable()) is not None:
-                    missing.setdefault(there.name.partition(":")[0], line)
+                    name = there.name.partition(":")[0]
+                    missing |= {name: line} if name.rpartition("/")[2] not in DERIVED and name not in missing else {}
             if missing:
                 them = "it" if len(missing) == 1 else "them"
                 print_once(
