@@ -142,7 +142,7 @@ judge: $(READY)
 	@$(BIN)/python -m tests.judge $(JUDGE_ARGS)
 
 chaos: $(READY)
-	@$(BIN)/python -m pytest --soak -n 2 --maxschedchunk 1 --durations=0
+	@$(BIN)/python -m pytest --soak -n 2 --durations=0
 	@$(BIN)/python -m tests.real.chaos $(CHAOS_ARGS)
 	@$(BIN)/python -m tests.judge $(DRAWS_ARGS)
 

@@ -152,9 +152,9 @@ class Run:
         """``running``, the outcome, or ``lost`` if the controller died without a verdict."""
         if self._ended is not None:
             return self._ended.outcome
-        if self.is_running:
-            return "running"
         with contextlib.suppress(OrchError):  # a notebook shows the handle also of a run whose files are damaged
+            if self.is_running:
+                return "running"
             verdict = self._run.read_verdict()
             return verdict.outcome.value if verdict else "lost"
         return "over"
@@ -342,9 +342,9 @@ class Run:
 def _seconds(time: float | str) -> float:
     """A time that a program has given: a number of seconds, or a text with units. Raises `UsageError`."""
     found = seconds_of(time) if isinstance(time, str) else time
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or math.isnan(found):
+    if isinstance(found, bool) or not hasattr(found, "__float__") or math.isnan(float(found)):  # NumPy's numbers are times, too
         raise UsageError(f"timeout must be a time, not {time!r}; write seconds, or a time with units: {EXAMPLES}")
-    return found
+    return float(found)
 
 
 def _streams(stream: Stream | None) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def group_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One test after the other is handed out, in the order of the collection, and a group as a whole."""
+    """One test after the other is handed out, in the order of the collection, and a group as a whole. `--dist` has no effect."""
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class Groups(LoadScopeScheduling):  # type: ignore[misc,unused-ignore]
@@ -38,6 +38,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             """A process has crashed. The test that it ran has failed; pytest-xdist would run it again."""
             work = self.assigned_work.pop(node)
             crashed = next((test for unit in work.values() for test, is_over in unit.items() if not is_over), None)
+            if crashed is None:  # such as a process that has died before it had any test
+                return None
             for unit in work.values():
                 if crashed in unit:
                     unit[crashed] = True

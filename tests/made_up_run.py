@@ -45,7 +45,7 @@ class MadeUpRun:
         spec = ClusterSpec(
             "made-up",
             "multi_worker_mirrored",
-            Program("script", "train.py", ("--api-key", "hunter2")),
+            Program("script", "train.py", ("--api-key", "hunter2", "-H", "Authorization: Bearer hunter2", "password", "hunter2hunter2")),
             (TaskSpec("worker", workers),),
             "/w",
         )

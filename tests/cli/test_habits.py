@@ -12,6 +12,7 @@ import pytest
 from orchestrator import sources
 from tests.cli.test_bad_input import complaint
 from tests.conftest import Orch
+from worker.host import machine_survey
 from worker.machine.cpu_cores import count_cores
 from worker.values.words import count_of
 
@@ -87,6 +88,13 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("version", check=0).out == orch.in_process("--version", check=0).out
 
 
+@pytest.mark.parametrize(("gpus", "words"), [(0, "no GPU"), (1, "1 GPU"), (8, "8 GPUs")])
+def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.MonkeyPatch, gpus: int, words: str) -> None:
+    monkeypatch.setattr(machine_survey, "nvidia", lambda: {"gpus": [{}] * gpus})
+    told = f"(write the number: this machine has {count_of(count_cores(), 'core')} and {words})"
+    assert complaint(orch.in_process("up", "hello.py", "-n", "auto"), 2).rstrip().endswith(told)
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -101,7 +109,6 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
         (["--lr", "3", "hello.py", "-n", "2"], "goes after --: orch up hello.py -n 2 -- --lr 3"),
         (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
-        (["hello.py", "-n", "auto"], f"(write the number: this machine has {count_of(count_cores(), 'core')} and no GPU)"),
         (["hello.py", "--verbos"], "there is no option --verbos: did you mean --verbose?"),
     ],
 )

@@ -26,12 +26,16 @@ def disclose(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-_NAME = r"[\w-]*(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private|auth)[_-]?key)|TOKEN|KEY)[\w-]*"
+_WORD = r"(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private|auth)[_-]?key)|TOKEN|KEY)"
+_NAME = rf"[\w-]*{_WORD}[\w-]*"
+_ENDS = rf"[\w-]*{_WORD}(?![\w-])"
+"""An option that ends with the word: `--token-dim` is none of these."""
 _IS_NAME = re.compile(rf"-*(?:{_NAME}|(?i:(?:proxy-)?authorization))")
 # `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`; after a name without dashes and without a sign only a long word,
 # for a sentence may speak of tokens.
 _NAMED = re.compile(
-    rf"""(--{_NAME}[ \t]+(?=[^\s=:-])|{_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))"""
+    rf"""(--{_ENDS}[ \t]+(?=[^\s=:-])(?!(?:[\d.]+|(?i:true|false|and|or|is|to|with))(?:\s|$))|"""
+    rf"""{_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))"""
     r"""(?:(")(?:[^"\\\n]|\\.)*"?|(')[^'\n]*'?|[^\s"',;&]+)"""
 )
 _HEADER = re.compile(
@@ -87,8 +91,12 @@ def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: _redact_value(item, counts, key) for key, item in value.items()}
     if isinstance(value, list):
-        before = [word if isinstance(word, str) and word.startswith("-") else "" for word in ("", *value)]
-        return [_redact_value(item, counts, word) for item, word in zip(value, before, strict=False)]
+        before = [word if isinstance(word, str) else "" for word in ("", *value)]
+        names = [
+            word if word.startswith("-") or (isinstance(item, str) and len(item) >= 8) else ""
+            for item, word in zip(value, before, strict=False)
+        ]
+        return [_redact_value(item, counts, name) for item, name in zip(value, names, strict=True)]
     if _IS_NAME.fullmatch(name) and value is not None and not isinstance(value, bool):
         counts.append(1)
         return "…"

@@ -127,7 +127,7 @@ def _facts(run: RunDir, story: Story, costs: Sequence[AttemptCost]) -> list[tupl
     with contextlib.suppress(OrchError):
         planned = run.read_plan()
         spec = planned.spec if planned is not None else run.read_spec()
-        facts.append(("program", " ".join(redact_words([spec.program.target, *spec.program.args]))))
+        facts.append(("program", hide_secrets(" ".join(redact_words([spec.program.target, *spec.program.args])))))
     tasks = ", ".join(f"{number} ps" if kind == "ps" else count_of(number, kind) for kind, number in _count(cluster.tasks.values()).items())
     facts += [("strategy", cluster.policy.strategy), ("tasks", tasks)]
     facts += [("began", describe_moment(story.begun)), ("took", describe_seconds(story.seconds))]

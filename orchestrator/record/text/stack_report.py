@@ -132,11 +132,13 @@ def of_crash(lines: Sequence[str]) -> list[str]:
     without orch's frames, for the other threads and the list of extension modules push it out of sight."""
     crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error: ")), len(lines))
     head = next((at for at in range(crash, len(lines)) if lines[at].startswith("Current thread ")), len(lines))
-    found = [frame for line in lines[head:] if (frame := _FRAME.match(line))]
-    if not found:
+    end = next((at for at in range(head + 1, len(lines)) if not lines[at].startswith("  ")), len(lines))
+    stack = [StackFrame(*frame.groups()) for line in lines[head:end] if (frame := _FRAME.match(line))]
+    if head == len(lines):
         return list(lines)
-    ours = _worker_dir([StackFrame(*frame.groups()) for frame in found])
-    return [*lines[: crash + 1], *(frame[0] for frame in found if not ours or not frame[1].startswith(f"{ours}/"))]
+    ours = _worker_dir(stack) if stack else ""
+    mine = [line for line in lines[head + 1 : end] if not ours or not (frame := _FRAME.match(line)) or not frame[1].startswith(f"{ours}/")]
+    return [*lines[: crash + 1], *mine]
 
 
 def in_order(text: str, *, is_brief: bool = False) -> list[str]:

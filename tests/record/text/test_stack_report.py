@@ -214,3 +214,32 @@ def test_a_stack_that_is_still_being_written_is_waited_for_and_never_taken_for_a
     for last in ("  <no Python frame>\n", "  ...\n", "...\n", "orch: is stopped (SIGSTOP)\n"):
         assert stack_report.is_complete(dump() + last)
     assert place(dump() + "  <no Python frame>\n") == "nowhere in Python"
+
+
+CRASH = """before
+Fatal Python error: Segmentation fault
+
+Thread 0x01 (most recent call first):
+  File "/w/task/looking/profiling.py", line 71 in _look_forever
+
+Current thread 0x02 (most recent call first):
+{frames}
+Thread 0x03 (most recent call first):
+  File "/home/me/train.py", line 9 in <module>
+  File "/w/task/program.py", line 25 in <lambda>
+  File "/w/task/start_task.py", line 23 in <module>
+
+Extension modules: numpy, h5py"""
+
+
+@pytest.mark.parametrize("frames", ['  File "/home/me/reader.py", line 4 in read', "  <no Python frame>"])
+def test_of_a_crash_the_thread_that_crashed_is_shown(frames: str) -> None:
+    lines = CRASH.format(frames=f"{frames}\n").splitlines()
+    assert stack_report.of_crash(lines) == ["before", "Fatal Python error: Segmentation fault", frames]
+
+
+def test_of_a_crash_in_the_main_thread_the_program_s_frames_are_shown() -> None:
+    main = CRASH.partition("Thread 0x03 (most recent call first):\n")[2].partition("\n\n")[0]
+    lines = CRASH.format(frames=f"{main}\n").splitlines()
+    assert stack_report.of_crash(lines)[2:] == ['  File "/home/me/train.py", line 9 in <module>']
+    assert stack_report.of_crash(["no", "crash"]) == ["no", "crash"]

@@ -33,7 +33,7 @@ def test_what_is_left_of_a_line(text: str, left: str) -> None:
     "text",
     [
         *("Bearer of news", "tokens: 5", "tokenizer=x", "a task-skewed-by-one-straggler", "risk-free", "hf_hub", "the token is"),
-        "--token --x",
+        *("--token --x", "--token-dim 512", "--max-token-length 128", "--use-token true", "see --token and --epochs", "--token is needed"),
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -77,9 +77,7 @@ def _variables(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, b
         return
     seen.add(id(one))
     if isinstance(one, tf.Variable) or hasattr(one, "_value"):
-        value = getattr(one, "_value", one)
-        is_each = _is_each(one) or (value.aggregation == tf.VariableAggregation.NONE and not one.trainable)
-        yield key, one, bool(is_each)
+        yield key, one, _is_each(one)
     elif hasattr(one, "_flatten_layers"):  # a layer or a model of Keras
         yield from _of_layer(key, one)
     elif _is_optimizer(one):
@@ -108,7 +106,7 @@ def _of_layer(key: str, layer: Any) -> Iterator[tuple[str, Any, bool]]:
         for each in layers
         for variable in getattr(each, "_non_trainable_variables", getattr(each, "_non_trainable_weights", ()))
     }
-    own |= {id(variable) for variable in layer.variables if _is_each(variable)}  # such as Keras 2's metrics in a model of one's own
+    own |= {id(variable) for variable in layer.variables if _has_parts(variable)}  # such as Keras 2's metrics in a model of one's own
     plain = {id(variable) for variable in getattr(layer, "weights", ())} - own
     metrics = getattr(layer, "metrics_variables", None)
     if metrics is None:  # Keras 2, where a model's own `metrics` may leave out those of `compile`, which are updated all the same
@@ -122,20 +120,29 @@ def _of_layer(key: str, layer: Any) -> Iterator[tuple[str, Any, bool]]:
         for state in _flat(each.states) if getattr(each, "stateful", False) and hasattr(each, "states") else []:
             yield f"{key}/{_path(state)}", state, True
         for raw in _raw(each) if hasattr(each, "_non_trainable_variables") else []:
-            yield f"{key}/{_path(raw)}", raw, _is_each(raw) or not raw.trainable
+            yield f"{key}/{_path(raw)}", raw, _is_each(raw)
 
 
 def _is_each(variable: Any) -> bool:
-    """Whether each replica has a part of its own by the variable's own word."""
+    """Whether each worker has a value of its own: each replica has a part, or nothing brings together what the replicas assign."""
+    import tensorflow as tf
+
+    value = getattr(variable, "_value", variable)
+    return _has_parts(variable) or (value.aggregation == tf.VariableAggregation.NONE and not variable.trainable)
+
+
+def _has_parts(variable: Any) -> bool:
     import tensorflow as tf
 
     return bool(getattr(variable, "_value", variable).synchronization == tf.VariableSynchronization.ON_READ)
 
 
 def _raw(layer: Any) -> list[Any]:
+    """Those that can be saved: the training must not end because of one that nobody has asked to save."""
     import tensorflow as tf
 
-    return [value for value in vars(layer).values() if isinstance(value, tf.Variable)]
+    found = [value for value in vars(layer).values() if isinstance(value, tf.Variable)]
+    return [value for value in found if code_of(value) is not None and value.shape.is_fully_defined()]
 
 
 def _flat(states: Any) -> list[Any]:

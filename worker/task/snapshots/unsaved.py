@@ -68,8 +68,8 @@ class Unsaved:
                 them = "it" if len(missing) == 1 else "them"
                 print_once(
                     f"checkpoints: each step changes {few(list(missing))} ({next(iter(missing.values()))}), which no save has: a restart "
-                    f"begins {them} anew, so the numbers are other ones than without it; give {them} to worker.checkpoints, or make {them} "
-                    "by add_weight of a layer or of the model"
+                    f"begins {them} anew, so the numbers may be other ones than without it; give {them} to worker.checkpoints or, in a "
+                    f"model, make {them} by add_weight"
                 )
 
     def end(self) -> None:
