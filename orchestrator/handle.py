@@ -341,7 +341,7 @@ class Run:
 
 def _seconds(time: float | str) -> float:
     """A time that a program has given: a number of seconds, or a text with units. Raises `UsageError`."""
-    found = seconds_of(time) if isinstance(time, str) else time
+    found: Any = seconds_of(time) if isinstance(time, str) else time
     if isinstance(found, bool) or not hasattr(found, "__float__") or math.isnan(float(found)):  # NumPy's numbers are times, too
         raise UsageError(f"timeout must be a time, not {time!r}; write seconds, or a time with units: {EXAMPLES}")
     return float(found)

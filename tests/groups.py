@@ -37,7 +37,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def remove_node(self, node: Any) -> str | None:
             """A process has crashed. The test that it ran has failed; pytest-xdist would run it again."""
             work = self.assigned_work.pop(node)
-            crashed = next((test for unit in work.values() for test, is_over in unit.items() if not is_over), None)
+            crashed: str | None = next((test for unit in work.values() for test, is_over in unit.items() if not is_over), None)
             if crashed is None:  # such as a process that has died before it had any test
                 return None
             for unit in work.values():

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +49,9 @@ def test_a_handle_says_how_a_run_has_ended_before_anybody_waits_for_it(rundir: R
 
 @pytest.mark.parametrize("limit", ["soon", True, float("nan"), None])
 def test_the_limit_of_a_wait_is_a_time(rundir: RunDir, limit: Any) -> None:
-    assert over(rundir).wait("10m").outcome == over(rundir).wait(Fraction(1, 2)).outcome == "lost", "also a number of another kind"
+    assert over(rundir).wait("10m").outcome == over(rundir).wait(cast("float", Fraction(1, 2))).outcome == "lost", (
+        "also a number of another kind"
+    )
     if limit is not None:
         with pytest.raises(UsageError, match=f"timeout must be a time, not {limit!r}; write seconds, or a time with units: 90"):
             over(rundir).wait(limit)
