@@ -108,13 +108,15 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
     settings = {**world.settings, "env": {**environment, **world.settings.get("env", {})}}
     with cluster(**settings, timeout=24 * 3600, grace=3) as c:
         job = c.start(run_units, units, str(directory), world.replicas)
-        hangs, mark = False, (0.0, 0.0, 0.0)
+        hangs, mark = False, (0.0, 0.0, dict[Path, float]())
         while not job.join(1):
             if any(outcome.has_ended for outcome in job.tasks.values()):
                 job.join(4)  # the others may raise the same
                 break
             now, change, awake = time.time(), _last_change(directory), _awake_seconds([c[name].pid for name in job.tasks])
-            waits = change == mark[1] and now - mark[0] > WAITING_S and awake - mark[2] < IDLE * (now - mark[0])
+            # A thread that has ended since takes nothing away.
+            spent = sum(max(0.0, seconds - mark[2].get(thread, 0.0)) for thread, seconds in awake.items())
+            waits = change == mark[1] and now - mark[0] > WAITING_S and spent < IDLE * (now - mark[0])
             if change != mark[1] or now - mark[0] > WAITING_S:
                 mark = (now, change, awake)
             if waits or now - change > patience(UNIT_S):
@@ -126,14 +128,14 @@ def _run_some(world: World, units: list[Unit], directory: Path, environment: dic
         (directory / "endings.json").write_text(json.dumps(endings))
 
 
-def _awake_seconds(pids: list[int | None]) -> float:
-    """How long the threads of these processes have run or waited for a core (proc(5), schedstat)."""
-    awake = 0
+def _awake_seconds(pids: list[int | None]) -> dict[Path, float]:
+    """How long each thread of these processes has run or waited for a core (proc(5), schedstat)."""
+    awake = {}
     for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
         with contextlib.suppress(OSError):  # it has ended
             on_core, waiting, _ = path.read_text().split()
-            awake += int(on_core) + int(waiting)
-    return awake / 1e9
+            awake[path] = (int(on_core) + int(waiting)) / 1e9
+    return awake
 
 
 def _last_change(directory: Path) -> float:
