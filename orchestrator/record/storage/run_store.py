@@ -79,7 +79,7 @@ def find_run(home: Path, name: str | None) -> RunDir:
             raise UsageError(f"there is no run in {home}")
         return runs[-1]  # the link was removed, or no run has got a plan
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
-    named = [run for run in found if _ID_WITHOUT_NAME.sub("", run.run_id, count=1) == name]  # lr-1 is not lr-10
+    named = [run for run in found if name_of(run.run_id) == name]  # lr-1 is not lr-10
     chosen = [run for run in found if run.run_id == name] or named or found
     if not found and _TASK.fullmatch(name):
         raise UsageError(f"{name} is a task, and a run is named here: orch logs {name} and orch stacks --task {name} are about a task")
@@ -89,6 +89,11 @@ def find_run(home: Path, name: str | None) -> RunDir:
         which = f"the newest is {chosen[-1].run_id}; all: {_named(chosen)}"
         raise SeveralRunsError(f"the names of {len(chosen)} runs in {home} begin with {name!r}: write more of the name; {which}", chosen)
     return chosen[0]
+
+
+def name_of(run_id: str) -> str:
+    """The name from which the id was made: that of --name, or of the program."""
+    return _ID_WITHOUT_NAME.sub("", run_id, count=1)
 
 
 def _named(runs: Sequence[RunDir]) -> str:

@@ -19,6 +19,7 @@ from ...model.run.cluster import Outcome
 from ..lines import clean
 from ..storage.run_directory import RunDir
 from ..storage.run_progress import read_cluster
+from ..storage.run_store import LATEST, name_of
 from .event_messages import describe_outcome
 from .format import aligned, cut, describe_moment, describe_seconds
 from .run_table import LONGEST_REASON, describe_failure, describe_report
@@ -102,13 +103,16 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports that is
     shown first.
 
-    In a narrow terminal the time of the start stands in the id alone, and arguments that all runs have alike are left out. A run that has
+    In a narrow terminal a run that is the only one of its name has this name in place of its id, the time of the start stands in the ids
+    alone, and arguments that all runs have alike are left out. A run that has
     failed shows its first cause in front of the report.
     """
     ids = ids or [run.run for run in runs]
     is_narrow = width is not None and width < NARROW
     alike = _alike(runs) if is_narrow else set()
-    rows = [_row(run, _short_id(run.run, ids), now, first, alike) for run in runs]
+    of_one = {name for name, count in Counter(map(name_of, ids)).items() if count == 1 and name != LATEST} if is_narrow else set[str]()
+    shown_ids = [name if (name := name_of(run.run)) in of_one else _short_id(run.run, ids) for run in runs]
+    rows = [_row(run, shown_id, now, first, alike) for run, shown_id in zip(runs, shown_ids, strict=True)]
     head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
     left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set()
     left_out |= {"STARTED", "TASKS"} if is_narrow else set()

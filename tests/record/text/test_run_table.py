@@ -136,6 +136,9 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     one = run_list.table(twins[1:], now, ids=[twin.run for twin in twins]).splitlines()
     assert one[1].split()[0] == "train-20231114-220001-0b", "the other is not listed, and its id begins alike"
     assert "val_loss=0.5 loss=0.25 ep" in narrow[1], "arguments leave room for what the runs are compared by"
+    sweep = [replace(run, run=f"lr-1{'0' * place}-20231114-22000{place}-{place}a2b3c4d") for place, run in enumerate(summaries)]
+    assert [line.split()[0] for line in run_list.table(sweep, now, width=80).splitlines()[1:]][:4] == ["lr-1", "lr-10", "lr-100", "lr-1000"]
+    assert run_list.table(sweep, now, width=200).splitlines()[1].startswith("lr-1-20231114-220000")
     assert "ARGUMENTS" not in run_list.table([RunSummary("one", "/runs/one")], now)
 
 
