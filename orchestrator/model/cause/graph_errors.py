@@ -1,6 +1,7 @@
 """Errors of graphs: TensorFlow's message has the whole stack of the place where the operation was made, and the reason at its end. Pure.
 
-Keras's message about a layer or a model has the reason in its second line, and AutoGraph's about code of the user in its last one.
+Keras's message about a layer or a model has the reason in its second line and the arguments of the call below, and AutoGraph's about code
+of the user has the reason below its frames. Each may wrap the other.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .peer_errors import CHAINED
+
 _HEAD = "Graph execution error:"
 _OF_KERAS = "Exception encountered when calling "
 _OF_AUTOGRAPH = "in user code:"
-_KIND = re.compile(r"[\w.]+(?:Error|Exception): ")
+_BEGINNING = re.compile(r"\A\s*(?:\x1b\[1m)?\s*")
+"""What stands before a message inside of another one: Keras prints it bold."""
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+, in .+')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3[\d.]*/|<frozen |/__autograph_generated_file")
 MOST_FRAMES = 6
@@ -20,27 +24,42 @@ MOST_FRAMES = 6
 
 def reason(message: str) -> str:
     """The line that says why: of a graph's error the first one below its stacks, of a message of Keras or AutoGraph that wraps another
-    one this one, else the whole message."""
+    one the reason of this one, else the whole message."""
     lines = message.splitlines()
     if message.startswith(_OF_KERAS):
-        return next((line for line in lines[1:] if line.strip()), message)
+        return _wrapped(lines[1:]) or message
     if message.startswith(_OF_AUTOGRAPH):
-        last = next(line.strip() for line in reversed(lines) if line.strip())
-        return _KIND.sub("", last, count=1)
+        below = lines[lines.index("", 2) + 1 :] if "" in lines[2:] else []  # an empty line ends the frames
+        said = "\n".join(line.removeprefix("    ") for line in below).partition(": ")[2]
+        return _wrapped(said.splitlines()) or message
     if not message.startswith(_HEAD):
         return message
     frames = [place for place, line in enumerate(lines) if _FRAME.fullmatch(line)]
-    below = (line.strip() for line in lines[frames[-1] + 1 if frames else 1 :])
+    below = [line.strip() for line in lines[_end_of(lines, frames[-1]) if frames else 1 :]]
     return next((line for line in below if line and not line.startswith(("[[", "Detected at node"))), message)
 
 
+def _wrapped(lines: Sequence[str]) -> str:
+    """The reason of a message inside of another one, in one line; empty if it has none."""
+    message = _BEGINNING.sub("", "\n".join(lines))
+    return reason(message).strip().partition("\n")[0]
+
+
 def without_frames(lines: Sequence[str]) -> Sequence[str]:
-    """The lines of a traceback without most frames of installed packages: of many in a row, and in the message of a graph's error."""
+    """The lines of tracebacks without most frames of installed packages: of many in a row, and in the message of a graph's error."""
     lines = _without_rows(lines)
-    head = next((place for place, line in enumerate(lines) if line.endswith(_HEAD)), len(lines))
-    below = [line for line in lines[head + 1 :] if line.strip()]
-    kept = [line for line in below if not _is_installed(line)]
-    return [*lines[: head + 1], *kept] if kept != below else lines
+    for head in reversed([place for place, line in enumerate(lines) if line.endswith(_HEAD)]):
+        end = next((place for place in range(head + 1, len(lines)) if lines[place] in CHAINED), len(lines))
+        lines = [*lines[: head + 1], *_without_stacks(lines[head + 1 : end]), *lines[end:]]
+    return lines
+
+
+def _without_stacks(lines: Sequence[str]) -> Sequence[str]:
+    """The lines below the head of a graph's error without the frames of installed packages, and without empty lines around the others."""
+    ends = {place: _end_of(lines, place) for place, line in enumerate(lines) if _FRAME.fullmatch(line)}
+    gone = {place for start, end in ends.items() if _is_installed(lines[start]) for place in range(start, end)}
+    stacks = max(ends.values(), default=0)
+    return [line for place, line in enumerate(lines) if place not in gone and (place > stacks or line.strip())] if gone else lines
 
 
 def _is_installed(line: str) -> bool:
