@@ -277,6 +277,10 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
 
 _FRAME = re.compile(r'^ *File "(?P<path>[^"<]+)", line \d+, in (?P<what>.+)$', re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:lib|lib64)/python3[\d.]*/|/(?:site|dist)-packages/")
+_TRACEBACK = "Traceback (most recent call last):"
+"""Where a traceback begins: exceptions that are chained have one each, and their frames do not call one another."""
+_IMPORTLIB = re.compile(r"/importlib/__init__\.py$")
+"""The frame of importlib.import_module, which its caller has given the name."""
 _FROM = re.compile(r"cannot import name '\w+' from '\w+' \((?P<path>/[^)]+)\)")
 _HIDEABLE = re.compile(
     "abc|ast|calendar|cmd|code|collections|copy|csv|ctypes|datetime|dis|email|enum|functools|glob|gzip|hashlib|html|http|inspect|io|json|"
@@ -288,11 +292,19 @@ _HIDEABLE = re.compile(
 
 
 def _hidden_module(failure: Failure) -> str:
-    """The module that a file of the user hides: an installed package has imported the file in the module's place; empty: none."""
-    frames = [(frame["path"], frame["what"]) for frame in _FRAME.finditer(failure.traceback)]
-    places = [path for (by, _), (path, what) in pairwise(frames) if what == "<module>" and _INSTALLED.search(by)]
+    """The module that a file of the user hides: an installed package has imported the file in the module's place; empty: none.
+
+    The file is one that Python finds by the name alone: it lies beside the script, or above (``-m package.module``)."""
+    traces = [
+        [(frame["path"], frame["what"]) for frame in _FRAME.finditer(trace) if not _IMPORTLIB.search(frame["path"])]
+        for trace in failure.traceback.split(_TRACEBACK)
+    ]
+    firsts = (trace[0] for trace in traces if trace)
+    *_, script = "", *(path for path, what in firsts if what == "<module>" and not _INSTALLED.search(path))
+    places = [path for trace in traces for (by, _), (path, what) in pairwise(trace) if what == "<module>" and _INSTALLED.search(by)]
     places += [found["path"] for found in _FROM.finditer(failure.message)]
-    names = (path.rpartition("/")[2].removesuffix(".py") for path in places if not _INSTALLED.search(path))
+    splits = (path.rpartition("/") for path in places if not _INSTALLED.search(path))
+    names = (name.removesuffix(".py") for directory, _, name in splits if script.startswith(f"{directory}/"))
     return next((name for name in names if _HIDEABLE.fullmatch(name)), "")
 
 

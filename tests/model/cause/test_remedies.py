@@ -175,24 +175,41 @@ def test_a_variable_that_is_not_set_is_named() -> None:
     assert "--env DATA=VALUE" in remedies.find(dataclasses.replace(failed("KeyError", "'DATA'"), failure=failure)).text
 
 
+TRACEBACK = "Traceback (most recent call last):\n"
+SCRIPT = f'{TRACEBACK}  File "/w/train.py", line 1, in <module>\n    import absl\n'
 PACKAGE = '  File "/venv/lib/python3.11/site-packages/absl/app.py", line 1, in <module>\n    import random\n'
+RANDOM = '  File "/w/random.py", line 3, in <module>\n    random.random()\n'
+IMPORTLIB = (
+    '  File "/usr/lib/python3.11/importlib/__init__.py", line 126, in import_module\n'
+    "    return _bootstrap._gcd_import(name[level:], package, level)\n"
+    '  File "<frozen importlib._bootstrap>", line 1204, in _gcd_import\n'
+)
+CAUGHT = f"{SCRIPT}{PACKAGE}KeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 @pytest.mark.parametrize(
-    ("frames", "message", "name"),
+    ("trace", "message", "name"),
     [
-        (f'{PACKAGE}  File "/w/random.py", line 3, in <module>\n    random.random()\n', "'module' object is not callable", "random"),
-        (f'{PACKAGE}  File "<frozen importlib._bootstrap>", line 1, in f\n  File "/w/random.py", line 3, in <module>\n', "bad", "random"),
-        (PACKAGE, "cannot import name 'Random' from 'random' (/w/random.py)", "random"),
-        (PACKAGE, "cannot import name 'Random' from 'random' (/usr/lib/python3.11/random.py)", ""),
-        (f'{PACKAGE}  File "/w/model.py", line 3, in <module>\n', "bad", ""),
-        (f'{PACKAGE}  File "/w/random.py", line 3, in build\n', "a function of the user that a package calls", ""),
-        ('  File "/w/train.py", line 1, in <module>\n  File "/w/queue.py", line 3, in <module>\n', "its own error", ""),
+        (SCRIPT + PACKAGE + RANDOM, "'module' object is not callable", "random"),
+        (f'{SCRIPT}{PACKAGE}  File "<frozen importlib._bootstrap>", line 1, in f\n{RANDOM}', "bad", "random"),
+        (SCRIPT + PACKAGE + IMPORTLIB + RANDOM, "a package that imports by name", "random"),
+        (SCRIPT.replace("/w/train", "/w/tasks/train") + PACKAGE + RANDOM, "python -m tasks.train", "random"),
+        (CAUGHT + SCRIPT + PACKAGE + RANDOM, "bad", "random"),
+        (SCRIPT + PACKAGE, "cannot import name 'Random' from 'random' (/w/random.py)", "random"),
+        (SCRIPT + PACKAGE, "cannot import name 'Random' from 'random' (/usr/lib/python3.11/random.py)", ""),
+        (f'{SCRIPT}{PACKAGE}  File "/w/model.py", line 3, in <module>\n', "bad", ""),
+        (f'{SCRIPT}{PACKAGE}  File "/w/random.py", line 3, in build\n', "a function of the user that a package calls", ""),
+        (f'{SCRIPT}  File "/w/queue.py", line 3, in <module>\n', "its own error", ""),
+        ((CAUGHT + SCRIPT).replace("/w/train", "/w/test"), "raised while another one was handled", ""),
+        (SCRIPT + IMPORTLIB + RANDOM, "a file that the user's code imports by name", ""),
+        (SCRIPT + IMPORTLIB + RANDOM.replace("/w/", "/w/tasks/"), "importlib.import_module('tasks.random')", ""),
+        (SCRIPT + PACKAGE + IMPORTLIB + RANDOM.replace("/w/", "/w/tasks/"), "a package that imports tasks.random by name", ""),
     ],
 )
-def test_a_file_that_hides_a_module_from_a_package_is_named(frames: str, message: str, name: str) -> None:
-    task = dataclasses.replace(failed("TypeError", message), failure=Failure("TypeError", message, f"Traceback …\n{frames}", 1.0))
-    assert (f"is called {name}.py, and Python finds it" in remedies.find(task).text) == bool(name)
+def test_a_file_that_hides_a_module_from_a_package_is_named(trace: str, message: str, name: str) -> None:
+    task = dataclasses.replace(failed("TypeError", message), failure=Failure("TypeError", message, trace, 1.0))
+    remedy = remedies.find(task).text
+    assert (f"is called {name}.py, and Python finds it" in remedy) if name else ("and Python finds it" not in remedy)
 
 
 def test_every_remedy_is_reached() -> None:
