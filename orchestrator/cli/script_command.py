@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -167,12 +168,22 @@ class ScriptCommand(click.Command):
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:
                 raise
+            if flag := self._flag_before(args, error.message):
+                raise click.UsageError(flag, ctx) from None
             rule = "the script's own arguments go after --: "
             if own or not (line := self._line(ctx, args, own)):
                 raise click.UsageError(f"{error.message.rstrip('.')}; {rule.rstrip(': ')}", ctx) from None
             if self._interpreter(ctx, args) is not None:
                 rule = "orch starts the script with Python by itself: "
             raise click.UsageError(f"{error.message.rstrip('.')}; {rule}{line}", ctx) from None
+
+    @staticmethod
+    def _flag_before(args: Sequence[str], message: str) -> str:
+        """What to say if the word that is too much follows an option to which other programs give a value; empty if none is there."""
+        for option, word in itertools.pairwise(args):
+            if option in WITHOUT_VALUE and f"({word}" in message:
+                return f"{option} takes no value{WITHOUT_VALUE[option]}; {word} is too much, and the script's own arguments go after --"
+        return ""
 
     def _line(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> str:
         """The command line that the user may have meant, with all words after ``--`` that orch does not know; empty if none can be made."""
@@ -224,6 +235,12 @@ def describe_no_option(ctx: click.Context, name: str) -> str:
     return f"there is no option {option}: {hint or (f'did you mean {right}?' if right else f'{ctx.command_path} --help lists the options')}"
 
 
+WITHOUT_VALUE = {
+    "--checkpoint": ": the saves lie in the directory of the run, or where --set checkpoints.dir=DIR says",
+    "--chief": ": there is one chief",
+    "--evaluator": ": there is one evaluator",
+}
+"""Options without a value, to which a user of other programs may give one; what is said then."""
 HELP_ALL = "Show all options and exit."
 SHOWS_ALL = "orch.help_all"
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
+import worker
+
 from ..errors import UsageError
 
 HEAVY = ("tensorflow", "keras", "tf_keras")
@@ -23,8 +25,8 @@ HEAVY = ("tensorflow", "keras", "tf_keras")
 
 _NO_FILE = "<dynamic-code>"
 """What cloudpickle writes in place of the name of a file (`_code_reduce` in cloudpickle/cloudpickle.py)."""
-_OWN = f"{__package__}."
-"""The beginning of the names of this package's modules: pytest rewrites them where pip has installed orch as editable."""
+_OWN = tuple(f"{package}." for package in (str(__package__).partition(".")[0], worker.__name__))
+"""How the names of orch's own modules begin: pytest rewrites some of them where pip has installed orch as editable."""
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:

@@ -109,6 +109,11 @@ def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.Monkey
         (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
         (["--lr", "3", "hello.py", "-n", "2"], "goes after --: orch up hello.py -n 2 -- --lr 3"),
         (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
+        (["hello.py", "--checkpoint", "saves"], "saves is too much, and the script's own arguments go after --"),
+        (
+            ["hello.py", "--chief", "1", "--", "--lr", "3"],
+            "--chief takes no value: there is one chief; 1 is too much, and the script's own arguments go after --",
+        ),
         (["hello.py", "--verbos"], "there is no option --verbos: did you mean --verbose?"),
     ],
 )
