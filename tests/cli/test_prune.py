@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -53,11 +54,24 @@ def test_a_run_that_is_older_goes_and_the_latest_one_stays(orch: Orch, home: Pat
     assert "run1" in orch.in_process("ps", "--all", check=0).out
 
 
+def test_without_any_word_nothing_is_removed(orch: Orch, home: Path) -> None:
+    """The oldest runs may be the trainings, and the newest twenty some trials."""
+    for number in range(20):
+        shutil.copytree(home / "runs" / "run5", home / "runs" / f"trial{number}")
+    before = names(home)
+    shown = orch.in_process("prune", check=0).out
+    assert shown.count("would remove ") == 5
+    assert "nothing was removed: orch prune --keep 20 removes them, and orch prune RUN removes a run" in shown
+    assert names(home) == before
+    orch.in_process("prune", "--keep", "20", check=0)
+    assert len(names(home)) == 20
+
+
 @pytest.mark.parametrize("word", ["rm", "clean", "cleanup"])
 def test_a_word_of_habit_removes_the_runs_that_it_names_and_no_others(orch: Orch, home: Path, word: str) -> None:
     shown = orch.in_process(word, "--keep", "0", check=0).out
     assert "would remove run5" in shown
-    assert "orch prune removes them" in shown
+    assert f"nothing was removed: orch prune removes them with the same options, and orch {word} RUN removes a run" in shown
     assert len(names(home)) == 5
     assert "removed run4 (" in orch.in_process(word, "run4", "run2", "run4", check=0).out
     assert names(home) == ["run5", "run3", "run1"]

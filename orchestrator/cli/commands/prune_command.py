@@ -41,7 +41,8 @@ def prune_command(
 
     \b
     Examples:
-      orch prune                          all runs but the newest 20
+      orch prune                          show all runs but the newest 20, and remove nothing
+      orch prune --keep 20                remove them
       orch prune --older 14d              all runs older than two weeks
       orch prune --keep 20 --older 14d    of those, not the newest 20
       orch prune --dry-run                show them, and remove nothing
@@ -53,7 +54,8 @@ def prune_command(
         raise UsageError("RUN names the runs to remove: leave --keep and --older out")
     runs = [run for run in find_all(home) if _is_run(run.path)]
     chosen = _named(home, names) if names else _old(home, runs, keep, older)
-    only_shown = WORD in ctx.meta and not names and not dry_run  # `orch clean` may mean less than the checkpoints of a month
+    # A bare command may mean less than the checkpoints of a month, and so may any form of `orch clean`.
+    only_shown = (WORD in ctx.meta or keep is older is None) and not names and not dry_run
     dry_run = dry_run or only_shown
     sizes = {run.run_id: _size(run.path) for run in chosen}
     failed = [] if dry_run else [run.run_id for run in chosen if not _remove(run.path)]
@@ -67,7 +69,8 @@ def prune_command(
         left = len(runs) - (0 if dry_run else len(removed))
         click.echo(f"{len(removed)} of {len(runs)} runs, {bytes_of(freed)}; {left} left in {home}")
         if only_shown and removed:
-            click.echo(f"orch {ctx.meta[WORD]} has removed nothing: orch prune removes them, and orch {ctx.meta[WORD]} RUN removes a run")
+            same = "--keep 20 removes them" if keep is older is None else "removes them with the same options"
+            click.echo(f"nothing was removed: orch prune {same}, and orch {ctx.meta.get(WORD, 'prune')} RUN removes a run")
     if failed:
         raise OrchError(f"cannot remove {', '.join(failed)}: see the permissions of {home / 'runs'}")
     return 0
