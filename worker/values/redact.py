@@ -26,7 +26,12 @@ def disclose(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-_WORD = r"(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private|auth)[_-]?key)|TOKEN|KEY)"
+_KEYS = "api|access|private|auth|account|client|comet|encryption|hf|neptune|openai|ssh|storage|wandb"
+_LOGINS = "admin|database|db|mysql|pg|postgres|redis|root|smtp|user"
+_WORD = (
+    rf"(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:{_KEYS})[_-]?key|(?:{_LOGINS})[_-]?pass(?![a-z])|(?<![a-z])pwd|"
+    r"webhook)|TOKEN|KEY)"
+)
 _NAME = rf"[\w-]*{_WORD}[\w-]*"
 _ENDS = rf"[\w-]*{_WORD}(?![\w-])"
 """An option that ends with the word: `--token-dim` is none of these."""

@@ -16,6 +16,8 @@ from worker.values.redact import redact, redact_json
         ('"password": "a\\"b", 1', '"password": "…", 1'),
         ('"--token", "abc"', '"--token", "…"'),
         ("train.py --token abc --my-api-key 'a b' --epochs 3", "train.py --token … --my-api-key '…' --epochs 3"),
+        ("DB_PASS=a1 --wandb-key b2 --pwd c3", "DB_PASS=… --wandb-key … --pwd …"),
+        ("SLACK_WEBHOOK=https://hooks.example.com/x y", "SLACK_WEBHOOK=… y"),
         ("Authorization: Bearer abcdefg", "Authorization: Bearer …"),
         ('-H "Authorization: Basic Zm9v"', '-H "Authorization: Basic …"'),
         ("Bearer abcdefgh", "Bearer …"),
@@ -34,6 +36,7 @@ def test_what_is_left_of_a_line(text: str, left: str) -> None:
     [
         *("Bearer of news", "tokens: 5", "tokenizer=x", "a task-skewed-by-one-straggler", "risk-free", "hf_hub", "the token is"),
         *("--token --x", "--token-dim 512", "--max-token-length 128", "--use-token true", "see --token and --epochs", "--token is needed"),
+        *("first_pass=3", "--sort-key name", "db_passed=1", "--n-keys 5"),
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
