@@ -20,10 +20,12 @@ from .cluster import Cluster
 SLOWER = 1.25
 """A slow task is busy for so many times as long in a step as the others in the median."""
 SLOWER_S, PART = 0.001, 0.2
-"""And for so many seconds longer, and for such a part of the step: the first worker of a training does a little more than the others."""
-WAITS_LESS = 1 / 2
-"""And the others wait longer than the slow task, by such a part of what it is busy longer. (The exchange itself, which all wait for, may be
-most of a small step: so a slow task may wait for nearly as long as the others.)
+"""And for so many seconds longer, and for such a part of the step. What the first worker of a training does more than the others, such as
+its callbacks and its progress bar, is no exception: where that makes the step a fifth longer, the others do wait for it.
+"""
+WAITED_FOR = 1 / 2
+"""And the others wait longer than the slow task, by such a part of the time that the slow task is busy longer. (In a small step all tasks,
+the slow one too, wait for the exchange itself, and that may be most of the step. So the waits are compared by their difference.)
 """
 WINDOWS = 3
 """A task is slow in so many windows of steps, one after the other."""
@@ -113,7 +115,7 @@ def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
     usual, wait = _median(other.busy for other in others), _median(other.peers for other in others)
     longer = use.busy - usual
     is_longer = use.busy > SLOWER * usual and longer > max(SLOWER_S, PART * (usual + wait))
-    return is_longer and wait - use.peers > WAITS_LESS * longer
+    return is_longer and wait - use.peers > WAITED_FOR * longer
 
 
 # --- in words -------------------------------------------------------------------------------------

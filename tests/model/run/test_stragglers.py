@@ -74,8 +74,19 @@ def test_on_a_host_without_a_free_core_a_task_must_be_slow_for_longer() -> None:
         (0.0012, 0.0145, 0.0042, 0.0115, False),
         (0.0003, 0.0012, 0.0012, 0.0003, False),
         (0.0012, 0.0045, 0.0042, 0.0044, False),
+        (0.0012, 0.0041, 0.0025, 0.0028, True),
+        (0.0012, 0.0041, 0.0025, 0.0036, False),
+        (0.0020, 0.0041, 0.0028, 0.0033, False),
     ],
-    ids=["half of the step", "less than a fifth of the step", "less than a millisecond", "it waits as long as the others"],
+    ids=[
+        "half of the step",
+        "less than a fifth of the step",
+        "less than a millisecond",
+        "it waits as long as the others",
+        "a worker's callbacks for which the others wait",
+        "longer work, and less than half of it is waited for",
+        "a worker's callbacks of less than a millisecond",
+    ],
 )
 def test_of_small_steps_most_is_the_exchange(work: float, peers: float, slow_work: float, slow_peers: float, is_named: bool) -> None:
     """Then also the slow task waits: 1.5 ms of 5.7 ms."""
