@@ -30,6 +30,7 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
         assert "succeeded" in orch.in_process(word, check=0).out
     assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == "orch: no run has reported a number los\n"
     assert "hello-" in orch.in_process("ps", "--all", "hello", check=0).out
+    assert "hello-" in orch.in_process("ps", "--all", "latest", check=0).out
     complaint(orch.in_process("ps", "--all", "hallo"), 2, "has a name that begins with 'hallo'")
     complaint(orch.in_process("delete", "hello"), 2, "orch down RUN ends a run, and orch prune RUN removes the directory")
     assert "was not running" in orch.in_process("stop", check=0).out

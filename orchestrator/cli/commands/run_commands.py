@@ -16,7 +16,7 @@ import click
 from worker.machine.clock import now
 from worker.values.words import few
 
-from ...engine_jobs import find_all
+from ...engine_jobs import find, find_all
 from ...errors import BROKEN, DEADLINE, UsageError
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
@@ -24,7 +24,7 @@ from ...model.spec.findings import nearest
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import going, list_runs, no_tasks_yet
+from ...record.storage.run_store import LATEST, going, list_runs, no_tasks_yet
 from ...record.text import run_list
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
@@ -98,9 +98,11 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
 
 
 def _print_runs(home: Path, begin: str, most: int | None, sort: str | None, *, as_json: bool) -> None:
-    """The table of the runs whose names begin so, or the same as JSON."""
+    """The table of the runs whose names begin so, or the same as JSON; where no name begins with ``latest``, that is the latest run."""
     found = find_all(home)
     every = [one for one in found if one.run_id.startswith(begin)]
+    if found and not every and begin == LATEST:
+        every = [find(home, LATEST)]
     if begin and not every:
         raise UsageError(f"no run in {home} has a name that begins with {begin!r}")
     cut = slice(-most if most else None, None)
