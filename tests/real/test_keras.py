@@ -257,4 +257,4 @@ def test_a_model_outside_of_the_scope_is_said_to_train_alone(orch: Orch, script:
     """)
     done = orch("up", "script.py", "-n", "2", "--keras", mode, check=0)
     assert len(re.findall("fit trains a model that was made outside of the scope of a strategy", done.out + done.err)) == 1
-    assert "orch:   worker-0..1: fit has trained a model from outside of the scope of the strategy" in done.err, "at the end, too"
+    assert "orch:   worker-0..1: a fit has trained a model from outside of the scope of the strategy" in done.err, "at the end, too"

@@ -78,12 +78,14 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _describe_apart(cluster: Cluster) -> str:
-    """That workers have trained models of their own, which nobody wants of workers of a cluster; empty: none has."""
+    """That workers have trained models of their own; empty: none has. A first `fit` of a baseline may be meant so: a task does not tell."""
     names = [task.name for task in cluster.tasks.values() if task.trains_apart]
     if not names:
         return ""
-    what = "fit has trained a model from outside of the scope of the strategy, so each has a model of its own"
-    return f"{group_tasks(names)}: {what}: make and compile the model inside of `with strategy.scope():`; more: orch help {ABOUT_APART}"
+    own = "this task may have a model of its own" if len(names) == 1 else "each may have a model of its own"
+    what = f"a fit has trained a model from outside of the scope of the strategy, so {own}"
+    remedy = "if the tasks were to train that model together, make and compile it inside of `with strategy.scope():`"
+    return f"{group_tasks(names)}: {what}; {remedy}; more: orch help {ABOUT_APART}"
 
 
 def run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True, code: int = DEADLINE) -> Step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.model.run import endings
 from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Outcome, Policy
 from orchestrator.model.run.not_finite import REMEDY
@@ -56,13 +57,15 @@ def test_values_of_one_task_are_one_remark_with_the_first_report_of_any_and_one_
 
 
 def test_workers_that_have_trained_apart_are_a_remark() -> None:
+    what = "a fit has trained a model from outside of the scope of the strategy"
     history = History().start_all()
-    for task in ("worker-0", "worker-1"):
+    for task, said in (("worker-0", f"worker-0: {what}, so this task may"), ("worker-1", f"worker-0..1: {what}, so each may")):
         reported(history, task, **{APART: True, "loss": 0.5})
+        (remark,) = endings.remarks(history.cluster)
+        assert remark.startswith(said)
         reported(history, task, loss=0.4)
     assert history.cluster.tasks["worker-1"].report == {"loss": 0.4}
-    (remark,) = remarks_of(history)
-    assert remark.startswith("worker-0..1: fit has trained a model from outside of the scope")
+    assert remarks_of(history) == [remark]
 
 
 def test_a_value_that_is_finite_again_is_no_remark() -> None:
