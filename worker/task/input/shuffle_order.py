@@ -127,8 +127,17 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     elif not is_kept():
         return dataset
     try:
-        if not has_unseeded(before):
-            return dataset
+        is_unseeded = has_unseeded(before)
+    except Exception as error:  # the program must run as by hand
+        print_once(
+            f"input: orch cannot look into a dataset that a function of the dataset of {failure.calling_line()} has from outside "
+            f"({_in_short(error)}): if that one shuffles, give its shuffle(…, seed=…) a seed, the same in all workers; without one, some "
+            "elements come twice in an epoch, and others never"
+        )
+        return dataset
+    if not is_unseeded:
+        return dataset
+    try:
         size = _size(before)
         if size > MOST_COPIED:
             raise ValueError(f"its arrays have {size >> 20:,} MiB")
@@ -136,10 +145,14 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     except Exception as error:  # the graph of this dataset cannot be copied: the program must run as by hand
         print_once(
             f"input: the dataset of {failure.calling_line()} shuffles without a seed, and orch cannot give all workers one order "
-            f"({type(error).__name__}: {str(error).splitlines()[0]:.200}): some elements come twice in an epoch, and others never; "
+            f"({_in_short(error)}): some elements come twice in an epoch, and others never; "
             "give shuffle(…, seed=…) a seed, the same in all workers"
         )
         return dataset
+
+
+def _in_short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.200}"
 
 
 def _warn_of_other_orders(dataset: Any, before: list[Any]) -> None:
@@ -165,9 +178,15 @@ def parts(dataset: Any) -> Iterator[Any]:
 
 
 def has_unseeded(before: list[Any]) -> bool:
-    """Whether one of these parts of a dataset shuffles without a seed, or a function of them, or a dataset that a function has."""
-    graphs = [graph for part in before for graph in (*function_graphs(part), *captured_graphs(part))]
-    return any(map(_is_unseeded, before)) or any(_unseeded(nodes) for graph in graphs for nodes in bodies(graph))
+    """Whether one of these parts of a dataset shuffles without a seed, or a function of them, or a dataset that a function has.
+
+    Raises `ValueError` for a dataset that a function has and whose graph cannot be read.
+    """
+    if any(map(_is_unseeded, before)):
+        return True
+    # The graph of a dataset that a function has is a copy of its arrays too: it is made last, and one at a time.
+    graphs = (graph for graphs_of in (function_graphs, captured_graphs) for part in before for graph in graphs_of(part))
+    return any(_unseeded(nodes) for graph in graphs for nodes in bodies(graph))
 
 
 def _is_unseeded(part: Any) -> bool:
@@ -203,7 +222,10 @@ def function_graphs(part: Any) -> list[Any]:
 
 
 def captured_graphs(part: Any) -> list[Any]:
-    """The graphs of the datasets that these functions have from outside: TensorFlow has them as tensors, without Python objects."""
+    """The graphs of the datasets that these functions have from outside: TensorFlow has them as tensors, without Python objects.
+
+    Raises `ValueError` for one with arrays of more than 2 GiB.
+    """
     import tensorflow as tf
     from tensorflow.core.framework import graph_pb2
     from tensorflow.python.data.ops.options import ExternalStatePolicy
@@ -215,18 +237,30 @@ def captured_graphs(part: Any) -> list[Any]:
             text = tf.raw_ops.DatasetToGraphV2(
                 input_dataset=tensor, external_state_policy=ExternalStatePolicy.IGNORE.value, strip_device_assignment=True
             )
-            graph.ParseFromString(text.numpy())
+            graph.ParseFromString(_not_empty(text.numpy()))
         found.append(graph)
     return found
 
 
+def _not_empty(text: bytes) -> bytes:
+    """The serialized graph of a dataset. Of one that is too long TensorFlow makes an empty text, with a line of its log alone."""
+    if not text:
+        raise ValueError("its arrays have more than 2 GiB")
+    return text
+
+
 def _captured(part: Any) -> list[Any]:
-    return [tensor for function in part._functions() for tensor in function.function.captured_inputs if tensor.dtype.name == "variant"]
+    return [tensor for tensor in _from_outside(part) if tensor.dtype.name == "variant"]
+
+
+def _from_outside(part: Any) -> list[Any]:
+    """The tensors that the functions of a dataset have from outside."""
+    return [tensor for function in part._functions() for tensor in function.function.captured_inputs]
 
 
 def _size(before: list[Any]) -> int:
-    """The bytes of the arrays of `from_tensor_slices` and `from_tensors`, without texts."""
-    tensors = [tensor for part in before for tensor in getattr(part, "_tensors", ()) if hasattr(tensor, "shape")]
+    """The bytes of the arrays of `from_tensor_slices`, of `from_tensors` and of functions, without texts and those of captured datasets."""
+    tensors = [tensor for part in before for tensor in (*getattr(part, "_tensors", ()), *_from_outside(part)) if hasattr(tensor, "shape")]
     return sum(tensor.dtype.size * (tensor.shape.num_elements() or 0) for tensor in tensors if tensor.dtype.size)
 
 
@@ -271,7 +305,10 @@ def _with_seeds(dataset: Any) -> Any:
     from tensorflow.python.data.ops.options import ExternalStatePolicy
 
     graph = graph_pb2.GraphDef()
-    graph.ParseFromString(dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy())
+    text = _not_empty(dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy())
+    if len(text) > MOST_COPIED:  # also the datasets that functions have are in it
+        raise ValueError(f"its arrays have {len(text) >> 20:,} MiB")
+    graph.ParseFromString(text)
     seed = draw_seed(" ".join(node.op for node in graph.node if node.op != "Const"))
     for body in sorted(bodies(graph), key=lambda nodes: [node.op for node in nodes]):  # the names of functions are those of one process
         for node, at in _unseeded(body):
