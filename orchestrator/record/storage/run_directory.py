@@ -156,6 +156,10 @@ class RunDir:
         self.free_reserve()
         # All fields, also those at their default: programs read this file.
         self.write("result.json", json.dumps({**extra, **dataclasses.asdict(verdict)}, indent=2) + "\n")
+        if self.path.parent.name == "runs" and not (self.path / "plan.json").exists():
+            # `orch wait` after a run whose hosts could not be reached must not tell of the run before it.
+            with contextlib.suppress(OSError):
+                self.make_latest()
 
     def free_reserve(self) -> None:
         """Makes room for the last files of a run whose disk is full."""

@@ -109,6 +109,17 @@ def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> 
 # --- found --------------------------------------------------------------------------------------
 
 
+def test_a_run_that_has_ended_before_it_had_a_plan_is_the_latest_too(tmp_path: Path) -> None:
+    """Such as one whose hosts could not be reached: `orch wait` tells of this run, and not of the one before."""
+    runs = [create_run(tmp_path, name) for name in ("one", "two")]
+    runs[0].make_latest()
+    assert find_run(tmp_path, None).run_id == "one"
+    runs[1].write_verdict(Verdict(Outcome.FAILED, 125, 1, 0.0, 1.0), {})
+    assert find_run(tmp_path, None).run_id == "two"
+    for run in runs:
+        run.lock.release()
+
+
 def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with pytest.raises(UsageError, match="no run in"):
