@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
-import worker
-
 from ..errors import UsageError
 
 HEAVY = ("tensorflow", "keras", "tf_keras")
@@ -25,7 +23,7 @@ HEAVY = ("tensorflow", "keras", "tf_keras")
 
 _NO_FILE = "<dynamic-code>"
 """What cloudpickle writes in place of the name of a file (`_code_reduce` in cloudpickle/cloudpickle.py)."""
-_OWN = tuple(f"{package}." for package in (str(__package__).partition(".")[0], worker.__name__))
+_OWN = (f"{str(__package__).partition('.')[0]}.", "worker.")
 """How the names of orch's own modules begin: pytest rewrites some of them where pip has installed orch as editable."""
 
 

@@ -41,7 +41,7 @@ def prune_command(
 
     \b
     Examples:
-      orch prune                          show all runs but the newest 20, and remove nothing
+      orch prune                          show all but the newest 20, remove none
       orch prune --keep 20                remove them
       orch prune --older 14d              all runs older than two weeks
       orch prune --keep 20 --older 14d    of those, not the newest 20
