@@ -129,10 +129,11 @@ def test_another_run_on_a_full_host_is_named(
     usual weight: the other run comes before that task, as does whatever else runs on this machine."""
     light = group("cpu")
     going = train(orch, bed, run, script(TRAIN))
-    (light / "cpu.shares").write_text("100")
     directory = tmp_path_factory.mktemp("another")
-    tasks = str(2 * len(os.sched_getaffinity(0)))
-    another = orch.start("up", "-n", tasks, "--no-python", sys.executable, "--", "-c", BURN, cwd=directory)
+    tasks = 2 * len(os.sched_getaffinity(0))
+    another = orch.start("up", "-n", str(tasks), "--no-python", sys.executable, "--", "-c", BURN, cwd=directory)
+    LiveRun(directory).event("task_started", task=f"worker-{tasks - 1}")
+    (light / "cpu.shares").write_text("100")
     line = line_about_the_slow_one(run)
     assert re.search(rf"; other programs use \d+\.\d of the {os.cpu_count()} cores of host hostB", line), line
     orch("down", cwd=directory, check=0)
