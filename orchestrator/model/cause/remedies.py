@@ -182,10 +182,12 @@ OTHERS = {
         "TensorFlow drives no TPU here: this needs a TPU and the package tensorflow-tpu (docs/tpu.md); to try the script on the CPU: "
         "strategy = worker.strategy() in the script, and --fallback cpu",
     ),
-    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^']*[/.][^']*)'": Remedy(
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*/[^']*)'": Remedy(
         "a-file-that-is-not-found",
-        "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir, and is not there; a script that writes it makes "
-        "its directory first: os.makedirs",
+        "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir; a script that writes it makes its directory first",
+    ),
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*\.[^'/]*)'": Remedy(
+        "a-file-that-is-not-found", "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir"
     ),
     r"(?:FileNotFoundError|NotFoundError): .*No such file or directory.*?(?P<path>/[^'\";\s]+)": Remedy(
         "a-file-that-is-not-found",
