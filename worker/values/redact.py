@@ -35,11 +35,14 @@ _WORD = (
 _NAME = rf"[\w-]*{_WORD}[\w-]*"
 _ENDS = rf"[\w-]*{_WORD}(?![\w-])"
 """An option that ends with the word: `--token-dim` is none of these."""
+_OPTION = re.compile(f"-+{_ENDS}")
 _IS_NAME = re.compile(rf"-*(?:{_NAME}|(?i:(?:proxy-)?authorization))")
+_PLAIN = r"(?:[\d.]+|(?i:true|false|and|or|is|to|with))"
+"""Behind an option with such a word, as in `--use-token true`, this is no secret."""
 # `API_KEY=abc`, `"password": "a b"`, `--token abc`, `"--token", "abc"`; after a name without dashes and without a sign only a long word,
 # for a sentence may speak of tokens.
 _NAMED = re.compile(
-    rf"""(--{_ENDS}[ \t]+(?=[^\s=:-])(?!(?:[\d.]+|(?i:true|false|and|or|is|to|with))(?:\s|$))|"""
+    rf"""(--{_ENDS}[ \t]+(?=[^\s=:-])(?!{_PLAIN}(?:\s|$))|"""
     rf"""{_NAME}(?:["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))))"""
     r"""(?:(")(?:[^"\\\n]|\\.)*"?|(')[^'\n]*'?|[^\s"',;&]+)"""
 )
@@ -96,12 +99,9 @@ def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: _redact_value(item, counts, key) for key, item in value.items()}
     if isinstance(value, list):
-        before = [word if isinstance(word, str) else "" for word in ("", *value)]
-        names = [
-            word if word.startswith("-") or (isinstance(item, str) and len(item) >= 8) else ""
-            for item, word in zip(value, before, strict=False)
+        return [
+            _redact_value(item, counts, word if _is_name_of(word, item) else "") for word, item in zip(("", *value), value, strict=False)
         ]
-        return [_redact_value(item, counts, name) for item, name in zip(value, names, strict=True)]
     if _IS_NAME.fullmatch(name) and value is not None and not isinstance(value, bool):
         counts.append(1)
         return "…"
@@ -110,6 +110,13 @@ def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
     made, found = redact(value)
     counts += [found] if found else []
     return made
+
+
+def _is_name_of(word: Any, item: Any) -> bool:
+    """Whether this word of a command line may be the name of the next one, as it is read in a text."""
+    if not isinstance(word, str) or not isinstance(item, str):
+        return False
+    return len(item) >= 8 if not word.startswith("-") else _OPTION.fullmatch(word) is not None and not re.fullmatch(_PLAIN, item)
 
 
 def redact_words(words: Sequence[str]) -> list[str]:

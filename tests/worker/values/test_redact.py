@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from worker.values.redact import redact, redact_json
+from worker.values.redact import redact, redact_json, redact_words
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,11 @@ def test_what_is_left_of_a_line(text: str, left: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == (text, 0)
+
+
+def test_the_words_of_a_command_line_are_read_as_in_a_text() -> None:
+    words = ["train.py", "--token", "a b", "--max-token-length", "128", "--use-token", "true", "password", "hunter2hunter", "is", "8"]
+    assert redact_words(words) == ["train.py", "--token", "…", *words[3:7], "password", "…", "is", "8"]
 
 
 def test_json_stays_json() -> None:

@@ -38,10 +38,13 @@ class NamedVariable:
     is_own: bool
     """Each worker has values of its own: seeds, statistics of BatchNormalization, metrics. Otherwise all workers have the same."""
 
+    def replicas(self) -> list[Any]:
+        """The variables of all replicas of this worker."""
+        return list(getattr(self.variable, "values", ())) or [self.variable]
+
     def components(self) -> list[Any]:
-        """The variables of this worker: one, or one in each of its replicas where these have values of their own."""
-        parts = list(getattr(self.variable, "values", ())) or [self.variable]
-        return parts if self.is_own else parts[:1]
+        """The variables of this worker that a save has: one, or one in each of its replicas where these have values of their own."""
+        return self.replicas() if self.is_own else self.replicas()[:1]
 
     def names(self) -> list[str]:
         """The names of the components."""
@@ -237,7 +240,7 @@ def assign(named: list[NamedVariable], found: Mapping[str, Tensor]) -> None:
         parts = each.components()
         for name, part in zip(each.names(), parts, strict=True):
             value = array(found[name])
-            for variable in [part] if each.is_own else list(getattr(each.variable, "values", ())) or [part]:
+            for variable in [part] if each.is_own else each.replicas():
                 variable.assign(value)
 
 

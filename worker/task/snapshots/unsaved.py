@@ -53,17 +53,18 @@ class Unsaved:
         if not self._has_new:
             return
         self._has_new = False
-        parts = [(each.is_own, part) for each in self._named() for part in getattr(each.variable, "values", ()) or [each.variable]]
-        own = {id(getattr(part, "_handle", None)) for is_own, part in parts if is_own}
-        alike = {id(getattr(part, "_handle", None)) for is_own, part in parts if not is_own}
+        parts = [(each.is_own, id(getattr(part, "_handle", None))) for each in self._named() for part in each.replicas()]
+        saved, alike = {handle for _, handle in parts}, {handle for is_own, handle in parts if not is_own}
         for assigned in map(dict, list(self._assigned.values())):  # copies: another thread may trace a graph
             if alike.isdisjoint(assigned):
                 continue
             missing: dict[str, str] = {}
             for handle, (variable, line) in assigned.items():
-                if handle not in own | alike and (there := variable()) is not None:
-                    name = there.name.partition(":")[0]
-                    missing |= {name: line} if name.rpartition("/")[2] not in DERIVED and name not in missing else {}
+                if handle in saved or (there := variable()) is None:
+                    continue
+                name = there.name.partition(":")[0]
+                if name.rpartition("/")[2] not in DERIVED:
+                    missing.setdefault(name, line)
             if missing:
                 them = "it" if len(missing) == 1 else "them"
                 print_once(
