@@ -97,6 +97,7 @@ def try_release(dist: Path) -> None:
         place.run("python look.py")
         place.run("orch --version", __version__)
         place.run("cat venv/share/man/man1/orch.1", r"\fB\-\-max\-restarts")
+        place.run("orch help kubernetes", "site-packages/orchestrator/cli/pages/kubernetes.md")
         place.run("orch up --no-python /bin/echo -n 2 -- hello", "worker-1 | hello")
         place.run(f"python -c '{_LAUNCH}'", "code 0")
         # With TensorFlow, from a directory with the examples and without the packages. One import serves all.

@@ -48,7 +48,7 @@ COMMANDS = {
     "init": ("commands.setup_commands", "Write a commented orch.yaml."),
     "schema": ("commands.setup_commands", "Print the JSON Schema of orch.yaml, for editors."),
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
-    "help": ("explanations", "Explain a command, or a failure that a report has named."),
+    "help": ("explanations", "Explain a command, a failure that a report has named, or a topic."),
 }
 HABITS = {
     **dict.fromkeys(("status", "list", "ls", "queue", "squeue", "show", "get", "inspect", "metrics"), "ps"),
@@ -107,8 +107,9 @@ class Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args[:1] == ["help"] and not ctx.resilient_parsing and (len(args) != 2 or args[1] in COMMANDS or args[1] in HABITS):
-            args = [*args[1:], "--help"]
+        if args[:1] == ["help"] and not ctx.resilient_parsing:
+            of_command = not args[1:] or args[1] in COMMANDS or args[1] in HABITS
+            args = [*args[1:], "--help"] if of_command else ["help", " ".join(args[1:])]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -1,8 +1,10 @@
-"""``orch help``: the help text of a command, or what docs/why.md says about the remedy that a report has named."""
+"""``orch help``: the help text of a command, what docs/why.md says about a remedy, or how another page of the documentation begins."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import textwrap
 from pathlib import Path
 
 import click
@@ -11,8 +13,8 @@ from ..model.cause.exit_status import describe_code
 from ..model.spec import BACKENDS
 from ..model.spec.findings import nearest
 
-# The page comes with an installed package; in the source tree it is among the other pages.
-PLACES = (Path(__file__).with_name("why.md"), Path(__file__).parents[2] / "docs/why.md")
+# The pages come with an installed package; in the source tree they are where they are written.
+PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")
 
 TOPICS = "topics"
 _WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash", "134": "crash", "127": "program"} | {
@@ -27,31 +29,39 @@ PAGES = {
     **{place: place for place in [*BACKENDS][1:]},  # not this machine
     **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts", "exit-codes", "files", "limits")},
     **{page: page for page in ("devices", "prepare", "seeing", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference")},
-    **dict.fromkeys(("sweep", "tune", "json", "logging"), "commands"),
+    **dict.fromkeys(("sweep", "tune"), "commands#sweep"),
+    **dict.fromkeys(("json", "logging"), "commands#programs"),
     **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config"), "spec"),
     "exit-code": "exit-codes",
+    "tf-config": "coming-from#tf_config",
+    **dict.fromkeys(("variables", "environment"), "reference#variables"),
     "gpus": "devices",
     "install": "tutorial",
     "pytest": "testing",
     "launch": "python",
 }
-"""Subjects of other pages of the documentation."""
+"""Subjects of other pages of the documentation: the page, and a word of the heading, where the subject is not this word."""
 
 
 _CODES = {
     0: "the cluster succeeded",
+    1: "the code of the first task that failed; Python ends with 1 after an exception",
     2: "the command line, the spec or the script is wrong, and nothing was started; or the code of a task, if there is a report",
     42: "the training has saved itself because the run was to end; the report has the command that continues it",
     124: "a deadline passed, which the report names",
     125: "orch or the place failed: a lost host, a full disk, a task that could not be started",
     130: "Ctrl-C",
     143: "SIGTERM, or orch down",
+    255: "the code of the first task that failed, such as of sys.exit(-1); ssh ends so if it cannot reach a host",
 }
 
 
+_LAST_SIGNAL = 64
+
+
 def _exit_code(number: int) -> str:
-    how = _CODES.get(number, "the code of the first task that failed")
-    if number > 128 and number not in _CODES:
+    how = _CODES.get(number, "the code with which the first task that failed has ended: the script, or a library, has chosen it")
+    if 128 < number <= 128 + _LAST_SIGNAL and number not in _CODES:
         how = f"128 + {number - 128}: {describe_code(number, killed=True)}"
     return f"exit code {number}: {how}; docs/exit-codes.md has all exit codes"
 
@@ -61,16 +71,59 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def _page(name: str) -> str:
+    """What a page says about this subject, and where the whole page is."""
+    page, _, word = PAGES[name].partition("#")
+    if (path := path_of(page)) is None:
+        return f"docs/{page}.md is about {name}"
+    return f"{about(word or ('' if name == page else name), path)}\n\nThe whole page: {path}"
+
+
+def path_of(page: str) -> Path | None:
+    """Where this page of the documentation is: `why` is why.md. None: it is not there, as in a package that was made by hand."""
+    return next((place / f"{page}.md" for place in PLACES if (place / f"{page}.md").is_file()), None)
+
+
 def explanations() -> dict[str, str]:
-    """The text below each heading of the page, by the anchor of the heading. Empty if the page is not there."""
-    page = next((place.read_text(encoding="utf-8") for place in PLACES if place.is_file()), "")
-    _, *parts = re.split(r"^## ", page, flags=re.MULTILINE)
-    return {anchor(part.partition("\n")[0]): _plain(part) for part in parts}
+    """The text below each heading of the page about failures, by the anchor of the heading. Empty if the page is not there."""
+    path = path_of("why")
+    return {anchor(part.partition("\n")[0]): part for part in _parts(path)[1:]} if path else {}
+
+
+def about(word: str, path: Path) -> str:
+    """The parts of a page whose headings have this word; where none has it, how the page begins, with the commands to try."""
+    first, *parts = _parts(path)
+    if found := [part for part in parts if word in anchor(part.partition("\n")[0]).split("-")]:
+        return "\n\n".join(found)
+    lines = first.splitlines()
+    is_command = [line.startswith("    ") for line in lines]
+    begun = is_command.index(True) if True in is_command and parts else len(lines)
+    return "\n".join(lines[: begun + [*is_command[begun:], False].index(False)])
+
+
+def _parts(path: Path) -> list[str]:
+    """What stands before the first heading of the second level, and below each of them, as a terminal shows it."""
+    return [_plain(part) for part in re.split(r"^## ", path.read_text(encoding="utf-8").removeprefix("# "), flags=re.MULTILINE)]
 
 
 def _plain(part: str) -> str:
-    """The part without the links, of which a terminal shows the names alone."""
-    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part).strip()
+    """The part without the links, of which a terminal shows the names alone; commands are indented in place of standing in a fence."""
+    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)
+    return re.sub(r"^```\w*\n(.*?)^```\n?", lambda block: textwrap.indent(block[1], "    "), text, flags=re.DOTALL | re.MULTILINE).strip()
+
+
+def _filled(text: str) -> str:
+    """The text with lines that fit the terminal; commands and tables stay as they are."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    parts = []
+    for part in re.split(r"\n(?=\n|\* |    |\|)", text):
+        begun = part.lstrip("\n")
+        if begun and not begun.startswith(("    ", "|")):
+            inset = "  " if begun.startswith("* ") else ""
+            filled = textwrap.fill(" ".join(begun.split()), width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False)
+            part = part[: len(part) - len(begun)] + filled
+        parts.append(part)
+    return "\n".join(parts)
 
 
 def _words(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -84,24 +137,30 @@ def _words(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[s
 @click.argument("name", metavar="[COMMAND|TOPIC]", shell_complete=_words)
 @click.pass_context
 def help_command(ctx: click.Context, /, name: str) -> int:
-    """Explain a command, as its --help does, or a failure that a report has named.
+    """Explain a command, as its --help does, a failure that a report has named, or another topic.
 
     \b
     Examples:
       orch help up
-      orch help topics              list the failures that are explained
+      orch help topics              list what is explained
       orch help the-disk-is-full    what docs/why.md says about one
+      orch help kubernetes          how a page of the documentation begins
     """
+    from . import OTHERWISE  # not above: this room imports its modules when they are needed
+
     root, topics = ctx.find_root(), explanations()
-    page = f"docs/{PAGES[name]}.md is about {name}" if name in PAGES else ""
+    name = re.sub("[ _]+", "-", name.strip().lower()).removeprefix("exit-code-")
+    page = _page(name) if name in PAGES else ""
     is_code = name.isdecimal() and int(name) < 256
     page = _exit_code(int(name)) if is_code else page
-    if name == TOPICS:
-        click.echo("\n".join(["orch help TOPIC prints what docs/why.md says about one of these:", "", *topics]))
+    if name in (TOPICS, "docs", "pages"):
+        pages = textwrap.fill(", ".join(sorted(PAGES)), 79)
+        says = "orch help TOPIC prints what docs/why.md says about one of these:"
+        click.echo("\n".join([says, "", *topics, "", "and what another page says about one of these:", "", pages]))
     elif named := [topic for topic in topics if _WORDS.get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
-        click.echo("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])]))
-    elif page:
-        click.echo(page)
+        click.echo(_filled("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])])))
+    elif page or name in OTHERWISE:
+        click.echo(_filled(page or f"there is no command {name!r}: {OTHERWISE[name]}"))
     else:
         near = nearest(name, [*root.command.list_commands(ctx), *topics] if isinstance(root.command, click.Group) else topics, cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"

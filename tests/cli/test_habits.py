@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import sources
+from orchestrator.cli.explanations import PAGES
 from tests.cli.test_bad_input import complaint
-from tests.conftest import Orch
+from tests.conftest import ROOT, Orch
 from worker.host import machine_survey
 from worker.machine.cpu_cores import count_cores
 from worker.values.words import count_of
@@ -76,15 +77,22 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert "out-of-memory" in topics
     complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
     complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
-    assert orch.in_process("help", "torchrun", check=0).out == "docs/coming-from.md is about torchrun\n"
+    assert "`orch up train.py -n 4 -- --lr 0.1`" in orch.in_process("help", "torchrun", check=0).out
+    resume = orch.in_process("help", "resume", check=0).out
+    assert resume.startswith("Trainings that continue exactly\n\n")
+    assert resume.endswith(f"\n\nThe whole page: {ROOT}/docs/resume.md\n")
+    assert "\n    $ orch up examples/resume_loop.py " in resume
+    assert "| 125 | " in orch.in_process("help", "exit", "codes", check=0).out
     assert orch.in_process("help", "143", check=0).out == "exit code 143: SIGTERM, or orch down; docs/exit-codes.md has all exit codes\n"
     assert orch.in_process("help", "2", check=0).out.startswith("exit code 2: the command line, the spec or the script is wrong")
     assert orch.in_process("help", "129", check=0).out.startswith("exit code 129: 128 + 1: killed by SIGHUP")
-    assert orch.in_process("help", "sweep", check=0).out == "docs/commands.md is about sweep\n"
+    assert orch.in_process("help", "sweep", check=0).out.startswith("A sweep\n")
+    assert orch.in_process("help", "Out", "of", "memory", check=0).out == orch.in_process("help", "out-of-memory", check=0).out
     assert orch.in_process("help", "137", check=0).out.startswith("Killed by SIGKILL\n")
-    assert orch.in_process("help", "slurm", check=0).out.endswith("\ndocs/slurm.md is about slurm\n")
+    assert orch.in_process("help", "slurm", check=0).out.endswith("/docs/slurm.md\n")
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
     assert {"Out of memory", "Out of GPU memory"} <= {*orch.in_process("help", "oom", check=0).out.splitlines()}
+    assert all(orch.in_process("help", page, check=0).out.count("\n") > 3 for page in PAGES)
     complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'; orch help topics lists the topics")
     assert orch.in_process("version", check=0).out == orch.in_process("--version", check=0).out
 
