@@ -32,6 +32,12 @@ def read_file(name: str | None) -> tuple[Node, str]:
     return document, str(real.parent) if real.is_file() else os.getcwd()
 
 
+def home_of_new_run(file: str | None) -> str:
+    """The directory of the runs for a run that is made: beside the nearest `orch.yaml`, or here. `file`: the value of -f, or none."""
+    found = None if file else nearest(SPEC)
+    return str(found.with_name(HOME)) if found else HOME
+
+
 def nearest(name: str) -> Path | None:
     """The file or directory of this name in this directory, or in the nearest directory above that belongs to this user.
 

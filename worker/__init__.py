@@ -251,7 +251,8 @@ def report(**values: Any) -> None:
     """Report the progress of this task: ``worker.report(step=100, loss=0.25)``.
 
     Values are numbers, texts, booleans, None, lists and dicts of these, and objects with one number, such as a scalar of NumPy or
-    TensorFlow. orch adds the time as ``at``. Outside orch, this function does nothing.
+    TensorFlow. orch adds the time as ``at``. Outside orch, this function does nothing. A text ``nan``, ``inf`` or ``-inf`` counts as the
+    number, such as that of ``f"{loss:.3f}"``.
 
     The function is fast enough for the innermost loop: a report within 0.1 s of the last written one is held back, and replaced by later
     ones. It is written before the next report that is not held back, and at the end of the process; a process that is killed loses it.

@@ -108,8 +108,9 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"] and not ctx.resilient_parsing:
-            of_command = not args[1:] or args[1] in COMMANDS or args[1] in HABITS
-            args = [*args[1:], "--help"] if of_command else ["help", " ".join(args[1:])]
+            word = args[1].lower() if args[1:] else ""
+            of_command = not word or word in COMMANDS or word in HABITS
+            args = [*([word] if word else []), *args[2:], "--help"] if of_command else ["help", " ".join(args[1:])]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
 
     def invoke(self, ctx: click.Context) -> Any:

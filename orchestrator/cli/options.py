@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..model.spec.durations import EXAMPLES, seconds_of
 from ..model.spec.findings import nearest
 from ..model.task_names import group_tasks
-from ..sources import HOME, SPEC
+from ..sources import HOME, home_of_new_run
 from ..sources import nearest as nearest_above
 from . import completion
 from .script_command import OPTIONS
@@ -197,8 +197,7 @@ def _existing_home(ctx: click.Context, parameter: click.Parameter, value: str | 
 
 
 def _new_home(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path:
-    file = nearest_above(SPEC) if value is None and not ctx.params.get("file") else None
-    return _absolute(value if value is not None else str(file.with_name(HOME)) if file else HOME)
+    return _absolute(value if value is not None else home_of_new_run(ctx.params.get("file")))
 
 
 def _absolute(value: str) -> Path:

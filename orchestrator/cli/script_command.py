@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import click
+
+from worker.values.words import few
 
 from ..model.spec.describe import options
 from ..model.spec.findings import nearest
@@ -58,6 +61,7 @@ SAME = {
     **dict.fromkeys(("-J", "--job-name"), "--name"),
 }
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
+MOUNTS_NOTHING = "a task sees the files of its host, and a pod also what backend.volumes in orch.yaml mounts"
 OTHERWISE = {
     "--nproc-per-node": "orch counts the workers of all hosts together: --workers N on this machine, -H hostA:N,hostB:N on several hosts",
     "--nnodes": "orch takes the names of the hosts: -H hostA:4,hostB:4",
@@ -86,6 +90,8 @@ OTHERWISE = {
     **dict.fromkeys(("-c", "--cpus-per-task"), "--threads N sets TensorFlow's threads, and --set backend.cpus_per_task=N Slurm's cores"),
     **dict.fromkeys(("-o", "--output"), "orch keeps the output of each task in files, always, below --run-dir DIR"),
     **dict.fromkeys(("--bind-to", "--cpu-bind"), "orch calls this --affinity"),
+    **dict.fromkeys(("--volume", "--mount"), MOUNTS_NOTHING),
+    **dict.fromkeys(("--simulate", "--preview", "--validate", "--plan"), "orch plan SCRIPT, or orch up --dry-run, shows what would start"),
     **dict.fromkeys(("--rm", "-it", "-i"), "leave it out: a task has no keyboard, and orch prune removes old runs"),
     **dict.fromkeys(
         ("--memory", "--mem"),
@@ -94,8 +100,15 @@ OTHERWISE = {
     ),
 }
 """Options of torchrun and srun that orch does not have, with what a user writes in their place."""
+MAYBE_OF_SCRIPT = dict.fromkeys(
+    ("--config", "--config-file", "--conf", "--cfg", "--settings", "--spec", "--yaml"),
+    "the settings of orch stand in orch.yaml, or in the file of -f FILE; orch plan shows what they mean",
+)
+"""The same for options that a script may have, too."""
 OTHERWISE_OF = {
     ("plan", "--output"): "--json prints JSON",
+    ("plan", "--dry-run"): "orch plan starts nothing: leave it out, or write orch up --dry-run, which prints the commands, too",
+    **dict.fromkeys((("down", "--dry-run"), ("restart", "--dry-run")), "orch ps shows the tasks of the run, and changes nothing"),
     ("logs", "--lines"): "-n N, or --tail N, begins with the last N lines of each stream",
     ("report", "--open"): "--serve shows the page in a browser, and -o FILE writes it",
     ("prune", "--all"): "--keep 0 keeps only the latest run",
@@ -156,6 +169,8 @@ class ScriptCommand(click.Command):
             args, own = args[:split], args[split + 1 :]
             ctx.meta["orch.script_args"] = own
         args = [_in_our_words(word) for word in args]
+        if not ctx.resilient_parsing:
+            self._check_resume(ctx, args, own)
         if own and own[0].endswith(".py") and not self._parse_known(ctx, args)[0].get("script"):
             ctx.meta[AFTER_DASHES] = shlex.join([*ctx.command_path.split(), *args, own[0], *(["--", *own[1:]] if own[1:] else [])])
         try:
@@ -177,10 +192,29 @@ class ScriptCommand(click.Command):
                 rule = "orch starts the script with Python by itself: "
             raise click.UsageError(f"{error.message.rstrip('.')}; {rule}{line}", ctx) from None
 
+    def _check_resume(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> None:
+        """Refuse a --resume that names no run: the next option, or the script, would be its value. Raises Click's usage error."""
+        place = args.index("--resume") if "--resume" in args else len(args)
+        value = "".join(args[place + 1 : place + 2])
+        if place == len(args) or (value and not value.startswith("-") and not (value.endswith(".py") and os.path.isfile(value))):
+            return
+        from .resumable import newest_runs  # the files of runs, for this mistake alone
+
+        def with_run(name: str) -> list[str]:
+            return [*args[: place + 1], name, *args[place + 1 :]]
+
+        known = self._parse_known(ctx, with_run("latest"))[0]
+        runs = newest_runs(*(given if isinstance(given := known.get(name), str) else "" for name in ("home", "file")))
+        line = shlex.join([*ctx.command_path.split(), *with_run(runs[0] if runs else "RUN"), *(["--", *own] if own else [])])
+        rest = f"; runs with a save: {few(runs)}" if runs else "; no run here has a save: orch up --checkpoint saves a fit (docs/resume.md)"
+        raise click.UsageError(f"--resume needs the run that is continued: {line}{rest}", ctx)
+
     @staticmethod
     def _flag_before(args: Sequence[str], message: str) -> str:
         """What to say if the word that is too much follows an option to which other programs give a value; empty if none is there."""
         for option, word in itertools.pairwise(args):
+            if option == "-v" and ":" in word and "/" in word:  # as in docker; the script may be the word that is too much
+                return f"-v is --verbose, and takes no value: {MOUNTS_NOTHING}"
             if option in WITHOUT_VALUE and f"({word}" in message:
                 return f"{option} takes no value{WITHOUT_VALUE[option]}; {word} is too much, and the script's own arguments go after --"
         return ""
@@ -231,7 +265,8 @@ def describe_no_option(ctx: click.Context, name: str) -> str:
     option = name.replace("_", "-")
     known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
     right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
-    hint = OTHERWISE_OF.get((ctx.command.name or "", option)) or (OTHERWISE.get(option) if isinstance(ctx.command, ScriptCommand) else None)
+    of_any = OTHERWISE | MAYBE_OF_SCRIPT if isinstance(ctx.command, ScriptCommand) else {}
+    hint = OTHERWISE_OF.get((ctx.command.name or "", option)) or of_any.get(option)
     return f"there is no option {option}: {hint or (f'did you mean {right}?' if right else f'{ctx.command_path} --help lists the options')}"
 
 

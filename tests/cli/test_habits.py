@@ -18,6 +18,7 @@ from worker.machine.cpu_cores import count_cores
 from worker.values.words import count_of
 
 Script = Callable[..., Path]
+NO_SAVES = "; no run here has a save: orch up --checkpoint saves a fit (docs/resume.md)"
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,7 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     for word in ("status", "ls", "list"):
         assert "succeeded" in orch.in_process(word, check=0).out
     assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == "orch: no run has reported a number los\n"
+    assert orch.in_process("ps", "--all", "--sort", "took", check=0).err == ""
     assert "hello-" in orch.in_process("ps", "--all", "hello", check=0).out
     assert "hello-" in orch.in_process("ps", "--all", "latest", check=0).out
     complaint(orch.in_process("ps", "--all", "hallo"), 2, "has a name that begins with 'hallo'")
@@ -88,6 +90,17 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "129", check=0).out.startswith("exit code 129: 128 + 1: killed by SIGHUP")
     assert orch.in_process("help", "sweep", check=0).out.startswith("A sweep\n")
     assert orch.in_process("help", "Out", "of", "memory", check=0).out == orch.in_process("help", "out-of-memory", check=0).out
+    assert orch.in_process("help", "255", check=0).out.startswith("exit code 255: the code of the first task that failed, such as of sys")
+    assert orch.in_process("help", "3", check=0).out.startswith("exit code 3: the code with which the first task that failed has ended")
+    assert orch.in_process("help", "200", check=0).out.startswith("exit code 200: the code with which")
+    for words in (["Keras"], ["KERAS"]):
+        assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "keras", check=0).out
+    for words in (["PS"], ["Status"]):
+        assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "ps", check=0).out
+    for words in (["out", "of", "memory"], ["Out of memory"], ["out_of_memory"]):
+        assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "out-of-memory", check=0).out
+    assert orch.in_process("help", "delete", check=0).out.startswith("there is no command 'delete': orch down RUN ends a run")
+    assert orch.in_process("help", "--help", check=0).out.startswith("Usage: orch help ")
     assert orch.in_process("help", "137", check=0).out.startswith("Killed by SIGKILL\n")
     assert orch.in_process("help", "slurm", check=0).out.endswith("/docs/slurm.md\n")
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
@@ -124,6 +137,11 @@ def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.Monkey
             "--chief takes no value: there is one chief; 1 is too much, and the script's own arguments go after --",
         ),
         (["hello.py", "--verbos"], "there is no option --verbos: did you mean --verbose?"),
+        (["hello.py", "--config", "c.yaml"], "goes after --: orch up hello.py -- --config c.yaml"),
+        (["hello.py", "-v", "data:/data"], "a pod also what backend.volumes in orch.yaml mounts"),
+        (["-v", "/data:/data", "hello.py"], "a pod also what backend.volumes in orch.yaml mounts"),
+        (["hello.py", "-n", "2", "--resume"], f"orch up hello.py -n 2 --resume RUN{NO_SAVES}"),
+        (["--resume", "hello.py"], f"orch up --resume RUN hello.py{NO_SAVES}"),
     ],
 )
 def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: Orch, words: list[str], line: str) -> None:
@@ -140,6 +158,9 @@ def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: 
         (["--checkpoint-dir", "x"], "--set checkpoints.dir=DIR"),
         (["-p", "gpu"], "--set backend.partition=NAME"),
         (["--memory", "4G"], "the memory of a host is limited by Slurm"),
+        (["--config", "c.yaml"], "the settings of orch stand in orch.yaml, or in the file of -f FILE; orch plan shows"),
+        (["--volume", "/data:/data"], "a task sees the files of its host"),
+        (["--validate"], "orch up --dry-run, shows what would start"),
     ],
 )
 def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: str) -> None:
@@ -150,6 +171,8 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
     ("words", "said"),
     [
         (["logs", "--no-log-prefix"], "--no-log-prefix: did you mean --no-prefix?"),
+        (["plan", "--dry-run"], "--dry-run: orch plan starts nothing"),
+        (["down", "--dry-run"], "--dry-run: orch ps shows the tasks of the run"),
         (["ps", "-w"], "-w: orch top shows the tasks live"),
         (["logs", "--lines", "5"], "--lines: -n N, or --tail N"),
         (["ps", "-q"], "-q: orch ps --help lists the options"),

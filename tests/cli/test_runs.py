@@ -450,8 +450,9 @@ def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Scr
 def test_a_run_that_ends_just_then_is_not_said_to_start_again(orch: Orch, tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch"):
         pass
-    for command in ("restart", "stacks"):
-        assert orch(command, check=2).err == "Error: one is not running; orch up starts a new run\n"
+    assert orch("restart", check=2).err == "Error: one is not running; orch up starts a new run\n"
+    said = "one is not running any more: orch logs RUN shows its output, orch ps RUN its tasks, and orch report RUN all of it on a page"
+    assert orch("stacks", check=2).err == f"Error: {said}\n"
 
 
 def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

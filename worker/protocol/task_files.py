@@ -19,7 +19,7 @@ INPUT = "orch_input"
 SERVES = "orch_serves"
 """The key of the line that says that the program stands in TensorFlow's `Server.join` (task/strategy/joined_server.py)."""
 APART = "orch_trains_apart"
-"""The key of the line that says that `fit` trains a model that this task has for itself (task/keras/fit.py)."""
+"""The key of the lines that say whether `fit` trains a model that this task has for itself (task/keras/fit.py)."""
 OWN_KEYS = frozenset({INPUT, SERVES, APART})
 """A line of `worker.report` has none of these keys."""
 SAVING = "saving"

@@ -34,7 +34,7 @@ class Setting:
     """Its option on the command line: ``--ps``, or ``-n --workers``. The option's variable follows from it: ORCH_WORKERS. An option for
     true and false has a second name, such as ``--no-serve``."""
     hint: str = ""
-    """What to write, if the value is no number."""
+    """What to write, if the value is no number, or none of the words."""
     metavar: str = ""
     """The placeholder of the value in the help; empty: N for a whole number, TIME for seconds or a text with a unit (10m), the words of a
     choice, else TEXT."""

@@ -21,6 +21,7 @@ class KerasSettings:
         "legacy: Keras 2, the package tf-keras; off: TensorFlow's choice, and orch changes nothing in Keras.",
         example="legacy",
         flag="--keras",
+        hint="write legacy for Keras 2, v3 for Keras 3, auto or off",
     )
     exact: bool = setting(
         False,

@@ -33,12 +33,12 @@ def report(values: Mapping[str, Any]) -> None:
             step_times.mark(step)
 
 
-def note(key: str) -> None:
-    """Append one line of orch's own about the program: one of `task_files.OWN_KEYS`, which is true from now on."""
+def note(key: str, value: bool = True) -> None:
+    """Append one line of orch's own about the program: one of `task_files.OWN_KEYS`, which has this value from now on."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:
         with contextlib.suppress(OSError):  # a full disk
-            append(os.path.join(directory, task_files.REPORTS), json.dumps({"at": time.time(), key: True}).encode() + b"\n")
+            append(os.path.join(directory, task_files.REPORTS), json.dumps({"at": time.time(), key: value}).encode() + b"\n")
 
 
 class _Writer:

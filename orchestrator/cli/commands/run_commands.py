@@ -40,7 +40,7 @@ POLL_S = 0.1
 
 SORT = (
     "With --all: order the runs by this value of their last reports, or of their arguments, the best last: the least loss or error, the "
-    "greatest of others."
+    "greatest of others. Also: run, started, took, state."
 )
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 QUIET = "Print one line in place of the report."
@@ -108,7 +108,7 @@ def _print_runs(home: Path, begin: str, most: int | None, sort: str | None, *, a
     cut = slice(-most if most else None, None)
     runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
     runs = run_list.ordered(runs, sort)[cut] if sort else runs
-    if sort and not any(run_list.has_number(one, sort) for one in runs):
+    if sort and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
         near = nearest(sort, run_list.names(runs))
         click.echo(f"orch: no run has reported a number {sort}" + (f"; did you mean {near}?" if near else ""), err=True)
     if as_json:

@@ -210,6 +210,11 @@ _LEFT_EARLY = Remedy(
     "a-worker-that-ends-early",
     "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())",
 )
+_LEFT_AT_ONCE = Remedy(
+    "a-worker-that-ends-early",
+    "no step of {name} was seen before it ended: look for a return, or a sys.exit(), in front of its training; where it has trained, give "
+    "all workers the same number of steps (dataset.repeat())",
+)
 _SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --serve")
 _OWN_TF_CONFIG = Remedy(
     "another-tf_config",
@@ -232,6 +237,12 @@ _BY_CODE = {
     127: Remedy("a-program-that-cannot-run", "a program was not found: look at PATH in its environment"),
 }
 _VARIABLE = Remedy("a-variable-that-is-not-set", "the script reads the variable {name}: --env {name}=VALUE sets it in the tasks")
+_NO_SUCH_METRIC = Remedy(
+    "a-metric-that-fit-does-not-report",
+    "fit has reported no {name}: {why}",
+)
+_VALIDATION = "names with val_ need validation_data= or validation_split= of fit, in an epoch that validates (validation_freq=)"
+_METRICS = "its names are loss, those of the metrics= of compile(), and with validation data the same with val_"
 _ARGUMENTS = Remedy(
     "a-script-that-refuses-its-arguments", "the script refuses its arguments, which stand after --: orch up SCRIPT -- {option}"
 )
@@ -242,8 +253,8 @@ _STALLED = Remedy(
 
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
-    others = (_LEFT_EARLY, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED)
-    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others
+    others = (_LEFT_EARLY, _LEFT_AT_ONCE, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED)
+    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others, _NO_SUCH_METRIC
 
 
 def of_stalled(name: str) -> Remedy:
@@ -255,6 +266,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     """The remedy for the end of a task, or `NONE`. `serves`: the task is a server that must run until others are done."""
     if task.code == 0 and task.type in DATA_SERVICE:
         return NONE  # orch runs these servers; a script cannot end them
+    if task.code == 0 and not serves and not task.report:
+        return Remedy(_LEFT_AT_ONCE.about, _LEFT_AT_ONCE.text.format(name=task.name))
     if task.code == 0:
         return _SERVER_LEFT if serves else _LEFT_EARLY
     evidence = task.evidence
@@ -263,8 +276,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
         return Remedy(_OWN_TF_CONFIG.about, _OWN_TF_CONFIG.text.format(tf_config=evidence.tf_config))
     if task.failure is not None:
-        if task.failure.type == "KeyError" and "os.environ" in task.failure.traceback and "SLURM_" not in task.failure.message:
-            return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=task.failure.message.strip("'")))
+        if task.failure.type == "KeyError" and (found := _of_key(task.failure)) != NONE:
+            return found
         if name := _hidden_module(task.failure):
             return Remedy(_HIDDEN.about, _HIDDEN.text.format(name=name))
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
@@ -275,6 +288,21 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
         return Remedy(_ARGUMENTS.about, _ARGUMENTS.text.format(option=option))
     found = _of_log(evidence.last_words, evidence)
     return found if found != NONE else _BY_CODE.get(task.code or 0, NONE)
+
+
+def _of_key(failure: Failure) -> Remedy:
+    """The remedy for a KeyError of a variable of the environment, or of what Keras's `fit` has reported; else `NONE`.
+
+    The last lines of the traceback tell: the frame of `os.environ`, or the user's line that reads ``logs["val_loss"]``.
+    """
+    frames = failure.traceback.rpartition('  File "')
+    name = failure.message.strip("'")
+    if re.match(r'[^"\n]*\bos(?:\.py)?>?", line \d+, in __getitem__', frames[2]) and "SLURM_" not in name:
+        return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=name))
+    if re.search(r"\b(?:logs|history)\[", frames[2]):
+        why = _VALIDATION if name.startswith("val_") else _METRICS
+        return Remedy(_NO_SUCH_METRIC.about, _NO_SUCH_METRIC.text.format(name=name, why=why))
+    return NONE
 
 
 _FRAME = re.compile(r'^ *File "(?P<path>[^"<]+)", line \d+, in (?P<what>.+)$', re.MULTILINE)

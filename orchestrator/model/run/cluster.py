@@ -92,7 +92,7 @@ class TaskStatus:
     serves: bool = False
     """The program stands in `Server.join` of TensorFlow, which never returns."""
     trains_apart: bool = False
-    """A `fit` has trained a model that was made outside of the scope of the strategy."""
+    """The last `fit` has trained a model that was made outside of the scope of the strategy."""
     saves: bool = False
     """The training can save on order."""
     failure: Failure | None = None

@@ -69,7 +69,7 @@ def _kind(declared: Setting, hint: Any) -> Kind:
     if hint is float:
         return Duration(declared.least, most, declared.hint or f"write seconds, or a time with units: {EXAMPLES}")
     if get_origin(hint) is Literal:
-        return OneOf(get_args(hint))
+        return OneOf(get_args(hint), declared.hint)
     if hint in _BY_TYPE:
         return _BY_TYPE[hint]
     return Named(get_args(hint)[0]) if get_origin(hint) is tuple else struct_of(hint)

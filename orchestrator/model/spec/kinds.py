@@ -203,13 +203,19 @@ class OneOf(Kind):
     """One of several words."""
 
     words: tuple[str, ...]
+    hint: str = ""
+    """What to write in place of a word that is like none of them."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Words of other programs, each with the one that means the same."""
 
     def read(self, node: Node) -> Any:
         if isinstance(node.value, str) and node.value in self.words:
             return node.value
-        right = nearest(node.text, self.words)
+        right = self.same.get(node.text.lower()) or nearest(node.text, self.words)
         raise refusal(
-            node.place, f"{shown(node)} is not known", f"did you mean '{right}'?" if right else f"write {listed(self.words, 'or')}"
+            node.place,
+            f"{shown(node)} is not known",
+            f"did you mean '{right}'?" if right else self.hint or f"write {listed(self.words, 'or')}",
         )
 
     def json_schema(self) -> JsonSchema:
@@ -323,6 +329,10 @@ def sentence(key: Setting) -> str:
     return key.about if all(word in key.about for word in words) else f"{key.about.rstrip('.')}: {listed(words, 'or')}."
 
 
+_SAME_KEYS = {"type": ("kind", "name", "place", "engine", "scheduler"), "count": ("number", "replicas", "instances", "size", "n")}
+"""Words of other programs for the key of a mapping that has a shorthand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Struct(Kind):
     """A mapping with known keys. A null counts as a missing key."""
@@ -358,12 +368,25 @@ class Struct(Kind):
         return found
 
     def _unknown(self, key: str, item: Node, path: str, findings: Findings) -> None:
-        hint = self.misplaced.get(key) or self._place_of(key)
+        hint = self.misplaced.get(key) or self._parted(key) or self._place_of(key)
         if not hint:
-            right = "" if findings.full else nearest(key, self.keys)
+            is_meant = key in _SAME_KEYS.get(self.shorthand, ())
+            right = self.shorthand if is_meant else "" if findings.full else nearest(key, self.keys)
             hint = f"did you mean '{right}'?" if right else f"the keys here: {listed(self.keys)}"
             findings.spoiled.add(right)
         findings.add(path, Problem(item.place, f"unknown key {quoted(key)}", hint))
+
+    def _parted(self, key: str) -> str:
+        """How a key is written that stands there as ``--set`` has it, ``backend.type``; empty if it is none of these."""
+        struct, names = self, key.split(".")
+        for name in names[:-1]:
+            inner = struct.keys[name].kind if name in struct.keys else None
+            if not isinstance(inner, Struct):
+                return ""
+            struct = inner
+        last = struct.shorthand if names[-1] in _SAME_KEYS.get(struct.shorthand, ()) else names[-1]
+        inside = "".join(f"{{{name}: " for name in [*names[1:-1], last]) + "..." + "}" * (len(names) - 1)
+        return f"write it as {names[0]}: {inside}" if len(names) > 1 and last in struct.keys else ""
 
     def _place_of(self, word: str) -> str:
         """Where a key of a mapping inside this one belongs, or the name of its option; empty if no mapping has the key."""

@@ -4,6 +4,7 @@
   ``the same traceback as worker-0: ValueError: bad``.
 * The frames of installed packages in the message of a graph's error.
 * The traceback of a task that has lost a peer (`model.cause.peer_errors`): the exception says which one.
+* Of what `faulthandler` writes at a crash in native code, all but the stack of the thread that has crashed (`stack_frames`).
 
 A traceback is held until a line comes that is not its own, or until the task has been quiet. Its message may have several lines: these
 are known by an indent, by an empty line (itself, or before), or as TensorFlow's. Other lines are shown: a line of the user that is missing
@@ -18,6 +19,7 @@ from worker.values.excerpts import shorten_line
 
 from ...model.cause import graph_errors, peer_errors
 from .noise import BODIES, DETAIL, without_own
+from .stack_frames import CRASH, belongs_to_crash, ends_crash, of_crash
 
 QUIET_S = 0.5
 """A traceback is over after this many seconds without a further line."""
@@ -48,13 +50,13 @@ class Tracebacks:
 
     def fold(self, lines: list[str], now: float) -> list[str]:
         """The lines that are to be shown now, in order; the same list object if these are all."""
-        if not lines or not (self._held or _HEAD in lines):
+        if not lines or not (self._held or _HEAD in lines or any(line.startswith(CRASH) for line in lines)):
             return lines
         shown: list[str] = []
         for line in lines:
             if self._held and (len(self._held) >= _MOST_LINES or not self._belongs(line)):
                 shown += self.release()
-            if self._held or line == _HEAD:
+            if self._held or line == _HEAD or line.startswith(CRASH):
                 self._begun = self._begun if self._held else now
                 self._held.append(line)
             else:
@@ -68,12 +70,14 @@ class Tracebacks:
 
     def complete(self) -> list[str]:
         """What is to be shown of a traceback whose exception has come."""
-        return self.release() if self._exception else []
+        return self.release() if self._exception or ends_crash("".join(self._held[-1:])) else []
 
     def release(self) -> list[str]:
         """What is to be shown of the lines held, which are then forgotten."""
         lines, exception = self._held, self._exception
         self._held, self._exception = [], ""
+        if lines and lines[0].startswith(CRASH):
+            return self._of_crash(lines)
         if not exception:
             return lines
         key = hash(tuple(map(without_own, lines)))
@@ -91,8 +95,22 @@ class Tracebacks:
         self.folded += len(lines) - len(short)
         return short
 
+    def _of_crash(self, lines: list[str]) -> list[str]:
+        """What is to be shown of the lines of a crash."""
+        short = of_crash(lines)
+        key = hash(tuple(short))
+        other = self._shown.get(key, self._task)
+        if other != self._task:
+            short = [f"the same traceback as {other}: {lines[0]}"]
+        elif len(self._shown) < _MOST_TRACEBACKS:
+            self._shown[key] = other
+        self.folded += len(lines) - len(short)
+        return short
+
     def _belongs(self, line: str) -> bool:
         """Whether the line is one of the traceback held."""
+        if self._held[0].startswith(CRASH):
+            return belongs_to_crash(line, self._held[-1])
         if line == _HEAD:
             is_chained = self._held[-1] == "" and self._held[-2:-1] != [] and self._held[-2] in peer_errors.CHAINED
             self._exception = "" if is_chained else self._exception

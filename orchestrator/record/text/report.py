@@ -38,7 +38,8 @@ MESSAGE_LINES = 24
 """The most lines of an exception's message that the report shows."""
 ABOUT_UNFORMED = "no-cluster-was-formed"
 UNFORMED = (
-    "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
+    "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG; "
+    "or the script has ended before it comes to its strategy (an early return)"
 )
 
 
@@ -206,9 +207,9 @@ def last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
             continue
         lines = Noise(shows_losses=True).fold([*splitter.feed(data.rstrip()), *splitter.flush()])
         if any("Fatal Python error: " in line for line in lines):
-            from . import stack_report
+            from ..output import stack_frames
 
-            lines = stack_report.of_crash(lines)
+            lines = stack_frames.of_crash(lines)
         if any(lines):
             return stream, [shorten_line(line, LINE_CHARACTERS) for line in lines[-TAIL_LINES:]]
     return "stderr", []

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,18 +22,18 @@ from ..storage.run_progress import read_cluster
 from ..storage.run_store import LATEST, name_of
 from .event_messages import describe_outcome
 from .format import aligned, cut, describe_moment, describe_seconds
-from .run_table import LONGEST_REASON, describe_failure, describe_report
+from .run_table import LONGEST_REASON, describe_failure, describe_number, describe_report
 
 if TYPE_CHECKING:
     from ...model.run.cluster import Cluster
 
-ARGUMENTS, LONGEST_ARGUMENTS = 4, 50
+ARGUMENTS, LONGEST_ARGUMENTS = 5, 50
 """The place of the arguments in a row, and their most characters."""
 _LESS_IS_BETTER = re.compile(r"loss|err|perplexity|(?:^|_)(?:r?mse|mae|mape|msle)$", re.IGNORECASE)
 NARROW = 100
 """The columns of a terminal in which the least is shown."""
-LEAST_REPORT, LEAST_REPORT_OF_NARROW = 30, 14
-"""The columns of a terminal that arguments leave to the last reports; in a narrow terminal they leave less."""
+LEAST_REPORT = 30
+"""The columns of a terminal that arguments leave to the last reports; in a narrow terminal they leave room for the first value."""
 _PROGRESS = ("epoch", "step", "steps_per_s")
 _STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
 """The words of the table for outcomes; JSON has the values."""
@@ -100,8 +100,8 @@ def state(run: RunDir) -> str:
 
 def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids: Sequence[str] = (), *, first: str = "") -> str:
     """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch. `ids`: those of all
-    runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports that is
-    shown first.
+    runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports, or of the
+    arguments, that has a column of its own beside the ids, which no width cuts.
 
     In a narrow terminal a run that is the only one of its name has this name in place of its id, the time of the start stands in the ids
     alone, and arguments that all runs have alike are left out. A run that has
@@ -112,15 +112,18 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     alike = _alike(runs) if is_narrow else set()
     of_one = {name for name, count in Counter(map(name_of, ids)).items() if count == 1 and name != LATEST} if is_narrow else set[str]()
     shown_ids = [name if (name := name_of(run.run)) in of_one else _short_id(run.run, ids) for run in runs]
+    first = first if any(has_number(run, first) for run in runs) else ""
     rows = [_row(run, shown_id, now, first, alike) for run, shown_id in zip(runs, shown_ids, strict=True)]
-    head = ("RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
-    left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set()
+    head = ("RUN", first, "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
+    left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set[str]()
+    left_out |= set[str]() if first else {first}
     left_out |= {"STARTED", "TASKS"} if is_narrow else set()
     shown = [place for place, name in enumerate(head) if name not in left_out]
     if width is not None:
         taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in shown if place < ARGUMENTS)
-        longest = max(len(row[ARGUMENTS + 1]) for row in (head, *rows))
-        most = max(len("ARGUMENTS"), width - taken - 2 - min(LEAST_REPORT_OF_NARROW if is_narrow else LEAST_REPORT, longest))
+        # Of a line that is cut, the last character is the mark of the cut.
+        longest = max(len(row[ARGUMENTS + 1].partition(" ")[0]) + 2 if is_narrow else len(row[ARGUMENTS + 1]) for row in (head, *rows))
+        most = max(len("ARGUMENTS"), width - taken - 2 - min(LEAST_REPORT, longest))
         rows = [(*row[:ARGUMENTS], *cut([row[ARGUMENTS]], most), *row[ARGUMENTS + 1 :]) for row in rows]
     lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(shown.index(head.index("TOOK")),))
     narrow = cut(lines, width)
@@ -129,11 +132,37 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     return "\n".join(narrow)
 
 
-def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
-    """The runs by a number of their last reports, the best last; those that have no such number come first.
+_COLUMNS: Mapping[str, Callable[[RunSummary], Any]] = {
+    "run": lambda run: run.run,
+    "started": lambda run: run.started_at or math.inf,  # a run that has not started yet is the newest
+    "took": lambda run: run.took_s or 0.0,
+    "state": lambda run: run.state or "",
+}
+"""The columns that a table can be ordered by, each with its value of a run."""
+_SAME = {
+    **dict.fromkeys(("name", "id", "runs"), "run"),
+    **dict.fromkeys(("start", "date", "created", "newest", "age"), "started"),
+    **dict.fromkeys(("time", "duration", "elapsed", "seconds"), "took"),
+    "status": "state",
+}
+"""Words for these columns."""
 
-    The best is the least of a loss or an error, such as ``val_loss``, and the greatest of all others.
+
+def column(runs: Sequence[RunSummary], key: str) -> str:
+    """The column of the table that `key` means; empty: `key` is the name of a number, which some run may have."""
+    word = key.lower()
+    word = _SAME.get(word, word)
+    return word if word in _COLUMNS and not any(has_number(run, key) for run in runs) else ""
+
+
+def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
+    """The runs by a number of their last reports, the best last, or by a column of the table, the greatest last.
+
+    The best is the least of a loss or an error, such as ``val_loss``, and the greatest of all others. Runs that have no such number come
+    first.
     """
+    if by := column(runs, key):
+        return sorted(runs, key=_COLUMNS[by])
     sign = -1 if _LESS_IS_BETTER.search(key) else 1
     return sorted(runs, key=lambda run: (has_number(run, key), *(sign * number for number in _numbers(run, key)[:1])))
 
@@ -193,13 +222,14 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
-    last = describe_report({key: report[key] for key in sorted(report, key=lambda key: (key != first, _place(key)))})
+    last = describe_report({key: report[key] for key in sorted(report, key=_place) if key != first})
+    number = describe_number(_numbers(run, first)[0]) if first and has_number(run, first) else str(report.get(first, ""))
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
     why = describe_failure(failure.get("type") or "", failure.get("message") or "") if failure else _last_words(run, cause)
     last = "; ".join(filter(None, (why, last))) if failure else last or why or f"{cause.get('task', '')} {cause.get('what', '')}"
     problem = cut([run.problem or ""], LONGEST_REASON)[0]
-    return name, began, took, state, arguments, clean(problem or " ".join(last.split())), tasks
+    return name, clean(number), began, took, state, arguments, clean(problem or " ".join(last.split())), tasks
 
 
 def _last_words(run: RunSummary, cause: Mapping[str, Any]) -> str:

@@ -70,8 +70,9 @@ def describe_failure(kind: str, message: str) -> str:
 
 def describe_report(report: Mapping[str, Any]) -> str:
     """``step=12 loss=0.1235``"""
-    return " ".join(f"{key}={_short(value)}" for key, value in report.items())
+    return " ".join(f"{key}={describe_number(value)}" for key, value in report.items())
 
 
-def _short(value: object) -> str:
+def describe_number(value: object) -> str:
+    """A value of a report, a number with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -13,8 +13,8 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from worker.protocol import task_files
@@ -24,6 +24,7 @@ from ...errors import OrchError
 from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
 from ...model.task_names import group_tasks
+from ..output.stack_frames import FRAME, HEAD, START, StackFrame, frames_of, is_ours, own_directory
 from ..storage.run_directory import RunDir
 from ..storage.run_files import open_file, size_of
 
@@ -39,34 +40,11 @@ ASKED = "orch: asked at "
 CUT = "its stack is not complete"
 """What is said of a stack whose end is missing."""
 _NOTE = "orch: "
-_HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _ENDS = ("...", "  ...", "  <no Python frame>")
 """The last line where faulthandler leaves out threads or frames, or the main thread runs no Python."""
-_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
-_LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
-_START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/template/start_template|host/warm/start_warm)\.py")
-"""The outermost frame of a task. Its file tells where orch's worker/ is on this host; a user may have a directory of that name too."""
 _WRAPPERS = frozenset({"error_handler", "wrapper", "wrapped", "inner", "op_dispatch_handler"})
 """Names of the functions with which TensorFlow, Keras and other libraries wrap a function that users call."""
 _CALL = re.compile(r"(?<!def )\b(?!(?:if|while|for|in|and|or|not|return|print|await|yield|with|assert|lambda)\b)([A-Za-z_][\w.]*)\s*\(")
-
-
-@dataclass(frozen=True, slots=True)
-class StackFrame:
-    """One call: file, line and function as in faulthandler's output."""
-
-    file: str
-    line: str
-    function: str
-
-    @property
-    def place(self) -> str:
-        return f"{PurePath(self.file).name}:{self.line}"
-
-    def is_library(self, worker_dir: str) -> bool:
-        """Whether the file is installed, or orch's own (in `worker_dir`), and not the user's."""
-        ours = (f"{worker_dir}/", f"{worker_dir.rpartition('/')[0]}/orchestrator/")  # a barrier of a test is there
-        return _LIBRARY.search(self.file) is not None or (bool(worker_dir) and self.file.startswith(ours))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +82,12 @@ def _parse(text: str) -> tuple[StackAnswer, list[tuple[StackFrame, ...]]]:
     threads: list[list[StackFrame]] = [[]]
     note = ""
     lines = text[max(0, text.rfind(ASKED)) :].splitlines(keepends=True)
-    if lines and (_HEAD.match(lines[-1]) or not lines[-1].endswith("\n")):
+    if lines and (HEAD.match(lines[-1]) or not lines[-1].endswith("\n")):
         return StackAnswer(note=CUT), []  # even the frames that are there may be those of another thread
     for line in (line.rstrip("\r\n") for line in lines):
-        if _HEAD.match(line):
+        if HEAD.match(line):
             threads.append([])
-        elif frame := _FRAME.match(line):
+        elif frame := FRAME.match(line):
             threads[-1].append(StackFrame(*frame.groups()))
         elif line.startswith(_NOTE) and not line.startswith(ASKED):
             note = line.removeprefix(_NOTE)
@@ -120,25 +98,11 @@ def threads_of(text: str) -> list[list[str]]:
     """The lines of each thread of the last answer in `text`, the main thread last."""
     threads: list[list[str]] = []
     for line in text[max(0, text.rfind(ASKED)) :].splitlines():
-        if _HEAD.match(line):
+        if HEAD.match(line):
             threads.append([])
         if threads:
             threads[-1].append(line)
     return threads
-
-
-def of_crash(lines: Sequence[str]) -> list[str]:
-    """The end of a task's output. Of what `faulthandler` has written at a crash in native code: the stack of the thread that has crashed,
-    without orch's frames, for the other threads and the list of extension modules push it out of sight."""
-    crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error: ")), len(lines))
-    head = next((at for at in range(crash, len(lines)) if lines[at].startswith("Current thread ")), len(lines))
-    end = next((at for at in range(head + 1, len(lines)) if not lines[at].startswith("  ")), len(lines))
-    stack = [StackFrame(*frame.groups()) for line in lines[head:end] if (frame := _FRAME.match(line))]
-    if head == len(lines):
-        return list(lines)
-    ours = _worker_dir(stack) if stack else ""
-    mine = [line for line in lines[head + 1 : end] if not ours or not (frame := _FRAME.match(line)) or not frame[1].startswith(f"{ours}/")]
-    return [*lines[: crash + 1], *mine]
 
 
 def in_order(text: str, *, is_brief: bool = False) -> list[str]:
@@ -150,10 +114,10 @@ def in_order(text: str, *, is_brief: bool = False) -> list[str]:
     lines, threads = text[max(0, text.rfind(ASKED)) :].splitlines(), threads_of(text)
     if not threads or not is_complete(text):
         return lines
-    frames = [[StackFrame(*frame.groups()) for line in thread if (frame := _FRAME.match(line))] for thread in threads]
-    worker_dir = _worker_dir(frames[-1]) if frames[-1] else ""
-    ours = [_is_ours(each, worker_dir) for each in frames]
-    found = lines[: next(place for place, line in enumerate(lines) if _HEAD.match(line))]
+    frames = [frames_of(thread) for thread in threads]
+    worker_dir = own_directory(frames[-1])
+    ours = [is_ours(each, worker_dir) for each in frames]
+    found = lines[: next(place for place, line in enumerate(lines) if HEAD.match(line))]
     for place in sorted(range(len(threads)), key=lambda place: (place != len(threads) - 1, ours[place])):
         if is_brief and ours[place]:
             continue
@@ -162,7 +126,7 @@ def in_order(text: str, *, is_brief: bool = False) -> list[str]:
 
 
 def _brief(line: str) -> str:
-    frame = _FRAME.match(line)
+    frame = FRAME.match(line)
     if frame is None:
         return line
     called = StackFrame(*frame.groups())
@@ -174,10 +138,10 @@ def to_json(text: str) -> dict[str, Any] | None:
     answer, threads = _parse(text)
     if not answer:
         return None
-    worker_dir = _worker_dir(threads[-1]) if threads else ""
+    worker_dir = own_directory(threads[-1] if threads else ())
     found = [
         {
-            "thread": "main" if number == len(threads) - 1 else "orch" if _is_ours(frames, worker_dir) else "other",
+            "thread": "main" if number == len(threads) - 1 else "orch" if is_ours(frames, worker_dir) else "other",
             "frames": [
                 {"file": frame.file, "line": int(frame.line) if frame.line.isdigit() else None, "function": frame.function}
                 for frame in frames
@@ -190,26 +154,14 @@ def to_json(text: str) -> dict[str, Any] | None:
     return {"place": place(answer), "note": answer.note, "threads": found}
 
 
-def _is_ours(frames: Sequence[StackFrame], worker_dir: str) -> bool:
-    """Whether only orch and libraries are in a thread."""
-    ours = bool(worker_dir) and any(frame.file.startswith(f"{worker_dir}/") for frame in frames)
-    return ours and all(frame.is_library(worker_dir) for frame in frames)
-
-
-def _worker_dir(frames: Sequence[StackFrame]) -> str:
-    """Where orch's worker/ is on the host of a task, from its main thread; empty: unknown."""
-    start = _START.fullmatch(frames[-1].file)
-    return start[1] if start else ""
-
-
 def is_complete(text: str) -> bool:
     """Whether the last answer in `text` has come to its end: the outermost frame of the main thread, which is the last one, or a note.
 
     A task writes its stack in many small pieces, between which a busy machine may do something else for long.
     """
     *_, last = ("", *text[max(0, text.rfind(ASKED)) :].splitlines())
-    frame = _FRAME.match(last)
-    is_end = last in _ENDS or (last.startswith(_NOTE) and not last.startswith(ASKED)) or (frame and _START.fullmatch(frame[1]))
+    frame = FRAME.match(last)
+    is_end = last in _ENDS or (last.startswith(_NOTE) and not last.startswith(ASKED)) or (frame and START.fullmatch(frame[1]))
     return bool(is_end) and text.endswith("\n")
 
 
@@ -222,7 +174,7 @@ def place(answer: StackAnswer, source: Callable[[str, str], str] = read_line) ->
 
 
 def _place(frames: tuple[StackFrame, ...], source: Callable[[str, str], str]) -> str:
-    worker_dir = _worker_dir(frames)
+    worker_dir = own_directory(frames)
     own = next((number for number, frame in enumerate(frames) if not frame.is_library(worker_dir)), None)
     if own is None:
         return f"in {frames[0].function} ({frames[0].place})"

@@ -65,7 +65,11 @@ def test_workers_that_have_trained_apart_are_a_remark() -> None:
         assert remark.startswith(said)
         reported(history, task, loss=0.4)
     assert history.cluster.tasks["worker-1"].report == {"loss": 0.4}
-    assert remarks_of(history) == [remark]
+    assert endings.remarks(history.cluster) == (remark,)
+    reported(history, "worker-0", **{APART: False, "loss": 0.4})
+    assert endings.remarks(history.cluster)[0].startswith("worker-1: ")
+    reported(history, "worker-1", **{APART: False, "loss": 0.4})
+    assert remarks_of(history) == [], "a later fit has trained the model of all"
 
 
 def test_a_value_that_is_finite_again_is_no_remark() -> None:

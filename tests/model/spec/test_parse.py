@@ -363,6 +363,13 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
         ("script: a\nbackend: sssh", [":2: backend: 'sssh' is not known (did you mean 'ssh'?)"]),
         ("script: a\nbackend: {type: lokal}", [":2: backend.type: 'lokal' is not known (did you mean 'local'?)"]),
+        ("script: a\nbackend: {kind: slurm, partition: x}", [":2: backend: unknown key 'kind' (did you mean 'type'?)"]),
+        ("script: a\nbackend.kind: slurm", [":2: unknown key 'backend.kind' (write it as backend: {type: ...})"]),
+        ("script: a\ntasks.worker.count: 2", [":2: unknown key 'tasks.worker.count' (write it as tasks: {worker: {count: ...}})"]),
+        ("script: a\ntasks: {worker: {replicas: 2}}", [":2: tasks.worker: unknown key 'replicas' (did you mean 'count'?)"]),
+        ("script: a\nbackend: k8s", [":2: backend: 'k8s' is not known (did you mean 'kubernetes'?)"]),
+        ("script: a\nkeras: 2", [":2: keras: 2 is not known (write legacy for Keras 2, v3 for Keras 3, auto or off)"]),
+        ("script: a\nkeras: v2", [":2: keras: 'v2' is not known (write legacy for Keras 2, v3 for Keras 3, auto or off)"]),
         ("script: a\ncollectives: {heartbeat_s: 0}", [":2: collectives.heartbeat_s: must be more than 0, not 0"]),
         (
             "script: a\ncollectives: {implementation: gloo, heartbeat: 3}",

@@ -25,6 +25,9 @@ from tests.live import PATIENCE_S, wait_until, write_script
 from tests.record.text.test_run_table import GRAPH
 
 TASKS = ("worker-0", "worker-1")
+CRASH = (
+    'Fatal Python error: Aborted\n\nCurrent thread 0x0f (most recent call first):\n  File "/a.py", line 1 in f\n\nExtension modules: a\n'
+)
 HEAD = "Traceback (most recent call last):\n"
 RAISED = f'{HEAD}  File "/home/me/train.py", line 3, in <module>\n    f()\n    ~^^\nValueError: bad\n'
 SAME = "worker-1 | the same traceback as worker-0: ValueError: bad\n"
@@ -95,6 +98,28 @@ def test_addresses_numbers_of_tasks_and_generated_names_make_no_other_traceback(
     assert both(generated, second)[1] == headed("worker-1", "the same traceback as worker-0: ValueError: [Op:__inference_of_next_14]")
     other = first.replace("CPU:0", "CPU:1")
     assert both(first, other)[1] == headed("worker-1", other)
+
+
+def test_of_a_crash_in_native_code_the_stack_of_the_program_is_shown_once() -> None:
+    frames = '  File "/home/me/train.py", line 9 in f\n  File "/home/me/train.py", line 12 in <module>\n'
+    ours = '  File "/w/task/program.py", line 25 in run\n  File "/w/task/start_task.py", line 23 in <module>\n'
+    thread = '\nThread 0x01 (most recent call first):\n  File "/w/task/looking/profiling.py", line 71 in _look_forever\n'
+    modules = f"\nExtension modules: {', '.join(map(str, range(999)))} (total: 999)\n"
+    crash = f"Fatal Python error: Segmentation fault\n{thread}\nCurrent thread 0x0f (most recent call first):\n{frames}{ours}{modules}"
+    shown = headed("worker-0", f"before\nFatal Python error: Segmentation fault\n{frames}after")
+    first, second, note = both(f"before\n{crash}after\n", crash.replace("0x0f", "0x7f"))
+    assert (first, second) == (shown, "worker-1 | the same traceback as worker-0: Fatal Python error: Segmentation fault\n")
+    lines = f"before\n{crash}after\n{crash}".splitlines()
+    assert note.startswith(f"{len(lines) - 6} lines of repeated tracebacks folded")
+    begun = crash.partition("Extension")[0]
+    assert both(begun, "")[0] == headed("worker-0", f"Fatal Python error: Segmentation fault\n{frames}"), "its end was lost"
+    native = crash.replace("Current thread", "Thread")
+    assert both(native, "")[0] == headed(
+        "worker-0", f"Fatal Python error: Segmentation fault\nThread 0x0f (most recent call first):\n{frames}"
+    )
+    view = LogView(TASKS)
+    assert view.render("worker-0", "stderr", crash.encode()) == ""
+    assert text_of(view.complete("worker-0")) == both(crash, "")[0], "before the line about its end"
 
 
 @pytest.mark.parametrize("other", [RAISED.replace("line 3", "line 4"), RAISED.replace("bad", "worse"), RAISED.replace("/me/", "/you/")])
@@ -230,7 +255,8 @@ def test_the_console_shows_a_held_traceback_while_another_task_writes_without_pa
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(TASKS), st.sampled_from(["text\n", " row\n", "\n", HEAD, RAISED, RAISED[:70], "E: bad\n"])), max_size=20
+        st.tuples(st.sampled_from(TASKS), st.sampled_from(["text\n", " row\n", "\n", HEAD, RAISED, RAISED[:70], "E: bad\n", CRASH])),
+        max_size=20,
     )
 )
 def test_every_line_is_shown_in_order_or_counted(writes: list[tuple[str, str]]) -> None:

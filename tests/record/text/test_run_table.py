@@ -110,7 +110,18 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     assert head.split() == ["RUN", "TOOK", "STATE", "ARGUMENTS", "LAST", "REPORT"]
     alike = [replace(run, arguments=[*(run.arguments or []), "--epochs", "2", "-v"]) for run in summaries]
     assert run_list.table(alike, now, width=80).splitlines() == [head, *lines], "what all have alike tells none from another"
-    assert "  loss=0.25 val_loss=0.5 " in run_list.table(summaries[:1], now, width=80, first="loss"), "what the runs are sorted by"
+    by_loss = run_list.table(summaries[:2], now, width=80, first="loss").splitlines()
+    assert [" ".join(line.split())[:61] for line in by_loss[:2]] == [
+        "RUN loss TOOK STATE ARGUMENTS LAST REPORT",
+        "train-20231114-220001 0.25 33.2 s succeeded --lr 0.1 val_loss",
+    ], "what the runs are sorted by stands beside the ids"
+    long = [replace(run, run=f"a-long-name-of-a-run-{run.run}", arguments=["--data", "x" * 60]) for run in summaries]
+    by_val_loss = run_list.table(long, now, width=80, first="val_loss").splitlines()
+    assert [line.split()[1] for line in by_val_loss[:5]] == ["val_loss", "0.5", "nan", "33.2", "0.25"], "also beside long names"
+    assert "val_loss" not in run_list.table(summaries, now, first="val_loss").splitlines()[1]
+    assert run_list.table(summaries, now, first="lr").splitlines()[3].split()[1] == "0.3", "an argument"
+    wide = [replace(run, arguments=["--data", "x" * 60, "--seed", run.run]) for run in summaries]
+    assert "  val_loss=0.5" in run_list.table(wide, now, width=80).splitlines()[1], "arguments leave room for one value"
     epochs = [replace(run, arguments=["--epochs", f"5{place}"]) for place, run in enumerate(summaries)]
     shown = run_list.table(epochs, now, width=80).splitlines()[1:]
     assert all(f"--epochs 5{place}" in line for place, line in enumerate(shown[:4])), "what differs comes before the reports"
@@ -125,6 +136,18 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     assert [run.run[17] + run.run[20] for run in run_list.ordered(summaries, "val_loss")] == ["02", "03", "01", "04"]
     assert next(run.run[20] for run in run_list.ordered(summaries, "loss")) == "3"
     assert [run.run[20] for run in run_list.ordered(summaries[::-1], "lr")] == ["1", "2", "3", "4"]
+    late = [replace(run, took_s=float(number)) for number, run in enumerate(summaries)]
+    for words, numbers in (
+        (("took", "TOOK", "time", "elapsed"), "1234"),
+        (("started", "date"), "2134"),
+        (("run", "name", "id"), "1234"),
+        (("state", "status"), "3124"),
+    ):
+        for word in words:
+            assert "".join(run.run[20] for run in run_list.ordered(late, word)) == numbers
+    assert run_list.column(late, "loss") == run_list.column(late, "epochs") == ""
+    reported = [replace(run, reports={"worker-0": {"took": -number}}) for number, run in enumerate(late)]
+    assert "".join(run.run[20] for run in run_list.ordered(reported, "took")) == "4321", "a number of this name counts"
     killed = {"exit_code": 139, "cause": {"task": "worker-1", "what": "failed", "code": 139, "killed": True}}
     assert "  worker-1: killed by SIGSEGV: segmentation fault" in run_list.table([replace(summaries[2], result=killed, reports={})], now)
     graph = {"type": "x.InvalidArgumentError", "message": GRAPH}

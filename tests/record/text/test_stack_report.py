@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import worker
+from orchestrator.record.output import stack_frames
+from orchestrator.record.output.stack_frames import StackFrame
 from orchestrator.record.text import stack_report
-from orchestrator.record.text.stack_report import StackAnswer, StackFrame
+from orchestrator.record.text.stack_report import StackAnswer
 
 
 def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (most recent call first):") -> str:
@@ -235,11 +237,11 @@ Extension modules: numpy, h5py"""
 @pytest.mark.parametrize("frames", ['  File "/home/me/reader.py", line 4 in read', "  <no Python frame>"])
 def test_of_a_crash_the_thread_that_crashed_is_shown(frames: str) -> None:
     lines = CRASH.format(frames=f"{frames}\n").splitlines()
-    assert stack_report.of_crash(lines) == ["before", "Fatal Python error: Segmentation fault", frames]
+    assert stack_frames.of_crash(lines) == ["before", "Fatal Python error: Segmentation fault", frames]
 
 
 def test_of_a_crash_in_the_main_thread_the_program_s_frames_are_shown() -> None:
     main = CRASH.partition("Thread 0x03 (most recent call first):\n")[2].partition("\n\n")[0]
     lines = CRASH.format(frames=f"{main}\n").splitlines()
-    assert stack_report.of_crash(lines)[2:] == ['  File "/home/me/train.py", line 9 in <module>']
-    assert stack_report.of_crash(["no", "crash"]) == ["no", "crash"]
+    assert stack_frames.of_crash(lines)[2:] == ['  File "/home/me/train.py", line 9 in <module>']
+    assert stack_frames.of_crash(["no", "crash"]) == ["no", "crash"]

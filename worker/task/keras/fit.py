@@ -214,6 +214,8 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         self._orch_is_even = bool(rows > 0 and (parts == rows).all())
         self._orch_num_batches = self._num_batches = int(counts.max()) if counts.min() >= 0 else None
         data.warn_of_other_data(fingerprints)
+        if "class_weight" in kwargs:
+            tell_of_right_scope()
     elif "class_weight" in kwargs:  # of `fit`, and not of `evaluate` or `predict`
         tell_of_other_scope(strategy)
 
@@ -230,6 +232,14 @@ def tell_of_other_scope(strategy: Any) -> None:
         if not _is_apart:
             _is_apart = True
             reports.note(task_files.APART)
+
+
+def tell_of_right_scope() -> None:
+    """A `fit` trains in all workers together. The remark at the end of the run is about the last `fit`: one before may be a baseline."""
+    global _is_apart
+    if _is_apart:
+        _is_apart = False
+        reports.note(task_files.APART, False)
 
 
 def _has_strategy() -> bool:

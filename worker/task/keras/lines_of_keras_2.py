@@ -33,6 +33,7 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     if model.distribute_strategy.num_replicas_in_sync < 2:
         fit.tell_of_other_scope(model.distribute_strategy)
         return real(model, *args, **kwargs)
+    fit.tell_of_right_scope()
     callbacks.tell_of_normalization(model)
     if type(model).train_step is not step:
         _tell_of_own_step(model)

@@ -36,7 +36,7 @@ class BackendSpec:
     type: str = setting(
         "local",
         "Where the tasks run.",
-        kind=lambda: OneOf(tuple(BACKENDS)),
+        kind=lambda: OneOf(tuple(BACKENDS), same=SAME),
         example="ssh",
         words="local; ssh with hosts; slurm inside an allocation of Slurm",
         flag="--backend",
@@ -354,6 +354,12 @@ BACKENDS: dict[str, Section] = {
     "kubernetes": KubernetesSettings,
 }
 """The section of each backend, by name. The first is the default."""
+SAME: dict[str, str] = {
+    **dict.fromkeys(("k8s", "kube", "kubectl", "gke", "eks"), "kubernetes"),
+    **dict.fromkeys(("localhost", "here", "none"), "local"),
+    **dict.fromkeys(("sbatch", "srun"), "slurm"),
+}
+"""Words of users for them."""
 
 
 def read(given: Mapping[str, Any]) -> BackendSpec:
