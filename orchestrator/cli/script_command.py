@@ -112,6 +112,7 @@ OTHERWISE_OF = {
     ("logs", "--lines"): "-n N, or --tail N, begins with the last N lines of each stream",
     ("report", "--open"): "--serve shows the page in a browser, and -o FILE writes it",
     ("prune", "--all"): "--keep 0 keeps only the latest run",
+    **dict.fromkeys((("prune", "-f"), ("prune", "--force")), "leave it out, since no question is asked: orch prune RUN removes a run"),
     **dict.fromkeys((("ps", "--csv"), ("report", "--csv")), "orch ps --all --json is for programs"),
     **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
 }

@@ -137,7 +137,10 @@ def test_lines_of_several_tasks_come_by_time_and_equal_ones_once(orch: Orch, tmp
             *("worker-0..2 | loading", "worker-2    | loss 2", "worker-0    | loss 0", "worker-0    | done"),
             *("worker-1    | loss 1", "worker-1    | done"),
         ]
-        assert orch("logs", "--fold", "--grep", "d", "worker-0", "worker-1", check=0).out == "worker-0..1 | loading\nworker-0..1 | done\n"
+        assert (
+            orch("logs", "--fold", "--grep", "d", "worker-0", "--task", "worker-1", check=0).out
+            == "worker-0..1 | loading\nworker-0..1 | done\n"
+        )
         assert "leave out one of the two" in orch("logs", "--fold", "--json", check=2).err
 
 

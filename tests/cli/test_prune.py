@@ -75,9 +75,19 @@ def test_a_word_of_habit_removes_the_runs_that_it_names_and_no_others(orch: Orch
     assert len(names(home)) == 5
     assert "removed run4 (" in orch.in_process(word, "run4", "run2", "run4", check=0).out
     assert names(home) == ["run5", "run3", "run1"]
-    orch.in_process(word, "run", check=2)  # several runs begin so
+    assert "to remove all of them: orch prune 'run*'" in orch.in_process(word, "run", check=2).err
     orch.in_process(word, "run5", "--keep", "1", check=2)
     assert names(home) == ["run5", "run3", "run1"]
+
+
+def test_a_pattern_names_the_runs_of_a_sweep(orch: Orch, home: Path) -> None:
+    (home / "runs" / "run-of-another-program").mkdir()
+    shown = orch.in_process("prune", "run[345]*", "--dry-run", check=0).out
+    assert [line.split()[2] for line in shown.splitlines()[:-1]] == ["run5", "run4", "run3"]
+    assert "no run in " in orch.in_process("prune", "lr-*", check=2).err
+    orch.in_process("prune", "run*", check=0)
+    assert names(home) == ["run-of-another-program"]
+    assert "leave it out, since no question is asked" in orch.in_process("rm", "-f", "run1", check=2).err
 
 
 def test_both_limits_must_be_passed(orch: Orch, home: Path) -> None:

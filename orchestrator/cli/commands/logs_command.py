@@ -60,6 +60,7 @@ class LogOptions:
 @click.command("logs")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=completion.runs_and_tasks)
 @home_option
+@click.option("--task", "more", multiple=True, hidden=True, shell_complete=completion.tasks)  # as orch stacks has it
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over, then how it ended.")
 @click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("--until", metavar="T", help="End at this time, which is written as for --since.")
@@ -73,7 +74,7 @@ class LogOptions:
 @click.option("--no-prefix", is_flag=True, help="Do not begin each line with the name of its task.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
-def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
+def logs_command(names: Sequence[str], home: Path, more: Sequence[str], **values: Any) -> int:
     """Show the output of the tasks of RUN (default: the latest run). TASK is a task such as worker-0, or a type such as worker.
 
     \b
@@ -89,7 +90,7 @@ def logs_command(names: Sequence[str], home: Path, **values: Any) -> int:
         raise UsageError("--fold and --json: with --json each line of each task is an object of its own; leave out one of the two")
     if given.until is not None and (given.follow or given.tail is not None):
         raise UsageError("--until ends before the newest lines, with which --follow and --tail begin; leave out one of the two")
-    run, wanted = _split(home, names)
+    run, wanted = _split(home, [*names, *more])
     if given.follow:
         _await_plan(run)
     planned = plan_of(run)

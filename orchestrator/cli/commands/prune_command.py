@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from worker.values.words import bytes_of, few
 from ...engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import begun_at
+from ...record.storage.run_store import SeveralRunsError, begun_at
 from ...record.text.run_list import state
 from .. import WORD, completion
 from ..options import Count, Span, home_option
@@ -47,6 +49,7 @@ def prune_command(
       orch prune --keep 20 --older 14d    of those, not the newest 20
       orch prune --dry-run                show them, and remove nothing
       orch prune RUN                      this run alone
+      orch prune 'lr-*'                   the runs whose ids begin with lr-
 
     Without RUN, the latest run is never removed either.
     """
@@ -77,13 +80,27 @@ def prune_command(
 
 
 def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
-    """The runs with these names, each once. Raises `UsageError` if one of them goes on, or is no run."""
-    chosen = {run.run_id: run for run in (find(home, name) for name in names)}
+    """The runs with these names, or whose ids match a pattern of the shell, each once. Raises `UsageError` if one of them goes on, or is no
+    run.
+    """
+    chosen = {run.run_id: run for name in names for run in _matching(home, name)}
     if others := [name for name, run in chosen.items() if not _is_run(run.path)]:
         raise UsageError(f"{few(others)}: no directory that orch has made, so nothing is removed")
     if going := [name for name, run in chosen.items() if not _is_over(run)]:
         raise UsageError(f"{few(going)}: not over, so no run is removed; orch down {going[0]} ends the run")
     return list(chosen.values())
+
+
+def _matching(home: Path, name: str) -> list[RunDir]:
+    """The run with this name, or all whose ids match it as a pattern. Raises `UsageError` if there is none, or if several have the name."""
+    if "*" in name:
+        if not (found := [run for run in find_all(home) if fnmatch.fnmatchcase(run.run_id, name) and _is_run(run.path)]):
+            raise UsageError(f"no run in {home} has an id like {name!r}")
+        return found
+    try:
+        return [find(home, name)]
+    except SeveralRunsError as error:
+        raise UsageError(f"{error}; to remove all of them: orch prune {shlex.quote(name + '*')}") from None
 
 
 def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | None) -> list[RunDir]:

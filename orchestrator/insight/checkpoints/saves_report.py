@@ -95,11 +95,11 @@ def _whole(value: Any) -> int | None:
 def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[str]:
     """The saves as a table for each training."""
     if not any(series.saves for series in found):
-        yield f"there is no save in {base}"
+        yield f"there is no save in {base}: orch up --checkpoint saves a fit, and worker.checkpoints a loop of your own (docs/resume.md)"
     for series in found:
         if not series.saves and series.reached is None:
             continue
-        reached = "" if series.reached is None else f": the training has finished step {series.reached}"
+        reached = "" if series.reached is None else f": steps up to {series.reached} are finished"
         yield f"{series.name}{reached}"
         rows = [("", "STEP", "EPOCH", "AGE", "SIZE", "SAVED AT")]
         for row in series.saves:

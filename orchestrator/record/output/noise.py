@@ -45,6 +45,8 @@ _HARMLESS = (
     *(f"Unable to register {library} factory: Attempting to register factory for plugin" for library in ("cuDNN", "cuFFT", "cuBLAS")),
     # The graph runs nevertheless: tensorflow#57052
     "Type inference failed. This indicates an invalid graph that escaped type checking. Error message: ",
+    # A loop stays as it is: tensorflow/core/grappler/optimizers/loop_optimizer.cc
+    "Skipping loop optimization for Merge node with control input: ",
     # float16 on a processor without AVX-512: tensorflow/core/util/util.cc
     "oneDNN supports DT_HALF only on platforms with AVX-512. Falling back to the default Eigen-based implementation",
     # Code 303 means that no driver library is installed. Other codes are news.
