@@ -23,6 +23,7 @@ from worker.values.fast_dataclass import dataclass
 from .errors import BROKEN, OrchError, UsageError
 from .model.run import not_finite
 from .model.run.cluster import Cause, Cluster, TaskStatus
+from .model.run.report_values import describe_report
 from .model.spec.durations import EXAMPLES, seconds_of
 from .model.task_names import group_tasks
 from .record.lines import LineSplitter
@@ -32,7 +33,6 @@ from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
 from .record.text import stack_report
 from .record.text.report import report
-from .record.text.run_table import describe_report
 from .requests import ask_restart, ask_running, ask_stop
 
 STOPPED = "stopped by the program that launched it"

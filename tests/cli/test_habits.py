@@ -30,7 +30,11 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     orch("run", "hello.py", "--strategy", "none", check=0)
     for word in ("status", "ls", "list"):
         assert "succeeded" in orch.in_process(word, check=0).out
-    assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == "orch: no run has reported a number los\n"
+    assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == (
+        "orch: no run has reported a number los; there are run, started, took, state\n"
+    )
+    for without in (("-n", "1"), ("--sort", "started")):
+        assert orch.in_process("ps", *without, check=0).out == orch.in_process("ps", "--all", *without, check=0).out
     assert orch.in_process("ps", "--all", "--sort", "took", check=0).err == ""
     assert "hello-" in orch.in_process("ps", "--all", "hello", check=0).out
     assert "hello-" in orch.in_process("ps", "--all", "latest", check=0).out

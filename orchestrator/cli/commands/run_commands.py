@@ -39,7 +39,7 @@ POLL_S = 0.1
 """The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
 SORT = (
-    "With --all: order the runs by this value of their last reports, or of their arguments, the best last: the least loss or error, the "
+    "List all runs, and order them by this value of their last reports, or of their arguments, the best last: the least loss or error, the "
     "greatest of others. Also: run, started, took, state."
 )
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
@@ -51,7 +51,7 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @click.argument("run", required=False, shell_complete=completion.runs)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
-@click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="With --all: only the newest N runs, or with --sort the best N.")
+@click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="List only the newest N runs, or with --sort the best N.")
 @click.option("--sort", metavar="NAME", help=SORT, shell_complete=completion.reported)
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -69,7 +69,7 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
     """
-    if everything:
+    if everything or most or sort:
         _print_runs(home, run or "", most, sort, as_json=as_json)
         return 0
     if run is None and not list_runs(home):
@@ -109,8 +109,9 @@ def _print_runs(home: Path, begin: str, most: int | None, sort: str | None, *, a
     runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
     runs = run_list.ordered(runs, sort)[cut] if sort else runs
     if sort and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
-        near = nearest(sort, run_list.names(runs))
-        click.echo(f"orch: no run has reported a number {sort}" + (f"; did you mean {near}?" if near else ""), err=True)
+        known = run_list.names(runs)
+        hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known, *run_list.COLUMNS], 12)}"
+        click.echo(f"orch: no run has reported a number {sort}; {hint}", err=True)
     if as_json:
         print_json([asdict(one) for one in runs])
     else:

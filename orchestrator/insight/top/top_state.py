@@ -12,6 +12,7 @@ from worker.values.fast_dataclass import dataclass
 from ...model.cause.exit_status import describe_code
 from ...model.run import readiness, stragglers
 from ...model.run.cluster import Cluster, TaskState, TaskStatus
+from ...model.run.report_values import describe_report, place_of
 
 Page = Literal["tasks", "logs", "stacks", "help"]
 Asks = Literal["", "filter", "restart"]
@@ -133,11 +134,8 @@ def _note(task: TaskStatus, *, is_alone: bool) -> str:
         return describe_code(task.code, task.killed)
     if waits := readiness.describe_waiting(task, is_alone=is_alone):
         return waits
-    return " ".join(f"{key}={_short(value)}" for key, value in task.report.items() if key not in ("step", "steps_per_s"))
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    values = {key: task.report[key] for key in sorted(task.report, key=place_of) if key not in ("step", "steps_per_s")}
+    return describe_report(values)
 
 
 def as_json(state: TopState) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Outcome
+from ...model.run.report_values import describe_number, describe_report, place_of
 from ..lines import clean
 from ..storage.run_directory import RunDir
 from ..storage.run_progress import read_cluster
 from ..storage.run_store import LATEST, name_of
 from .event_messages import describe_outcome
 from .format import aligned, cut, describe_moment, describe_seconds
-from .run_table import LONGEST_REASON, describe_failure, describe_number, describe_report
+from .run_table import LONGEST_REASON, describe_failure
 
 if TYPE_CHECKING:
     from ...model.run.cluster import Cluster
@@ -34,7 +35,6 @@ NARROW = 100
 """The columns of a terminal in which the least is shown."""
 LEAST_REPORT = 30
 """The columns of a terminal that arguments leave to the last reports; in a narrow terminal they leave room for the first value."""
-_PROGRESS = ("epoch", "step", "steps_per_s")
 _STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
 """The words of the table for outcomes; JSON has the values."""
 
@@ -132,7 +132,7 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     return "\n".join(narrow)
 
 
-_COLUMNS: Mapping[str, Callable[[RunSummary], Any]] = {
+COLUMNS: Mapping[str, Callable[[RunSummary], Any]] = {
     "run": lambda run: run.run,
     "started": lambda run: run.started_at or math.inf,  # a run that has not started yet is the newest
     "took": lambda run: run.took_s or 0.0,
@@ -152,7 +152,7 @@ def column(runs: Sequence[RunSummary], key: str) -> str:
     """The column of the table that `key` means; empty: `key` is the name of a number, which some run may have."""
     word = key.lower()
     word = _SAME.get(word, word)
-    return word if word in _COLUMNS and not any(has_number(run, key) for run in runs) else ""
+    return word if word in COLUMNS and not any(has_number(run, key) for run in runs) else ""
 
 
 def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
@@ -162,7 +162,7 @@ def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
     first.
     """
     if by := column(runs, key):
-        return sorted(runs, key=_COLUMNS[by])
+        return sorted(runs, key=COLUMNS[by])
     sign = -1 if _LESS_IS_BETTER.search(key) else 1
     return sorted(runs, key=lambda run: (has_number(run, key), *(sign * number for number in _numbers(run, key)[:1])))
 
@@ -172,14 +172,16 @@ def has_number(run: RunSummary, key: str) -> bool:
     return bool(_numbers(run, key))
 
 
-def names(runs: Sequence[RunSummary]) -> set[str]:
-    """The names of all values that the runs have reported last."""
-    return {name for run in runs for report in (run.reports or {}).values() for name in report}
+def names(runs: Sequence[RunSummary]) -> list[str]:
+    """The names of all numbers that the runs have reported last, and then those of their arguments."""
+    reported = {name for run in runs for report in (run.reports or {}).values() for name in report}
+    options = {match[1] for run in runs for word in run.arguments or [] if (match := re.match(r"--?([A-Za-z][\w-]*)", word))}
+    return [name for found in (reported, options - reported) for name in sorted(found) if any(has_number(run, name) for run in runs)]
 
 
 def _numbers(run: RunSummary, key: str) -> list[float]:
     values = [report.get(key) for report in (run.reports or {}).values()]
-    given = re.search(rf"(?:^| )--?{re.escape(key)}[ =](\S+)", " ".join(run.arguments or []))
+    given = re.search(rf"(?:^| )--?{re.escape(key).replace('_', '[-_]')}[ =](\S+)", " ".join(run.arguments or []))
     with suppress(ValueError):
         values += [float(given[1])] if given else []
     return [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
@@ -222,7 +224,7 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
-    last = describe_report({key: report[key] for key in sorted(report, key=_place) if key != first})
+    last = describe_report({key: report[key] for key in sorted(report, key=place_of) if key != first})
     number = describe_number(_numbers(run, first)[0]) if first and has_number(run, first) else str(report.get(first, ""))
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
@@ -242,8 +244,3 @@ def _last_words(run: RunSummary, cause: Mapping[str, Any]) -> str:
 
     lines = last_words(RunDir(Path(run.directory)), cause["task"], cause.get("attempt") or 1)[1]
     return cut([f"{cause['task']}: {lines[-1]}"], LONGEST_REASON)[0] if lines else ""
-
-
-def _place(key: str) -> int:
-    """Where a value of a report stands: what a training is judged by, then all others, then how far the training is."""
-    return 0 if key.startswith("val_") else 2 if key in _PROGRESS else 1

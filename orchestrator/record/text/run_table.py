@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...model.cause import graph_errors
 from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
 from ...model.run import endings, readiness
 from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
+from ...model.run.report_values import describe_report, place_of
 from ..lines import clean
 from ..output.noise import Noise
 from .format import aligned, cut, describe_seconds
@@ -21,14 +19,24 @@ LONGEST_REASON = 120
 def table(cluster: Cluster, now: float, width: int | None = None) -> str:
     """A line for each task, cut to `width`, and the remarks.
 
-    UP: the time since the task started, or, once it has ended, the time that it took. After the end: TOOK.
+    UP: the time since the task started, or, once it has ended, the time that it took. After the end: TOOK. Where the lines are longer than
+    `width`, a host that all tasks have is left out, and what a training is judged by stands before how far the training is.
     """
     since = "TOOK" if all(task.has_ended for task in cluster.tasks.values()) else "UP"
-    rows = [
-        ("TASK", "HOST", "STATE", "PID", since, "NOTE"),
-        *(_row(task, now, is_alone=len(cluster.tasks) == 1) for task in cluster.tasks.values()),
-    ]
-    return "\n".join([*cut(aligned(rows), width), *_describe_size(cluster), *endings.remarks(cluster)])
+    lines, is_cut = _lines(cluster, now, since), False
+    if cut(lines, width) != lines:
+        whole = _lines(cluster, now, since, is_narrow=True)
+        lines = cut(whole, width)
+        is_cut = lines != whole
+    more = [f"(cut to {width} columns: orch ps | cat shows whole lines)"] if is_cut else []
+    return "\n".join([*lines, *more, *_describe_size(cluster), *endings.remarks(cluster)])
+
+
+def _lines(cluster: Cluster, now: float, since: str, *, is_narrow: bool = False) -> list[str]:
+    tasks = cluster.tasks.values()
+    rows = [("TASK", "HOST", "STATE", "PID", since, "NOTE"), *(_row(task, now, len(tasks) == 1, is_narrow) for task in tasks)]
+    has_hosts = not is_narrow or len({task.host for task in tasks}) > 1
+    return aligned(rows if has_hosts else [(row[0], *row[2:]) for row in rows])
 
 
 def _describe_size(cluster: Cluster) -> list[str]:
@@ -38,9 +46,9 @@ def _describe_size(cluster: Cluster) -> list[str]:
     return [f"workers: {', then '.join(map(str, sizes))}, of {cluster.policy.workers} at most"] if cluster.policy.workers else []
 
 
-def _row(task: TaskStatus, now: float, *, is_alone: bool) -> tuple[str, str, str, str, str, str]:
+def _row(task: TaskStatus, now: float, is_alone: bool, is_narrow: bool) -> tuple[str, str, str, str, str, str]:
     note = ""
-    report = describe_report(task.report)
+    report = describe_report({key: task.report[key] for key in sorted(task.report, key=place_of)} if is_narrow else task.report)
     if task.code:
         how = describe_code(task.code, task.killed)
         note = f"stopped by orch ({how.removeprefix('killed by ')})" if task.state is TaskState.STOPPED else how
@@ -66,13 +74,3 @@ def _row(task: TaskStatus, now: float, *, is_alone: bool) -> tuple[str, str, str
 def describe_failure(kind: str, message: str) -> str:
     """``ValueError: no data``, in one line of some `LONGEST_REASON` characters."""
     return cut([" ".join(f"{kind.rpartition('.')[2]}: {graph_errors.reason(message)}".split())], LONGEST_REASON)[0]
-
-
-def describe_report(report: Mapping[str, Any]) -> str:
-    """``step=12 loss=0.1235``"""
-    return " ".join(f"{key}={describe_number(value)}" for key, value in report.items())
-
-
-def describe_number(value: object) -> str:
-    """A value of a report, a number with four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
