@@ -213,11 +213,24 @@ def read_file(files: Files, save: Save, name: str, *, keep: bool = True) -> tupl
 # --- writing ----------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _new_file(files: Files, path: str, new: str) -> Iterator[BinaryIO]:
+    """The file `new`, which gets its path at the end. If it does not come to that, as on a full disk, it takes no room there."""
+    file = files.open(new, "wb")
+    try:
+        with file:
+            yield file
+        files.put(path, new)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the reason is the first error
+            files.remove(new)
+        raise
+
+
 def write_bytes(files: Files, path: str, content: bytes) -> None:
     """A file, which is there as a whole or not at all."""
-    with files.open(f"{path}.new", "wb") as file:
+    with _new_file(files, path, f"{path}.new") as file:
         file.write(content)
-    files.put(path, f"{path}.new")
 
 
 def write_file(
@@ -225,9 +238,8 @@ def write_file(
 ) -> None:
     """A file of tensors. `by`: the task, where several may write this file at the same time."""
     new = join(directory, f"{name}.{by}.new" if by else f"{name}.new")
-    with files.open(new, "wb") as file:
+    with _new_file(files, join(directory, name), new) as file:
         tensor_file.write(file, tensors, note)
-    files.put(join(directory, name), new)
 
 
 def finish(files: Files, directory: str, document: Mapping[str, Any], told: Mapping[str, Mapping[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.checkpoint_files import saves
+from worker.checkpoint_files import saves, tensor_file
 from worker.checkpoint_files.saves import LOCAL
 from worker.task import import_hooks
 from worker.task.checkpoints import series, world_facts
@@ -146,6 +147,29 @@ def test_a_worker_that_cannot_write_says_so_to_the_chief(tmp_path: Path, capsys:
         "loop-1/step-0000000010 is not saved: worker-1 could not write its file worker-1.safetensors; a line of worker-1 says why" in said
     )
     assert "loop-1/step-0000000010 is not saved: Is a directory" in said
+
+
+def test_a_save_for_which_the_disk_has_no_room_leaves_none_of_it_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = tensor_file.write
+
+    def fill(file: Any, *args: Any) -> None:
+        real(file, *args)
+        if Path(file.name).name.startswith(saves.MODEL):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tensor_file, "write", fill)
+    for each in (workers := [worker(tmp_path, index) for index in (1, 0)]):
+        write(each, 10, 1.0)
+        each.wait()
+    assert "loop-1/step-0000000010 is not saved: No space left on device; the training goes on" in capsys.readouterr().err
+    assert os.listdir(tmp_path / NAME / saves.name_of(10)) == ["worker-1.safetensors"], "a worker knows nothing of the chief's disk"
+    monkeypatch.setattr(tensor_file, "write", real)
+    for each in workers:
+        write(each, 20, 2.0)
+        each.wait()
+    assert [save.step for save in saved(tmp_path)] == [20]
 
 
 def test_a_save_whose_file_does_not_come_is_given_up_when_the_next_is_due(

@@ -127,13 +127,19 @@ class Series:
         except Exception as error:  # each file system has errors of its own
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             print_once(f"checkpoints: {self.name}/{name} is not saved: {reason}; the training goes on", in_each_task=True)
-            if not self.is_chief:
-                self._tell_the_chief(saves.join(self.bases[0], self.name, name), reason)
+            with contextlib.suppress(Exception):
+                self._give_up(saves.join(self.bases[0], self.name, name), reason)
 
-    def _tell_the_chief(self, directory: str, reason: str) -> None:
-        """So that the chief does not wait for a file that will not come. On a full disk the file may stay empty."""
-        if saves.MANIFEST not in self.files.names(directory):
-            with contextlib.suppress(Exception), self.files.open(saves.join(directory, self._own + FAILED), "wb") as file:
+    def _give_up(self, directory: str, reason: str) -> None:
+        """The chief makes room for the next save, which a full disk may not have. Each other worker tells the chief, so that it does not
+        wait for a file that will not come; on a full disk, what it tells may stay empty."""
+        if saves.MANIFEST in self.files.names(directory):
+            return
+        if self.is_chief:
+            for name in (saves.MODEL, self._own):
+                self.files.remove(saves.join(directory, name))
+        else:
+            with self.files.open(saves.join(directory, self._own + FAILED), "wb") as file:
                 file.write(reason.encode())
 
     def _write(self, name: str, alike: dict[str, Tensor], own: dict[str, Tensor], note: dict[str, Any], document: dict[str, Any]) -> None:
