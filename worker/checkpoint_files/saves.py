@@ -140,13 +140,20 @@ class Save:
         """Whether the training of the series was over."""
         return self.name.endswith("-final")
 
-    def size(self, files: Files) -> int:
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
         return sum(one["bytes"] for one in self.manifest["files"].values()) if self.manifest else 0
 
 
 def name_of(step: int, kind: str = "") -> str:
     """The name of a save. `kind`: empty in an epoch; ``epoch`` at the end of one; ``final``. The newest name sorts last."""
     return f"step-{step:010d}{kind and '-'}{kind}"
+
+
+def file_of(task: str) -> str:
+    """The name of the file of what a task has of its own."""
+    return f"{task}.safetensors"
 
 
 def join(*parts: str) -> str:

@@ -173,7 +173,7 @@ class _Writer:
 
     def _write_own(self, task: str, snapshot: str, own: dict[str, Tensor], *, alike: dict[str, str]) -> None:
         """The file of what the worker has for itself. `alike`: the checksums of what all have alike, if the worker knows them."""
-        directory, name = saves.join(self._directory, snapshot), f"{task}.safetensors"
+        directory, name = saves.join(self._directory, snapshot), saves.file_of(task)
         if name in LOCAL.names(directory):  # a save of the same step was on its way
             return
         LOCAL.make(directory)
@@ -226,7 +226,7 @@ class _Writer:
         files: dict[str, Any] = {saves.MODEL: told}
         run = next(iter(self._tasks.values())).snapshots[0].note["run"]
         for worker in workers:
-            with LOCAL.open(saves.join(directory, f"{worker}.safetensors"), "rb") as file:
+            with LOCAL.open(saves.join(directory, saves.file_of(worker)), "rb") as file:
                 note = tensor_file.read_note(file)
             if (note["run"], note["attempt"]) != (run, self._attempt):
                 raise RuntimeError(f"the file of {worker} in {directory} is of another attempt")
@@ -235,7 +235,7 @@ class _Writer:
                 problem = f"the replicas have diverged: {worker} has another {differing[0]} than {by}"
                 self.lines.append(f"checkpoints: {name} in memory is not saved: {problem}; an older save is taken")
                 return False
-            files[f"{worker}.safetensors"] = note["tensors"]
+            files[saves.file_of(worker)] = note["tensors"]
         made = {"run": run, "attempt": self._attempt, "by": by, "how": how, **({"lost": lost} if lost else {})}
         saves.finish(LOCAL, directory, {**document, **made}, files)
         return True

@@ -80,7 +80,7 @@ def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:
     return SaveRow(
         *(label, save.name, save.directory, save.step, _whole(manifest.get("epoch")), _whole(manifest.get("step_in_epoch")), at),
         age_s=saves.age(manifest) if manifest else None,
-        bytes=save.size(LOCAL),
+        bytes=save.size,
         made_by=made,
         problem=problem,
         is_next=is_next,

@@ -141,6 +141,7 @@ class FitSession:
         """The step of the last save in an epoch."""
         self._found: restoring.FoundSave | None = None
         self._names: list[str] = []
+        """Of the variables that existed before the first step."""
         self._begun: list[dict[str, str]] = []
         """What the callbacks had when this program began to train."""
         self._is_stopped = False

@@ -120,9 +120,9 @@ def _with(damaged: list[tuple[str, str]], name: str, reason: str) -> list[tuple[
 def _read(series: Series, save: Save) -> FoundSave:
     """Read what this worker needs, and check it. The chief checks all files. Raises `DamagedError`."""
     assert save.manifest is not None
-    own = f"{series.place.task.task}.safetensors"
+    own = saves.file_of(series.place.task.task)
     if own not in save.manifest["files"]:  # the workers were others: what the chief had of its own
-        own = f"{save.manifest['by']}.safetensors"
+        own = saves.file_of(save.manifest["by"])
     files = files_of(save.directory)
     tensors, _ = saves.read_file(files, save, saves.MODEL)
     of_own, note = saves.read_file(files, save, own)

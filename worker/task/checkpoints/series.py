@@ -77,7 +77,7 @@ class Series:
     @property
     def _own(self) -> str:
         """The name of the file of this worker."""
-        return _file_of(self.place.task.task)
+        return saves.file_of(self.place.task.task)
 
     @property
     def is_expected(self) -> bool:
@@ -152,13 +152,13 @@ class Series:
         saves.write_file(self.files, directory, self._own, own, note)
         if self.is_chief:
             saves.write_file(self.files, directory, saves.MODEL, alike, {})
-            self._finish(directory, {saves.MODEL: of_model, _file_of(self.chief): of_own}, note, document)
+            self._finish(directory, {saves.MODEL: of_model, saves.file_of(self.chief): of_own}, note, document)
 
     def _finish(self, directory: str, told: dict[str, Any], note: dict[str, Any], document: dict[str, Any]) -> None:
         """Wait for the files of the others, and write the manifest."""
         for worker in self.workers:
             if worker != self.chief:
-                told[_file_of(worker)] = self._of_other(directory, worker, note, told[saves.MODEL])
+                told[saves.file_of(worker)] = self._of_other(directory, worker, note, told[saves.MODEL])
         made = {"run": note["run"], "attempt": note["attempt"], "by": self.chief}
         saves.finish(self.files, directory, {**document, **self.facts(), **made}, told)
         self._prune(os.path.basename(directory))
@@ -173,7 +173,7 @@ class Series:
 
     def _of_other(self, directory: str, worker: str, note: dict[str, Any], alike: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
-        name, begun = _file_of(worker), time.monotonic()
+        name, begun = saves.file_of(worker), time.monotonic()
         until = begun + PATIENCE_S
         while name not in (names := self.files.names(directory)):
             now = time.monotonic()
@@ -265,7 +265,3 @@ class Series:
         variables.compare(named, {name: one for name, one in told.items() if name not in extra}, found.save.directory)
         variables.assign(named, found.tensors)
         random_state.restore(found.note["random"])
-
-
-def _file_of(worker: str) -> str:
-    return f"{worker}.safetensors"

@@ -44,17 +44,19 @@ class TrainingSnapshots:
     def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]], step: int, *, is_lazy: bool = False) -> None:
         self._series, self._named = series, named
         self._values: Values | None = None
-        self._names: list[str] = []
         self._random: tuple[Any, bytes] = (None, b"")
+        """What Python and NumPy draw their numbers from, at the last note: as it is, and as JSON."""
         self._generators = (False, False)
+        """Which global generators `_values` has; see `random_state.made`."""
         self._is_on = snapshot_memory.VARIABLE in os.environ and series.files is saves.LOCAL  # the agent writes to no other file system
         self._schedule: Schedule | None = None
         self._memory: Memory | None = None
         self._survivor: Survivor | None = None
         if not self._is_on:
             return
-        for each in [each for each in _live if each._series.name.startswith("fit-") and series.name.startswith("fit-")]:
-            each.end()  # it has failed, and the program has caught the exception
+        if _is_of_fit(series):
+            for each in [each for each in _live if _is_of_fit(each._series)]:
+                each.end()  # it has failed, and the program has caught the exception
         self._memory = _open()
         self._holds = series.is_chief or series.place.task.local_rank == 0
         """All workers have the same weights, so one of each host keeps them."""
@@ -165,7 +167,7 @@ class TrainingSnapshots:
     def _keep(self, writes: bool) -> None:
         """Another worker has failed, and a restart follows."""
         if self._survivor is not None:
-            self._survivor.save(writes=writes, note=self._note, may=lambda: random_state.raw() == self._random[0])
+            self._survivor.keep(writes=writes, note=self._note, may=lambda: random_state.raw() == self._random[0])
 
     def _note(self, of_snapshot: dict[str, Any], tensors: bytes) -> bytes:
         drawn = random_state.raw()
@@ -186,6 +188,10 @@ class TrainingSnapshots:
                 self._memory = None
             if why:
                 print_once(f"checkpoints: there are no snapshots in memory: {why}. The saves on the disk go on")
+
+
+def _is_of_fit(series: Series) -> bool:
+    return bool(series.name.startswith("fit-"))
 
 
 def _open() -> Memory | None:

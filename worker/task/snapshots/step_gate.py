@@ -84,19 +84,19 @@ class StepGate:
         """Of `_steps`: those of this training, of which the first `_proved` were proved."""
         self._proved = 0
         self._own, self._alike = _parts(named, is_own=True), _parts(named, is_own=False)
-        self._names, self._own_names = _names(self._alike), _names(self._own)
+        self._alike_names, self._own_names = _names(self._alike), _names(self._own)
         self._doors: list[tuple[Any, Any]] = []
         """Of the steps that are being traced: the operation that gives a gradient away, and the number of the steps before."""
         self.finished = step
         """The last step that is over."""
-        self.by_python = assignments.Assigned(self, self._names, self._own_names)
+        self.by_python = assignments.Assigned(self, self._alike_names, self._own_names)
         unknown = [name for name, part in [*self._own, *self._alike] if not hasattr(part, "handle") or variables.code_of(part) is None]
         if unknown:
             self.refuse(f"{unknown[0]} is no variable that a graph can read")
         if variables.bytes_of([each for each in named if each.is_own]) > step_records.MOST_BYTES:
             self.refuse("what each worker has for itself is larger than a record of each step may be")
         _steps[:] = [each for each in _steps if each.graph() is not None]
-        self._mine = [each for each in _steps if graph_walks.names_of_handles(each.graph(), self._names)]
+        self._mine = [each for each in _steps if graph_walks.names_of_handles(each.graph(), self._alike_names)]
         self.has_traced = bool(self._mine)
         if former := next((each.why for each in self._mine if each.why), ""):  # it may have no record
             self.refuse(former)
@@ -230,7 +230,7 @@ class StepGate:
             begun, ended = map(graph.get_operation_by_name, (step.begun, step.ended))
             between = graph_walks.after(begun) & graph_walks.before(ended)
             outside = []
-            for op, name in graph_walks.writers(graph, self._names):
+            for op, name in graph_walks.writers(graph, self._alike_names):
                 if op in between:
                     self.changed.add(name)
                 else:

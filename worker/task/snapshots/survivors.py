@@ -1,4 +1,4 @@
-"""What a worker that has survived another one saves: the state of the last step that it has finished.
+"""What a worker that has survived another one keeps: the state of the last step that it has finished.
 
 orch ends the survivors of a failed worker, and tells them if a restart follows. Then each looks at the counters of `step_gate`. If they say
 that what the optimizer changes is that of its last finished step, one worker of each host copies these variables into the memory of the
@@ -50,6 +50,7 @@ class Survivor:
             if not each.is_own
             for name, part in zip(each.names(), each.components(), strict=True)
         ]
+        """Of what all workers have alike: the name, the variable, what reads its value, and its type."""
         self._series, self._is_lazy = series, is_lazy
         self._size = variables.bytes_of([each for each in named if not each.is_own])
         self._gate = StepGate(named, snapshot_memory.records_of(paths)[0], step, _unfit(series.strategy))
@@ -115,7 +116,7 @@ class Survivor:
         if other is not None:
             self._gate.refuse(f"{other} changes after the step")
 
-    def save(self, *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes], may: Callable[[], bool]) -> None:
+    def keep(self, *, writes: bool, note: Callable[[dict[str, Any], bytes], bytes], may: Callable[[], bool]) -> None:
         """Another worker has failed: keep the last finished step, if the counters show it. `writes`: the values, too, not only checksums;
         where they are small, each survivor keeps them, for one may be a step ahead of another one, or die, too.
 
