@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +83,20 @@ def save_in_turn(directory: str, order: list[str], ending: str) -> dict[str, flo
     return keras_parts.save_in_turn(directory, order, ending)
 
 
+@contextlib.contextmanager
+def held(directory: Path) -> Iterator[None]:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def test_the_file_of_the_chief_stays_whichever_worker_is_last(tmp_path: Path) -> None:
+    """Also while another process holds the directory, as the controller of a run holds the run directory."""
     chief, other = "worker-0", "worker-1"
-    with cluster(workers=2, timeout=DEADLINE_S) as c:
+    with cluster(workers=2, timeout=DEADLINE_S) as c, held(tmp_path):
         for order, ending, owner in (
             ([chief, other], "keras", chief),
             ([other, chief], "weights.h5", chief),

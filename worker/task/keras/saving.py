@@ -101,11 +101,33 @@ def _read(path: str) -> bytes:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """One worker at a time looks at a directory and moves its file; where the file system has no locks, as many as like."""
-    opened = os.open(directory, os.O_RDONLY)
+    """One worker at a time looks at a directory and moves its file; where the file system has no locks, as many as like.
+
+    A file is locked, and not the directory: the controller of the run holds the run directory as long as it lives.
+    """
+    path, fd = os.path.join(directory, ".orch-lock"), -1
+    with contextlib.suppress(OSError):
+        fd = _lock(path)
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(opened)
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            os.close(fd)
+
+
+def _lock(path: str) -> int:
+    """A descriptor of the locked file, which whoever had the lock before may have removed. Raises OSError."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    return fd
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        os.close(fd)
