@@ -21,14 +21,19 @@ INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"
 """With this variable in its environment, a process writes every report."""
 LONGEST = 64 * 1024
+_SHORT = frozenset({float, int, bool, type(None)})
+"""The types of most values. A report of these alone becomes text only when it is written: most reports of short steps never are."""
 
 
 def report(values: Mapping[str, Any]) -> None:
     """Append one line. See `worker.report`."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:
-        _writer.add(os.path.join(directory, task_files.REPORTS), _render(values))
-        step = _plain("step", values.get("step"))
+        line = _line(values)
+        if not _SHORT.issuperset(map(type, line.values())):
+            _render(line)  # an error is that of this call
+        _writer.add(directory, line)
+        step = line.get("step")
         if isinstance(step, (int, float)) and not isinstance(step, bool):
             step_times.mark(step)
 
@@ -46,19 +51,19 @@ class _Writer:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may report, too
-        self._path = ""
-        self._held: bytes | None = None
+        self._directory = ""
+        self._held: dict[str, Any] | None = None
         self._next = -math.inf
 
-    def add(self, path: str, line: bytes) -> None:
+    def add(self, directory: str, line: dict[str, Any]) -> None:
         with self._lock:
             now = time.monotonic()
-            if now < self._next and path == self._path:
+            if now < self._next and directory == self._directory:
                 self._held = line
                 return
             self.flush()
             self._next = now + (0.0 if EVERY in os.environ else INTERVAL_S)
-            self._path = path
+            self._directory = directory
             self._write(line)
 
     def flush(self) -> None:
@@ -72,11 +77,12 @@ class _Writer:
         self._lock = threading.RLock()
         self._held = None
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
+        path = os.path.join(self._directory, task_files.REPORTS)
         try:
-            append(self._path, line)
+            append(path, _render(line))
         except OSError as error:
-            text = f"worker.report cannot write to {self._path}: {error.strerror}; training goes on without reports"
+            text = f"worker.report cannot write to {path}: {error.strerror}; training goes on without reports"
             with contextlib.suppress(OSError, ValueError):  # stderr may be on the same full disk, or closed
                 print_once(text, in_each_task=True)
 
@@ -96,7 +102,8 @@ if hasattr(os, "register_at_fork"):
 # --- values ------------------------------------------------------------------------------------
 
 
-def _render(values: Mapping[str, Any]) -> bytes:
+def _line(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says, as values of JSON. Raises TypeError."""
     if "at" in values:
         raise TypeError("worker.report: 'at' is taken, it is the time of the report; give the value another name")
     line: dict[str, Any] = {"at": time.time()}
@@ -104,6 +111,11 @@ def _render(values: Mapping[str, Any]) -> bytes:
         line.update((name, _plain(name, value)) for name, value in values.items())
     except RecursionError:
         raise TypeError("worker.report: a list or dict that contains itself") from None
+    return line
+
+
+def _render(line: dict[str, Any]) -> bytes:
+    """Raises ValueError for a line that is too long."""
     data = json.dumps(line).encode("ascii") + b"\n"
     if len(data) > LONGEST:
         raise ValueError(f"worker.report: {len(data)} bytes; a report is limited to {LONGEST}")

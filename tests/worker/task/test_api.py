@@ -347,6 +347,10 @@ class Index:
         return 5
 
 
+def render(values: dict[str, Any]) -> bytes:
+    return reports._render(reports._line(values))
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -361,7 +365,7 @@ class Index:
     ],
 )
 def test_what_holds_one_number_is_that_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: Any, expected: Any) -> None:
-    found = json.loads(reports._render({"value": value}))["value"]
+    found = json.loads(render({"value": value}))["value"]
     assert found == expected
     assert type(found) is type(expected)
 
@@ -369,18 +373,18 @@ def test_what_holds_one_number_is_that_number(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("value", [Holder(1, 2), b"bytes", b"12", Text(), object(), 1j, {1, 2}, [object()], len])
 def test_what_does_not_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"worker\.report: loss is of type .*, and not one number, text, list or dict"):
-        reports._render({"loss": value})
+        render({"loss": value})
 
 
 def test_limits() -> None:
     circle: list[Any] = []
     circle.append(circle)
     with pytest.raises(TypeError, match="contains itself"):
-        reports._render({"circle": circle})
+        render({"circle": circle})
     with pytest.raises(TypeError, match="'at' is taken"):
-        reports._render({"at": 1})
+        render({"at": 1})
     with pytest.raises(ValueError, match="limited to 65536"):
-        reports._render({"text": "x" * 70_000})
+        render({"text": "x" * 70_000})
 
 
 def test_a_mistake_is_the_users_own_exception(tmp_path: Path) -> None:
