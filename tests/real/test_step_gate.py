@@ -23,7 +23,12 @@ from worker.task.snapshots import step_gate
 from worker.task.snapshots.values import Values
 
 weight, total, seen = tf.Variable(1.0), tf.Variable(0.0), tf.Variable(0.0)
-named = [NamedVariable("weight", weight, False), NamedVariable("total", total, True), NamedVariable("seen", seen, True)]
+others = {  # each bit of these stays: as a number of another type, the first one is no number
+    "seed": tf.Variable([0x7F800001, 0xFFFFFFFF], dtype=tf.uint32), "count": tf.Variable(-7), "mean": tf.Variable([[1.5, 2.5]]),
+    "wide": tf.Variable([2**40], dtype=tf.int64), "half": tf.Variable([0.5], dtype=tf.float16),
+}
+own = {"total": total, "seen": seen, **others}
+named = [NamedVariable("weight", weight, False), *(NamedVariable(name, one, True) for name, one in own.items())]
 path = sys.argv[1]
 
 def begin(step=0):
@@ -100,6 +105,9 @@ gate.prove()
 assert not gate.why, gate.why
 assert not gate.ends(1)
 assert bytes(gate.record_of(1).tensors["total"].data) == struct.pack("<f", 2.0)
+for name, one in others.items():
+    kept = gate.record_of(1).tensors[name]
+    assert (bytes(kept.data), kept.shape) == (one.numpy().tobytes(), tuple(one.shape)), name
 total.assign(0.0)  # between two steps: the next record has it
 step()
 assert not gate.ends(2)

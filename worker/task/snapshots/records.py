@@ -1,6 +1,6 @@
 """Writes what this worker has for itself at the end of each step, in the graph of the step (`checkpoint_files.step_records`).
 
-Each operation of a graph costs some microseconds of each step, so the values of one type are put together.
+Each operation of a graph costs some microseconds of each step, so all values of four bytes are put together.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Records:
     def __init__(self, parts: Sequence[tuple[str, Any]], path: str, used: Sequence[list[int]]) -> None:
         self._path = path
         groups: dict[Any, list[tuple[str, Any]]] = {}
-        for name, part in parts:
+        for name, part in sorted(parts, key=lambda pair: bool(pair[1].shape.rank)):  # single numbers first, as in `_together`
             if part.shape.num_elements():
-                groups.setdefault((part.dtype, part.shape.rank == 0), []).append((name, part))
+                groups.setdefault(_type_of_rows(part), []).append((name, part))
         empty = [(name, part) for name, part in parts if not part.shape.num_elements()]
-        self._groups = [[part for _, part in group] for group in groups.values()]
+        self._groups = {dtype: [part for _, part in group] for dtype, group in groups.items()}
         with open(path, "r+b", buffering=0) as file:
             self._table = self._find([id(part.handle) for _, part in parts], used, file)
             for row in range(step_records.ROWS):
@@ -57,7 +57,7 @@ class Records:
         """The rows of these variables, or those that were made for others which have gone, or new ones."""
         import tensorflow as tf
 
-        sizes = [(group[0].dtype, sum(part.shape.num_elements() for part in group)) for group in self._groups]
+        sizes = [(dtype, sum(part.shape.num_elements() for part in group)) for dtype, group in self._groups.items()]
         alike = [each for each in _tables if each.sizes == sizes]
         found = next((each for each in alike if each.handles == handles), None)
         found = found or next((each for each in alike if each.handles not in used), None)
@@ -82,7 +82,8 @@ class Records:
         import tensorflow as tf
 
         row = finished % step_records.ROWS
-        written = [rows.update(row, _together(tf, group)) for rows, group in zip(self._table.rows, self._groups, strict=True)]
+        groups = zip(self._table.rows, self._groups.items(), strict=True)
+        written = [rows.update(row, _together(tf, group, dtype)) for rows, (dtype, group) in groups]
         with tf.control_dependencies(written):
             return self._table.numbers.update(row, finished)
 
@@ -100,10 +101,18 @@ def _told(parts: Sequence[tuple[str, Any]]) -> list[tuple[str, str, list[int]]]:
     return [(name, variables.code_of(part) or "", list(part.shape)) for name, part in parts]
 
 
-def _together(tf: Any, parts: Sequence[Any]) -> Any:
-    """The values of variables of one type, of which all or none are single numbers, one after the other."""
-    values = [tf.raw_ops.ReadVariableOp(resource=part.handle, dtype=part.dtype) for part in parts]
-    if values[0].shape.rank == 0:
-        return tf.stack(values)
-    flat = [each if each.shape.rank == 1 else tf.reshape(each, [-1]) for each in values]
+def _type_of_rows(part: Any) -> Any:
+    """The type of the rows in which the bytes of a variable are. Those of four bytes, which most are, have rows in common."""
+    import tensorflow as tf
+
+    return tf.float32 if part.dtype.size == tf.float32.size else part.dtype
+
+
+def _together(tf: Any, parts: Sequence[Any], dtype: Any) -> Any:
+    """The bytes of variables, one after the other, as a vector of this type. Single numbers come first."""
+    read = [tf.raw_ops.ReadVariableOp(resource=part.handle, dtype=part.dtype) for part in parts]
+    values = [each if each.dtype == dtype else tf.bitcast(each, dtype) for each in read]
+    numbers = [each for each in values if each.shape.rank == 0]
+    flat = [each if each.shape.rank == 1 else tf.reshape(each, [-1]) for each in values[len(numbers) :]]
+    flat = [tf.stack(numbers), *flat] if numbers else flat
     return tf.concat(flat, 0) if len(flat) > 1 else flat[0]
