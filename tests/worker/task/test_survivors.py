@@ -28,6 +28,11 @@ class Gate:
     def __init__(self, *steps: int) -> None:
         self.why, self.changed, self.steps = "", set[str](), list(steps)
 
+    has_new = False
+
+    def refuse(self, why: str) -> None:
+        self.why = why
+
     def read(self) -> tuple[int, int]:
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         return step, STEP
@@ -60,6 +65,17 @@ def test_the_last_step_is_kept(path: str) -> None:
     save(kept)
     (found,) = snapshot_memory.read([path])
     assert found.note["name"].endswith(str(STEP))
+    kept.close()
+
+
+@pytest.mark.parametrize(("before", "why"), [(STEP - 1, ""), (STEP - 4, "several steps run in one call")])
+def test_several_steps_in_one_call_are_refused(path: str, before: int, why: str) -> None:
+    """Nearly always the survivors stand in the middle of a call, and have the weights of no step that is over."""
+    kept = survivor(path, gate := Gate(STEP))
+    kept._last, kept._is_proved = before, True
+    assert kept._look(STEP) == gate.why
+    assert gate.why.startswith(why)
+    assert bool(gate.why) == bool(why)
     kept.close()
 
 

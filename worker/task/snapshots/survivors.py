@@ -59,6 +59,8 @@ class Survivor:
         """The numbers that Python may change between two steps, such as a learning rate."""
         self._numbers: dict[str, Any] = {}
         """Their values at the end of the last step."""
+        self._last = step
+        """The last step that is over."""
         self._is_proved = self._is_told = False
         self._lock = threading.Lock()
         """A thread keeps the last step, while the training may end in the main thread: a file that is closed gives its number to the next
@@ -74,8 +76,9 @@ class Survivor:
 
     def step_ended(self, step: int, document: Document) -> None:
         """A step is over."""
-        if not self._is_proved or self._gate.has_new:
+        if not self._is_proved or self._gate.has_new or step > self._last + 1:
             self._look(step)
+        self._last = step
         if self._gate.why:
             self._end(self._gate.why)
             return
@@ -166,7 +169,9 @@ class Survivor:
         """Whether this step, which is over, was one update by the optimizer; else the reason why the steps cannot be saved."""
         if not self._is_proved or self._gate.has_new:
             self._prove()
-        if self._gate.read() != (step, step):
+        if step > self._last + 1:
+            self._gate.refuse("several steps run in one call, as by steps_per_execution, and the others stand in the middle of a call")
+        elif self._gate.read() != (step, step):
             self._gate.refuse("a step has no update, or several, by an optimizer of Keras 3")
         return self._gate.why
 
