@@ -113,6 +113,8 @@ def test_sigterm_to_one_task_saves_all_of_them_and_costs_no_restart(
     step = named_step(words(done))
     assert f"worker-1 received SIGTERM; the training has saved itself at step {step}" in words(done)
     assert "does not count against --max-restarts" in words(done)
+    ended = [event for event in LiveRun(tmp_path).events() if event["event"] == "task_exited" and event["attempt"] == 1]
+    assert [event["code"] for event in ended] == [42, 42]
     assert f"fit-1 continues at step {step} " in words(done)
     assert "no step is lost" in words(done)
     check_as(latest(tmp_path), whole)

@@ -182,6 +182,11 @@ def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path
             rf"loop-{number} continues at step {at - 1} .{{,80}} by attempt {number} by those that had survived; no step", said
         )
     check(tmp_path, whole, *range(1, len(places) + 1))
+    for case in ("momentum", "decay", "statistics", "sparse"):
+        of_case = [steps for name, steps in steps_of(whole).items() if name.startswith(f"ids-{case}-")]
+        assert len(of_case) == 3
+        for first in range(1, 17, 4):  # four steps are an epoch
+            assert sorted(each for steps in of_case for step in range(first, first + 4) for each in steps[step]) == list(range(48))
 
 
 def test_a_stopped_worker_costs_no_finished_step_and_replicas_that_differ_are_not_saved(
@@ -218,7 +223,10 @@ def test_a_disk_that_is_full_at_the_save_of_the_survivors_leaves_the_save_before
     disk = mounted("size=2m")
     deaths = {"1": ["worker-1", "momentum", 12]}
     said = run(orch, deaths, "--set", f"checkpoints.dir={disk}", CASES="momentum", AFTER="momentum:full", DISK=str(disk))
-    assert re.search(r"the snapshot in memory of \S+/loop-1 is not saved: No space left on device; an older save is taken", said)
+    why = r"the snapshot in memory of \S+/loop-1 is not saved: No space left on device; an older save is taken"
+    assert re.search(why, said)
+    orch("report", "-o", "page.html", check=0)
+    assert re.search(why, (tmp_path / "page.html").read_text())
     check_older_save(said)
     (found,) = disk.glob("*/loop-1/*-final/manifest.json")
     assert json.loads(found.read_text())["sha256"] == saved(whole, "loop-1")

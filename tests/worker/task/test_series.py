@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +106,48 @@ def choose_together(monkeypatch: pytest.MonkeyPatch, *workers: Series) -> list[A
     for thread in threads:
         thread.join()
     return found
+
+
+@pytest.mark.parametrize("calls", range(11))
+def test_a_chief_that_is_killed_in_a_save_leaves_the_save_before(tmp_path: Path, calls: int) -> None:
+    """It is killed at each call of the kernel by which a file comes to the disk and gets its name. A restart takes the newest save that is
+    whole, and removes what is not."""
+    save_together(tmp_path, 10, count=1)
+
+    def save() -> None:
+        made: list[Any] = []
+
+        def dies(function: Any) -> Any:
+            def call(*args: Any) -> Any:
+                if len(made) == calls:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                made.append(function)
+                return function(*args)
+
+            return call
+
+        os.fsync, os.replace = dies(os.fsync), dies(os.replace)
+        save_together(tmp_path, 20, count=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    task = multiprocessing.get_context("fork").Process(target=save)
+    task.start()
+    task.join()
+    assert task.exitcode == -signal.SIGKILL
+    found = worker(tmp_path, 0, count=1).choose()
+    assert found is not None
+    steps = [10, 20] if calls > 8 else [10]  # the ninth call gives the manifest its name
+    assert found.save.step == steps[-1]
+    assert sorted(os.listdir(tmp_path / NAME)) == [saves.name_of(step) for step in steps]
+    assert [saves.check(LOCAL, save) for save in saved(tmp_path)] == [""] * len(steps)
+
+
+def test_the_newest_saves_and_the_end_of_a_training_stay(tmp_path: Path) -> None:
+    chief = worker(tmp_path, 0, count=1)
+    for step in (10, 20, 30, 40, 50, 60):
+        write(chief, step, 1.0, "final" if step == 20 else "")
+        chief.wait()
+    assert [save.step for save in saved(tmp_path)] == [60, 50, 40, 20]
 
 
 def test_a_damaged_file_in_the_only_save_begins_anew_and_is_named(
