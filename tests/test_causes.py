@@ -140,11 +140,11 @@ def test_one_that_leaves_early_with_0_is_named_and_the_run_fails_with_1(orch: Or
     run.event("task_exited", task="worker-0")
     (tmp_path / "left").touch()
     done = running.wait(check=1)
-    assert "worker-1 failed (exit code 1): it lost worker-0 (its connection was closed)\n" in done.err, "no task is left"
+    assert "worker-1 failed (exit code 1): it lost worker-0 (it had ended with exit code 0)\n" in done.err, "no task is left"
     text = report(done.err)
     assert text.startswith("first failure: worker-0 on local: it ended by itself (exit code 0) while its peers still needed it\n")
     assert "what to do: no step of worker-0 was seen before it ended: look for a return, or a sys.exit()" in text
-    assert "failed because of it: worker-1: lost worker-0 (its connection was closed)\n" in text
+    assert "failed because of it: worker-1: lost worker-0 (it had ended with exit code 0)\n" in text
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGSTOP])

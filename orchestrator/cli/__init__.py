@@ -57,7 +57,7 @@ HABITS = {
     **dict.fromkeys(("runs", "history", "sacct"), "ps --all"),
     "check": "doctor",
     **dict.fromkeys(("stop", "cancel", "scancel", "kill"), "down"),
-    **dict.fromkeys(("run", "start", "submit", "launch"), "up"),
+    **dict.fromkeys(("run", "start", "submit", "launch", "apply"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),
     "config": "plan",
     **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
@@ -80,6 +80,7 @@ OTHERWISE = {
     **dict.fromkeys(("compare", "diff"), "orch ps --all --sort val_loss shows all runs side by side"),
     **dict.fromkeys(("shell", "bash"), "a task has no terminal: orch stacks shows where each task is, and orch logs what it has written"),
     "exec": "orch stacks shows where each task is, and orch logs what it has written",
+    "scale": "orch up -n N starts N workers, and --workers MIN:MAX goes on with the hosts that are there: orch help resume",
     "test": "pytest runs tests with clusters (docs/testing.md)",
 }
 """Words of other launchers for what orch does in another way."""

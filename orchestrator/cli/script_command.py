@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,10 @@ import click
 
 from worker.values.words import few
 
+from ..model.spec import BACKENDS
 from ..model.spec.describe import options
 from ..model.spec.findings import nearest
+from ..model.spec.sections.backend_sections import SAME as SAME_PLACES
 
 OPTIONS = options()
 
@@ -58,10 +61,15 @@ SAME = {
     "--background": "--detach",
     "--continue": "--resume",
     "-N": "--nodes",
+    "-A": "--account",
     **dict.fromkeys(("-J", "--job-name"), "--name"),
 }
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
 MOUNTS_NOTHING = "a task sees the files of its host, and a pod also what backend.volumes in orch.yaml mounts"
+HOLDS = "orch chooses free ports and tells all tasks their addresses: leave it out"
+NO_PORTS = "orch opens no port of a task to you; --tensorboard DIR prints an address, and --set ports=41000-41999 limits the tasks' own"
+PLACES = {f"--{word}": SAME_PLACES.get(word, word) for word in (*BACKENDS, *SAME_PLACES)}
+"""Options that a user may take for --backend, with its value."""
 OTHERWISE = {
     "--nproc-per-node": "orch counts the workers of all hosts together: --workers N on this machine, -H hostA:N,hostB:N on several hosts",
     "--nnodes": "orch takes the names of the hosts: -H hostA:4,hostB:4",
@@ -79,7 +87,17 @@ OTHERWISE = {
     "--tee": "orch keeps stdout and stderr of each task in files and shows them, always; --only TASK shows one task",
     "--output-filename": "orch keeps the output of each task in files, always, below --run-dir DIR",
     "--hosts-file": "orch calls this --hostfile",
-    **dict.fromkeys(("--slurm", "--k8s", "--kubernetes"), "a place is named with --backend slurm or --backend kubernetes"),
+    **dict.fromkeys(("--master-addr", "--master-port", "--rdzv-conf", "--local-addr", "--main-process-port", "--main-process-ip"), HOLDS),
+    **dict.fromkeys(("--monitor-interval", "--start-method", "--oversubscribe", "--allow-run-as-root", "--mca"), "orch needs none of it"),
+    **dict.fromkeys(("--machine-rank", "--num-machines"), "orch takes the names of the hosts: -H hostA:4,hostB:4, on one of them"),
+    "--gpus-per-task": "orch takes the number of GPUs of each task: --gpus N",
+    "--map-by": "orch calls this --affinity",
+    **dict.fromkeys(("--chdir", "-D", "--wdir", "-wdir"), "orch calls this --workdir DIR"),
+    **dict.fromkeys(("--exclude", "--exclusive", "--reservation"), "options of sbatch: --set 'backend.options={exclusive: true}'"),
+    "--array": "a loop over orch up is a sweep: orch help sweep",
+    **dict.fromkeys(("--min-np", "--max-np"), "orch calls this --workers MIN:MAX"),
+    "--scale": "the number of tasks has an option of its own: --workers 3, --ps 2",
+    **dict.fromkeys(("--publish", "--expose"), NO_PORTS),
     **dict.fromkeys(("--ssh", "--machines", "--host"), "orch takes the names of the hosts: -H hostA:4,hostB:4"),
     "--follow": "orch up shows the output until the run ends; -d does not",
     "--slots": "orch takes the number of tasks with the name of the host: -H hostA:4,hostB:4",
@@ -178,6 +196,12 @@ class ScriptCommand(click.Command):
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             message = describe_no_option(ctx, error.option_name)
+            if error.option_name in PLACES and error.option_name not in OTHERWISE:
+                words = [word for each in args for word in (("--backend", PLACES[each]) if each == error.option_name else (each,))]
+                line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
+                raise click.UsageError(f"there is no option {error.option_name}: {line}", ctx) from None
+            if any(option == "-p" and re.fullmatch(r"[\d.:]*\d+:\d+", word) for option, word in itertools.pairwise(args)):  # as in docker
+                raise click.UsageError(f"there is no option -p: {NO_PORTS}", ctx) from None
             is_answered = error.option_name.replace("_", "-") in OTHERWISE or "did you mean" in message
             line = "" if is_answered else self._line(ctx, args, own)
             raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
@@ -187,7 +211,7 @@ class ScriptCommand(click.Command):
             if flag := self._flag_before(args, error.message):
                 raise click.UsageError(flag, ctx) from None
             rule = "the script's own arguments go after --: "
-            if own or not (line := self._line(ctx, args, own)):
+            if not (line := self._line(ctx, args, own)):
                 raise click.UsageError(f"{error.message.rstrip('.')}; {rule.rstrip(': ')}", ctx) from None
             if self._interpreter(ctx, args) is not None:
                 rule = "orch starts the script with Python by itself: "

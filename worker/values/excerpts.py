@@ -21,8 +21,9 @@ def shorten(text: str, limit: int = LIMIT) -> str:
 
 
 def shorten_line(line: str, limit: int = LINE) -> str:
-    """As `shorten`, for one line. The result is one line, too."""
-    if len(line) <= limit:
+    """As `shorten`, for one line. The result is one line, too. What is no longer than the words about it is not left out."""
+    note = f" … {len(line) - limit:,} characters left out … "
+    if len(line) <= limit + len(note):
         return line
     tail = limit // 5
-    return f"{line[: limit - tail]} … {len(line) - limit:,} characters left out … {line[-tail:]}"
+    return f"{line[: limit - tail]}{note}{line[-tail:]}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from worker.values.words import count_of
+
 from .peer_errors import CHAINED
 
 _HEAD = "Graph execution error:"
@@ -18,6 +20,7 @@ _BEGINNING = re.compile(r"\A\s*(?:\x1b\[1m)?\s*")
 """What stands before a message inside of another one: Keras prints it bold."""
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+, in .+')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3[\d.]*/|<frozen |/__autograph_generated_file")
+_OF_WRAPPER = re.compile(r"/traceback_utils\.py\", line \d+, in error_handler$")
 MOST_FRAMES = 6
 """The most frames of installed packages in a row that are shown."""
 
@@ -77,10 +80,35 @@ def _without_rows(lines: Sequence[str]) -> Sequence[str]:
         while last < len(starts) and _is_installed(lines[starts[last]]) and (last == at or ends[last - 1] == starts[last]):
             last += 1
         if last - at > MOST_FRAMES:
-            kept += [*lines[shown : ends[at]], f"  … {last - at - 3} frames of installed packages"]
+            kept += [*lines[shown : ends[at]], _count(last - at - 3)]
             shown = starts[last - 2]
         at = max(last, at + 1)
     return [*kept, *lines[shown:]] if shown else lines
+
+
+def of_user(lines: Sequence[str]) -> Sequence[str]:
+    """The lines of a traceback with the frames of the user, and the last frame; those of installed packages in between are counted.
+
+    Keras's wrapper, which every call of a model has, is not even counted. A traceback without a frame of the user stays.
+    """
+    starts = [place for place, line in enumerate(lines) if _FRAME.fullmatch(line)]
+    if all(_is_installed(lines[start]) for start in starts):
+        return without_frames(lines)
+    kept, hidden, shown = list[str](), 0, 0
+    for start in starts:
+        end, is_wrapper = _end_of(lines, start), _OF_WRAPPER.search(lines[start]) is not None
+        is_last = end == len(lines) or not _FRAME.fullmatch(lines[end])
+        if _is_installed(lines[start]) and (is_wrapper or not is_last):
+            kept += lines[shown:start]
+            hidden, shown = hidden + (not is_wrapper), end
+            continue
+        kept += [*lines[shown:start], *([_count(hidden)] if hidden else []), *lines[start:end]]
+        hidden, shown = 0, end
+    return [*kept, *([_count(hidden)] if hidden else []), *lines[shown:]]
+
+
+def _count(frames: int) -> str:
+    return f"  … {count_of(frames, 'frame')} of installed packages"
 
 
 def _end_of(lines: Sequence[str], start: int) -> int:

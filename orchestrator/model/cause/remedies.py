@@ -18,6 +18,7 @@ from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
 from worker.tensorflow_facts.keras_3 import INSTALL
 
 from ..run.cluster import TaskStatus
+from ..spec.findings import nearest
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
 
@@ -53,6 +54,7 @@ _NO_KERAS_NAME = Remedy(
     "place (https://keras.io/guides/migrating_to_keras_3)",
 )
 _KERAS_2_NAME, _NO_KERAS_2 = "names-of-keras-2", "keras-2-is-not-installed"
+_SHAPE, _LAYER = "data-of-another-shape", r"layer ['\"]?(?P<layer>[\w/.-]+)['\"]? is incompatible with the layer: "
 _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-taken", "a-crash-in-native-code"
 
 _HIDDEN = Remedy(
@@ -155,6 +157,28 @@ OTHERS = {
         "a label is {label}, and the number of outputs of the last layer is {outputs}, for the labels from 0 on: give it an output for "
         "each class (labels that begin with 1 need one more), or with one output use a binary loss (BinaryCrossentropy)",
     ),
+    rf"{_LAYER}expected axis (?P<axis>-?\d+) of input shape to have value (?P<wanted>\d+), but received input with shape "
+    r"(?P<shape>\(.*?\))": Remedy(
+        _SHAPE,
+        "the layer {layer} takes {wanted} values in axis {axis}, and the data has the shape {shape}, whose first axis is the batch: give "
+        "keras.Input the shape of one element of the data, or change the data",
+    ),
+    rf"{_LAYER}expected (?P<wanted>(?:min_|max_)?ndim=\d+), found ndim=(?P<found>\d+)": Remedy(
+        _SHAPE,
+        "the layer {layer} takes data of {wanted} axes, the batch being the first, and the data has {found}: x[None] makes a batch of one "
+        "element, x[..., None] gives grey pictures their axis of colours, and keras.layers.Flatten() joins axes",
+    ),
+    r"Arguments `target` and `output` must have the same|Argument `output` must have rank \(ndim\) `target\.ndim - 1`": Remedy(
+        _SHAPE,
+        "the labels do not fit the outputs of the last layer: labels that are numbers of classes need a loss with Sparse in its name, such "
+        "as SparseCategoricalCrossentropy, and one-hot labels need one without; other losses need as many outputs as a label has values",
+    ),
+    r"Could not interpret (?P<kind>\w+)(?: function)? identifier: '?(?P<name>[\w.-]+)'?$"
+    r"|Unknown (?P<kind_2>optimizer|loss|metric|activation|initializer|regularizer|constraint)(?: function)?:? "
+    r"'(?P<name_2>[\w.-]+)'": Remedy(
+        "a-word-that-keras-does-not-know",
+        "Keras has no {kind} of the name {name}{near} (https://keras.io/api lists all)",
+    ),
     r"Mixing different tf\.distribute\.Strategy objects": Remedy(
         "made-outside-of-the-scope",
         "an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
@@ -251,6 +275,16 @@ _STALLED = Remedy(
 )
 
 
+_WORDS_OF_KERAS = {
+    "optimizer": "adadelta adafactor adagrad adam adamax adamw ftrl lion nadam rmsprop sgd",
+    "loss": "binary_crossentropy categorical_crossentropy hinge huber mae mape mse msle poisson sparse_categorical_crossentropy",
+    "metric": "accuracy auc binary_accuracy categorical_accuracy mae mse precision recall sparse_categorical_accuracy",
+    "activation": "elu gelu leaky_relu linear relu selu sigmoid silu softmax softplus softsign swish tanh",
+    "initializer": "glorot_normal glorot_uniform he_normal he_uniform lecun_normal ones orthogonal random_normal random_uniform zeros",
+}
+"""The words that most programs use, by what the messages of Keras call them."""
+
+
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
     others = (_LEFT_EARLY, _LEFT_AT_ONCE, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED)
@@ -344,7 +378,10 @@ def _match(error: str, evidence: Evidence) -> Remedy:
     for pattern, remedy in (ABOUT_NAMES | OTHERS if error.startswith(_OF_NAMES) else OTHERS).items():
         if match := re.search(pattern, error):
             keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
-            words = {"python": evidence.python or "the tasks' Python", "keras_2": keras_2, **match.groupdict()}
+            words = {"python": evidence.python or "the tasks' Python", "keras_2": keras_2, "near": ""}
+            words |= {key.removesuffix("_2"): said for key, said in match.groupdict().items() if said}
+            if near := nearest(words.get("name", ""), _WORDS_OF_KERAS.get(words.get("kind", ""), "").split()):
+                words["near"] = f"; did you mean {near}?"
             return Remedy(remedy.about, remedy.text.format(**words))
     return NONE
 

@@ -172,6 +172,7 @@ def _without_numbers(failure: Failure) -> tuple[str, str]:
 
 
 def _describe(cluster: Cluster, loss: Loss) -> str:
-    """``worker-1 (it stopped sending heartbeats)``, or ``a peer (…)``."""
+    """``worker-1 (it stopped sending heartbeats)``, or ``a peer (…)``. Of a task that has ended by itself, the error knows only that."""
     names = _named(cluster, loss, "")
-    return f"{names[0] if names else 'a peer'} ({loss.how})"
+    has_ended = bool(names) and cluster.tasks[names[0]].state is TaskState.SUCCEEDED
+    return f"{names[0] if names else 'a peer'} ({'it had ended with exit code 0' if has_ended else loss.how})"

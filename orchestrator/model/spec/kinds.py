@@ -14,6 +14,7 @@ from typing import Any
 
 from worker.settings.declare import Setting
 from worker.values.fast_dataclass import dataclass
+from worker.values.words import few
 
 from ...errors import Problem, SpecError
 from .durations import bytes_of, seconds_of, size_text
@@ -331,6 +332,8 @@ def sentence(key: Setting) -> str:
 
 _SAME_KEYS = {"type": ("kind", "name", "place", "engine", "scheduler"), "count": ("number", "replicas", "instances", "size", "n")}
 """Words of other programs for the key of a mapping that has a shorthand."""
+_MOST_KEYS = 25
+"""A message names no more keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,24 +358,34 @@ class Struct(Kind):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}
         if not isinstance(node.value, dict):
-            findings.add(path, Problem(node.place, f"must be a mapping, not {shown(node)}", f"its keys: {listed(self.keys)}"))
+            is_count = "worker" in self.keys and isinstance(node.value, int)
+            hint = f"write {{worker: {node.text}}}" if is_count else f"its keys: {listed(self.keys)}"
+            findings.add(path, Problem(node.place, f"must be a mapping, not {shown(node)}", hint))
             return None
         found = {}
         for key, item in node.value.items():
             if key not in self.keys:
-                self._unknown(key, item, path, findings)
+                self._unknown(key, item, node, path, findings)
             elif item.value is not None:
                 value = self.keys[key].kind.check(item, join(path, key), findings)
                 if value is not None:
                     found[key] = value
         return found
 
-    def _unknown(self, key: str, item: Node, path: str, findings: Findings) -> None:
+    def offered(self, node: Node) -> Mapping[str, Setting]:
+        """The keys that a message about an unknown key of `node` names."""
+        return self.keys
+
+    def _unknown(self, key: str, item: Node, node: Node, path: str, findings: Findings) -> None:
         hint = self.misplaced.get(key) or self._parted(key) or self._place_of(key)
         if not hint:
             is_meant = key in _SAME_KEYS.get(self.shorthand, ())
-            right = self.shorthand if is_meant else "" if findings.full else nearest(key, self.keys)
-            hint = f"did you mean '{right}'?" if right else f"the keys here: {listed(self.keys)}"
+            offered = self.offered(node)
+            longer = [name for name in offered if len(key) > 2 and name.startswith(f"{key}_")]
+            near = "" if findings.full else nearest(key, offered) or (longer[0] if len(longer) == 1 else nearest(key, self.keys))
+            right = self.shorthand if is_meant else near
+            here = listed(offered) if len(offered) <= _MOST_KEYS else f"{few([*offered], _MOST_KEYS)}; orch help reference names all"
+            hint = f"did you mean '{right}'?" if right else f"the keys here: {here}"
             findings.spoiled.add(right)
         findings.add(path, Problem(item.place, f"unknown key {quoted(key)}", hint))
 

@@ -40,12 +40,28 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
 
     Raises `SpecError` with every problem of the document.
     """
+    if (foreign := _foreign(document)) is not None:
+        raise SpecError(foreign)
     findings = Findings()
     draft = draft_of(document, struct_of(ClusterSpec).check(document, "", findings) or {})
     findings.found += cluster_rules.problems(draft, findings.spoiled)
     if findings.problems:
         raise SpecError(*findings.problems)
     return _spec(draft, workdir)
+
+
+def _foreign(document: Node) -> Problem | None:
+    """The message about a file of another program; None: it is no such file."""
+    keys = document.value if isinstance(document.value, dict) else {}
+    if {"apiVersion", "kind"} <= keys.keys():
+        kind = keys["kind"].text
+        topic = "tfjob" if kind == "TFJob" else "kubectl"
+        what = f"this is a manifest of Kubernetes (kind: {kind:.40}), and orch.yaml has other keys"
+        return Problem(keys["kind"].place, what, f"orch help {topic} has both side by side, and orch init writes an orch.yaml")
+    if "services" in keys:
+        what = "this is a file of docker compose, and orch.yaml has other keys"
+        return Problem(keys["services"].place, what, "orch help compose has both side by side, and orch init writes an orch.yaml")
+    return None
 
 
 def _at(backend: BackendSpec, workdir: str) -> BackendSpec:

@@ -77,12 +77,14 @@ DETAIL = (
     r"(?a)(?:/job:\w+/replica:\d+/task:\d+"  # a task of a list
     r"|\t \[\[.*\]\](?: \[type\.googleapis\.com/[\w.]+='[^']*'\])?"  # the node of an error
     r"|Additional GRPC error information from remote target .*|:UNKNOWN:Error received from peer .*|:\{\"created\":\"@.*"
-    r"|RPC: /tensorflow\..*|The error could be from a previous operation\. Restart your program to reset\.(?: \[Op:\w+\] name: .*)?"
+    r"|RPC: /tensorflow\..*|The error could be from a previous operation\. Restart your program to reset\."
+    r"(?: \[(?:Op:\w+|type\.googleapis\.com/.*)\](?: name: .*)?)?"
     # cluster_coordinator.py
     r"|Detected at node .* defined at \(most recent call last\):|<stack traces unavailable>|\d+ root error\(s\) found\."
     r"|  File \".*\", line \d+, in .+| *End of sequence|  \(\d+\) (?:OUT_OF_RANGE|CANCELLED): .*"
     r"|\d+ (?:successful operations|derived errors ignored)\.|This derived error is ignored and not reported to users\.)\Z"
 )
+_CRASHED = r"The tasks have crashed\. Check the task logs .*|This suggests that the workers are out of sync\. .*"
 # The lines of the messages whose heads come from these files, beside `DETAIL`.
 BODIES = {
     # xla/tsl/framework/bfc_allocator.cc: what it says before the exception, and its statistics
@@ -92,9 +94,12 @@ BODIES = {
     ),
     # xla/tsl/distributed_runtime/coordination/coordination_service.cc
     "coordination_service": (
-        r"The tasks have crashed\. Check the task logs .*|This suggests that the workers are out of sync\. .*|Barrier timed out\. Id: .*"
+        rf"{_CRASHED}|Barrier timed out\. Id: .*"
         r"|# of tasks that reached the barrier: .*|The first task at the barrier: .*|(?:UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL): .*| *"
     ),
+    # Both repeat the message of the coordination service: tensorflow/core/common_runtime and tensorflow/core/framework
+    "base_collective_executor.cc": _CRASHED,
+    "local_rendezvous.cc": _CRASHED,
     # tensorflow/core/common_runtime/type_inference.cc: types as text
     "type_inference.cc": (
         r"(?:  )*(?:type_id: TFT_\w+|(?:args|[a-z_]+) \{|\})| is neither a subtype nor a supertype of the combined inputs preceding it:"

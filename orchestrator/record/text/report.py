@@ -146,7 +146,7 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
         trace = cause.failure.traceback.rstrip().splitlines()
         message = next((at for at in reversed(range(len(trace))) if trace[at].startswith(cause.failure.type)), len(trace))
         said = graph_errors.without_frames(trace[message:])
-        lines += _indent([*_shorten(graph_errors.without_frames(trace[:message]), TRACEBACK_LINES), *_shorten(said, MESSAGE_LINES)])
+        lines += _indent([*_shorten(graph_errors.of_user(trace[:message]), TRACEBACK_LINES), *_shorten(said, MESSAGE_LINES)])
     elif cause.code is not None:
         stream, tail = last_words(run, cause.task, cause.attempt)
         lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing of its own"]

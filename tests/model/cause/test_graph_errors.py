@@ -69,6 +69,25 @@ def test_the_reason_is_the_first_line_of_the_innermost_message(message: str, rea
     assert graph_errors.reason(message) == reason
 
 
+def test_the_verdict_has_the_frames_of_the_user_and_the_last_one() -> None:
+    def frame(path: str, function: str = "f") -> str:
+        return f'  File "{path}", line 7, in {function}\n    {function}()\n'
+
+    wrapper = frame(f"{PACKAGE}/keras/src/utils/traceback_utils.py", "error_handler")
+    user, package = frame("/home/me/train.py"), frame(f"{PACKAGE}/keras/x.py")
+    begin = "Traceback (most recent call last):\n"
+    for given, shown in (
+        (user + wrapper + package, user + package),
+        (user + wrapper + user, user + user),
+        (user + package * 2 + wrapper + user + wrapper, f"{user}  … 2 frames of installed packages\n{user}"),
+        (user + package * 3, f"{user}  … 2 frames of installed packages\n{package}"),
+        (f"{user}{wrapper}KeyError: 'a'\n\nDuring handling\n\n{begin}{user}", f"{user}KeyError: 'a'\n\nDuring handling\n\n{begin}{user}"),
+        (package + wrapper, package + wrapper),
+        ("", ""),
+    ):
+        assert list(graph_errors.of_user((begin + given).splitlines())) == (begin + shown).splitlines()
+
+
 def test_a_traceback_after_the_error_of_a_graph_is_whole_and_of_the_error_no_line_of_a_frame_is_left() -> None:
     after = f"""
 During handling of the above exception, another exception occurred:

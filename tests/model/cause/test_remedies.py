@@ -30,6 +30,36 @@ FAILURES = [
         "frobnicate is not installed in /opt/py/bin/python: install it there, or choose",
     ),
     ("EOFError", "EOF when reading a line", "a task has no keyboard"),
+    (
+        "ValueError",
+        "Exception encountered when calling Sequential.call().\n\n\x1b[1mInput 0 with name 'None' of layer 'dense' is incompatible with "
+        "the layer: expected axis -1 of input shape to have value 9, but received input with shape (None, 8)\x1b[0m\n\nArguments",
+        "the layer dense takes 9 values in axis -1, and the data has the shape (None, 8), whose first axis is the batch",
+    ),
+    (
+        "ValueError",
+        "Input 0 with name 'None' of layer 'conv2d' is incompatible with the layer: expected min_ndim=4, found ndim=3. Full shape "
+        "received: (None, 28, 28)",
+        "the layer conv2d takes data of min_ndim=4 axes, the batch being the first, and the data has 3: x[None] makes",
+    ),
+    (
+        "ValueError",
+        "Arguments `target` and `output` must have the same rank (ndim). Received: target.shape=(None,), output.shape=(None, 3)",
+        "labels that are numbers of classes need a loss with Sparse in its name",
+    ),
+    (
+        "ValueError",
+        "Argument `output` must have rank (ndim) `target.ndim - 1`. Received: target.shape=(None, 3), output.shape=(None, 3)",
+        "one-hot labels need one without",
+    ),
+    ("ValueError", "Could not interpret optimizer identifier: adm", "no optimizer of the name adm; did you mean adam? (https"),
+    (
+        "ValueError",
+        "Could not interpret activation function identifier: rellu",
+        "no activation of the name rellu; did you mean relu?",
+    ),
+    ("ValueError", "Could not interpret loss identifier: of_mine", "no loss of the name of_mine (https://keras.io/api lists all)"),
+    ("ValueError", "Unknown metric function: 'acuracy'. Please ensure", "no metric of the name acuracy; did you mean accuracy?"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/x.npz'", "data/x.npz is looked for in the directory of orch up"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: '/nodir/m.keras'", "/nodir/m.keras is not on this host, or the directory"),
     (

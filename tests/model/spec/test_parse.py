@@ -17,7 +17,6 @@ from orchestrator.model.spec import BACKENDS, ClusterSpec, LocalSettings, Restar
 from orchestrator.model.spec.derive import struct_of
 from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
-from orchestrator.model.spec.findings import listed
 from orchestrator.model.spec.kinds import Struct, sentence
 from orchestrator.model.spec.parse import parse, to_document
 from orchestrator.model.spec.sections.backend_sections import keys_of_all
@@ -28,6 +27,7 @@ from worker.protocol.messages import Program
 from worker.protocol.task_id import TASK_TYPES
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings, ThreadSettings
+from worker.values.words import few
 
 ROOT = root()
 
@@ -275,7 +275,7 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
         ("tasks: {worker: 100001}", ["2: tasks.worker: must be at most 100,000, not 100001"]),
         ("tasks: {master: 1}", ["2: tasks: unknown key 'master' (TensorFlow 2 has no such task type: use 'chief')"]),
         ("tasks: {workers: 4}", ["2: tasks: unknown key 'workers' (did you mean 'worker'?)"]),
-        ("tasks: 4", ["2: tasks: must be a mapping, not 4 (its keys: chief, worker, ps, evaluator and data_worker)"]),
+        ("tasks: 4", ["2: tasks: must be a mapping, not 4 (write {worker: 4})"]),
         ("tasks: {worker: 2.0}", ["2: tasks.worker: must be a whole number, not 2.0"]),
         ("tasks: {worker: {cuont: 2}}", ["2: tasks.worker: unknown key 'cuont' (did you mean 'count'?)"]),
         ("tasks: {ps: -1}", ["2: tasks.ps: must be at least 0, not -1"]),
@@ -351,7 +351,7 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("script: a\ncode: ship", [":2: unknown key 'code' (write it as backend: {code: ...})"]),
         (
             "script: a\nbackend: {workdir: ship}",
-            [f":2: backend: unknown key 'workdir' (the keys here: {listed(keys_of_all().keys)})"],
+            [f":2: backend: unknown key 'workdir' (the keys here: {few([*keys_of_all().keys], 25)}; orch help reference names all)"],
         ),
         ("script: a\nenv: {A: b}", [":2: unknown key 'env' (write it as defaults: {env: ...})"]),
         ("script: a\ncheckpoints: true", [":2: checkpoints: must be a mapping, not true (write {fit: true})"]),
@@ -368,6 +368,22 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("script: a\ntasks.worker.count: 2", [":2: unknown key 'tasks.worker.count' (write it as tasks: {worker: {count: ...}})"]),
         ("script: a\ntasks: {worker: {replicas: 2}}", [":2: tasks.worker: unknown key 'replicas' (did you mean 'count'?)"]),
         ("script: a\nbackend: k8s", [":2: backend: 'k8s' is not known (did you mean 'kubernetes'?)"]),
+        ("script: a\nbackend: {type: slurm, gpus: 4}", [":2: backend: unknown key 'gpus' (did you mean 'gpus_per_node'?)"]),
+        ("script: a\nbackend: {type: local, gpus: 4}", [":2: backend: unknown key 'gpus' (the keys here: type)"]),
+        (
+            "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec: {}",
+            [
+                ":2: this is a manifest of Kubernetes (kind: TFJob), and orch.yaml has other keys (orch help tfjob has both side by side, "
+                "and orch init writes an orch.yaml)"
+            ],
+        ),
+        (
+            "services: {train: {image: x}}",
+            [
+                ":1: this is a file of docker compose, and orch.yaml has other keys (orch help compose has both side by side, and orch "
+                "init writes an orch.yaml)"
+            ],
+        ),
         ("script: a\nkeras: 2", [":2: keras: 2 is not known (write legacy for Keras 2, v3 for Keras 3, auto or off)"]),
         ("script: a\nkeras: v2", [":2: keras: 'v2' is not known (write legacy for Keras 2, v3 for Keras 3, auto or off)"]),
         ("script: a\ncollectives: {heartbeat_s: 0}", [":2: collectives.heartbeat_s: must be more than 0, not 0"]),

@@ -136,7 +136,7 @@ def test_of_a_graph_that_cannot_be_sharded_the_error_is_shown_and_the_dump_is_no
 
 
 ABORTING = "Local rendezvous is aborting with status: NOT_FOUND: Found an unshardab"[:70]
-LOST = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt", "tf2.21-peer-failed.txt")
+LOST = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt", "tf2.21-peer-failed.txt", "tf2.21-peer-ended.txt")
 
 
 @pytest.mark.parametrize("name", LOST)

@@ -32,6 +32,7 @@ HEAD = "Traceback (most recent call last):\n"
 RAISED = f'{HEAD}  File "/home/me/train.py", line 3, in <module>\n    f()\n    ~^^\nValueError: bad\n'
 SAME = "worker-1 | the same traceback as worker-0: ValueError: bad\n"
 LOST = Path(__file__).parents[2] / "model" / "cause" / "lost_peers.json"
+ENDED = Path(__file__).parent / "noise" / "tf2.21-peer-ended.txt"
 FIT = Path(__file__).parent / "noise" / "tf2.21-peer-failed.txt"
 
 
@@ -181,6 +182,13 @@ def test_after_the_loss_of_a_peer_a_traceback_is_one_line() -> None:
                 folded.add(shown[0].partition("): ")[0].partition("the traceback after ")[2])
     assert {"the loss of worker-1 (it stopped sending heartbeats", "the loss of ps-0 (it refuses connections"} < folded
     assert "the loss of the leader (its coordination service did not answer" in folded
+
+
+def test_after_the_end_of_a_peer_nothing_of_tensorflow_s_message_is_left() -> None:
+    view = LogView(["worker-0"])
+    shown = view.render("worker-0", "stderr", ENDED.read_bytes()) + text_of(view.finish())
+    assert shown.startswith("worker-0 | the traceback after the loss of worker-1 (it stopped sending heartbeats): tensorflow.python.")
+    assert len(shown.splitlines()) == 1
 
 
 def test_after_a_failure_inside_fit_the_other_worker_s_traceback_is_one_line() -> None:

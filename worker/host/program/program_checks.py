@@ -151,8 +151,9 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
         path = os.path.join(cwd, target)
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return None
-        what = "is not executable" if os.path.isfile(path) else "does not exist"
-        return f"the command {target!r} {what} in {cwd!r}"
+        if os.path.isfile(path):
+            return f"the command {target!r} is not executable in {cwd!r}; chmod +x {target} makes it so"
+        return f"the command {target!r} does not exist in {cwd!r}"
     import shutil  # rarely needed
 
     # As `os.execvpe` will find the command in the task.

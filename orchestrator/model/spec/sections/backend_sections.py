@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from worker.settings.declare import setting
+from worker.settings.declare import Setting, setting
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import count_of
 
 from ..derive import make, struct_of
 from ..kinds import ANY_TEXT, Listing, Mapping_, OneOf, Struct, Text
+from ..tree import Node
 from .host_list import MAX_SLOTS, SETUP, Hosts, HostSpec
 from .pod_section import DNS_LABEL, PodSettings
 
@@ -378,6 +379,17 @@ def misplaced(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield key, tuple(other for other, section in BACKENDS.items() if key in struct_of(section).keys)
 
 
+class AnyBackend(Struct):
+    """The mapping of any backend. Of an unknown key, a message names the keys of the backend that the document has chosen."""
+
+    __slots__ = ()
+
+    def offered(self, node: Node) -> Mapping[str, Setting]:
+        given = node.value if isinstance(node.value, dict) else {}
+        chosen = BACKENDS.get(given["type"].text) if "type" in given else None
+        return struct_of(chosen).keys if chosen else self.keys
+
+
 def keys_of_all() -> Struct:
     """The type of the mapping `backend:`, with the keys of all backends."""
-    return Struct({name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}, BackendSpec.SHORTHAND)
+    return AnyBackend({name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}, BackendSpec.SHORTHAND)
