@@ -24,7 +24,9 @@ from .peer_errors import Loss
 
 LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
 _CRASHES = frozenset(128 + number for number in (4, 6, 7, 8, 11))
-"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: never the effect of orch's SIGTERM or SIGKILL."""
+"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: signals that orch never sends."""
+_STOOD = "stopped"
+"""How the condition of a stopped process begins: ``stopped (SIGSTOP)``, ``stopped by a debugger``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,9 @@ def _failed_tasks(cluster: Cluster, stopped_at: float) -> dict[str, Failed]:
     for name in accused & tasks.keys() - found.keys():
         task = tasks[name]
         # The task was dying when orch stopped it: its peers had lost it before, and orch sends no such signal. A core dump takes time.
-        if task.killed and task.code in _CRASHES and (crash := of_exit(cluster, task, task.code)) is not None:
+        # But a task that stood still then, and that orch has continued so that SIGTERM can end it, has crashed on its way out.
+        is_crash = task.killed and task.code in _CRASHES and not task.evidence.condition.startswith(_STOOD)
+        if is_crash and (crash := of_exit(cluster, task, task.code or 0)) is not None:
             found[name] = Failed(crash, None)
     # A task that was about to restart alone does not count, unless others failed because of it.
     return {name: one for name, one in found.items() if tasks[name].restart_at is None or name in accused}

@@ -138,6 +138,11 @@ def test_a_crash_whose_core_was_still_being_written_when_its_peers_missed_it_is_
     other = ev.TaskExited("worker-2", 1, 139, True, 130.0, killed=True)
     found = cause([first, other], ["worker-0", "worker-1", "worker-2"])
     assert (found.task, found.suspect) == ("worker-0", "worker-1")
+    # And so did one that stood still until orch stopped it.
+    stood = replace(other, task="worker-1", evidence=Evidence(condition="stopped (SIGSTOP)"))
+    found = cause([first, stood], ["worker-0", "worker-1"])
+    assert (found.task, found.suspect) == ("worker-0", "worker-1")
+    assert found.what == "failed because it lost worker-1 (it stopped sending heartbeats), which was stopped (SIGSTOP)"
 
 
 def test_a_stalled_peer_is_the_suspect_and_is_asked_where_it_is_before_it_is_stopped() -> None:
