@@ -180,6 +180,8 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         **{name: fitted(x=with_policy(dataset, "OFF")) for name, dataset in off.items()},
     }
     TFEpochIterator(distribute_strategy=strategy, x=with_policy(data.range(COUNT).repeat().batch(8), "OFF"), steps_per_epoch=2)
+    for dataset in (on_the_way, on_the_way.filter(lambda _: True)):
+        print("a fit", TFEpochIterator(distribute_strategy=strategy, x=dataset, class_weight=None).num_batches, file=sys.stderr)
     keras.utils.set_random_seed(1)
     return {**found, "fit, arrays, with a seed": fitted(x=rows, batch_size=8, shuffle=True)}
 
@@ -204,6 +206,9 @@ def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
         said = c.logs("worker-0")
     assert said.count(f"under the policy OFF each worker reads all of its dataset, so an epoch goes {workers} times over") == 1
     assert said.count(f"under the policy OFF each worker reads all of its dataset, so each row comes {workers} times, of data that") == 1
+    known, unknown = said.split("a fit ")[1:]
+    assert (known[0], unknown[:4]) == ("7", "None")
+    assert ["In one process Keras counts a step without data" in part for part in (said.split("a fit 7")[0], known)] == [False, True]
     for name in (*COMMON, *FITTED):
         epochs = [task[name]["epochs"] if name in FITTED else task[name] for task in found]
         for number in range(EPOCHS):
@@ -306,9 +311,54 @@ def parts_of_tensorflow(strategy: Any) -> list[tuple[int, int, int, list[list[in
     return [(*draw, [sizes(*draw, worker) for worker in range(draw[1])]) for draw in draws]
 
 
-def test_the_parts_of_the_workers_are_those_of_tensorflow() -> None:
-    with cluster(workers=1, strategy="none") as c:
+def begun(strategy: Any) -> list[list[list[int]]]:
+    """In a task that is the only worker: the elements of the two epochs of a `fit`, and of the first passes of an equal dataset.
+
+    Then the same with a strategy that the program has made.
+    """
+    import keras
+    import tensorflow as tf
+
+    import worker.task.strategy.strategy_builder as builder
+
+    def train() -> list[list[int]]:
+        seen: list[list[int]] = []
+
+        class Own(keras.Model):
+            def __init__(self) -> None:
+                super().__init__()
+                self.dense = keras.layers.Dense(1)
+
+            def call(self, x: Any) -> Any:
+                return self.dense(x)
+
+            def train_step(self, batch: Any) -> Any:
+                seen[-1].extend(int(number) for number in batch[0][:, 0])
+                return super().train_step(batch)
+
+        with strategy.scope():
+            model = Own()
+            model.compile("sgd", "mse", run_eagerly=True)
+        dataset = tf.data.Dataset.range(10).shuffle(10, seed=3).batch(4).map(lambda at: (tf.cast(at, tf.float32)[:, None],) * 2)
+        begin = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append([]))
+        model.fit(dataset, epochs=2, verbose=0, callbacks=[begin])
+        return seen
+
+    shuffled = tf.data.Dataset.range(10).shuffle(10, seed=3)
+    passes = [[int(number) for number in shuffled] for _ in range(2)]
+    with_ours = train()
+    delattr(strategy, builder.BUILT_HERE)
+    print("its own strategy", file=sys.stderr)
+    return [passes, with_ours, train()]
+
+
+def test_the_parts_of_the_workers_are_those_of_tensorflow_and_one_worker_has_the_orders_of_a_process_without_a_strategy() -> None:
+    with cluster(workers=1) as c:
         (found,) = c.run(parts_of_tensorflow).values()
+        (first, second), with_ours, with_its_own = c.run(begun)["worker-0"]
+        said = c.logs("worker-0").split("its own strategy")
+    assert (with_ours[0], with_its_own[0]) == (first, second)
+    assert ["so the training begins with the second order of the shuffle" in part for part in said] == [False, True]
     for batch, workers, replicas, theirs in found:
         parts = WorkerParts(batch, workers, replicas)
         assert [parts.sizes(worker) for worker in range(workers)] == theirs, parts

@@ -208,6 +208,12 @@ def draws_later(dataset: Any) -> bool:
     return any(_LATER.search(type(part).__name__) and any(map(_is_shuffle, parts(part))) for part in before)
 
 
+def comes_in_other_orders(dataset: Any) -> bool:
+    """Whether each pass over a dataset may have another order of elements."""
+    before = list(parts(getattr(dataset, COPIED, dataset)))
+    return any(_is_shuffle(part) or _captured(part) for part in before)
+
+
 def _is_shuffle(part: Any) -> bool:
     return "Shuffle" in type(part).__name__ and getattr(part, "_reshuffle_each_iteration", True) is not False
 

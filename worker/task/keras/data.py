@@ -128,6 +128,19 @@ def _elements(dataset: Any) -> int | None:
     return found if found >= 0 else None
 
 
+def tell_of_one_step_more(distributed: Any) -> None:
+    """Say of data of unknown length that Keras in one process counts a step without data at the end of each epoch."""
+    import tensorflow as tf
+
+    dataset: Any = getattr(distributed, "_original_dataset", None)
+    if dataset is None or int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
+        print_once(
+            "fit: the data do not say how many batches they have. In one process Keras counts a step without data at the end of each "
+            "epoch, and several workers do not: what depends on the number of steps (Adam, schedules, weight decay) has other numbers "
+            "in one process; dataset.apply(tf.data.experimental.assert_cardinality(n)), with n batches, gives both the same numbers"
+        )
+
+
 # --- the same data in all workers ------------------------------------------------------------------------
 
 
@@ -194,6 +207,18 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
         yield
     finally:
         tf.random.shuffle = real
+
+
+def tell_of_second_order(iterator: Any) -> None:
+    """Say of a generator or a shuffled dataset, in an iterator of Keras, that Keras takes a batch of it to build the model."""
+    dataset: Any = getattr(iterator._distributed_dataset, "_original_dataset", None)
+    is_generator = type(iterator.data_adapter).__name__ == "GeneratorDataAdapter"
+    if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
+        lost = "without the first batches of the generator" if is_generator else "with the second order of the shuffle"
+        print_once(
+            "Keras takes a batch of the data to build the model, here as by hand under a strategy of one worker: so the training begins "
+            f"{lost}. With several workers, worker.strategy(), or no strategy it does not"
+        )
 
 
 def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

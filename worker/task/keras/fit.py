@@ -172,9 +172,10 @@ def _build(real: Any, self: Any, iterator: Any = None, data_batch: Any = None) -
     """
     from keras import Model
 
-    if type(self).call is Model.call and is_wanted(self._distribute_strategy):
+    strategy = self._distribute_strategy
+    if type(self).call is Model.call and is_wanted(strategy):
         return
-    if iterator is not None and (is_wanted(self._distribute_strategy) or _is_last_worker(self._distribute_strategy)):
+    if iterator is not None and (is_wanted(strategy) or _begins_with_the_first(iterator, strategy)):
         from keras.src import tree
 
         data_batch = tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
@@ -182,13 +183,18 @@ def _build(real: Any, self: Any, iterator: Any = None, data_batch: Any = None) -
     real(self, iterator, data_batch)
 
 
-def _is_last_worker(strategy: Any) -> bool:
-    """Whether other attempts of this run may have more workers than this one, which is alone.
+def _begins_with_the_first(iterator: Any, strategy: Any) -> bool:
+    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
 
-    Keras would take a batch for the model, and so begin with the second order of a shuffle. Several workers begin with the first.
+    Keras would take a batch for the model, and so begin with the second order. It does so by hand under a strategy that the script makes,
+    and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
     """
-    extended = getattr(strategy, "extended", None)
-    return input_policy.is_elastic() and hasattr(extended, "_in_multi_worker_mode") and is_known()
+    if not (hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode") and is_known()):
+        return False
+    if input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False):
+        return True
+    data.tell_of_second_order(iterator)
+    return False
 
 
 def _of_first_replica(spec: Any) -> Any:
@@ -214,9 +220,11 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         self._orch_is_even = bool(rows > 0 and (parts == rows).all())
         self._orch_num_batches = self._num_batches = int(counts.max()) if counts.min() >= 0 else None
         data.warn_of_other_data(fingerprints)
-        if "class_weight" in kwargs:
+        if "class_weight" in kwargs:  # of `fit`, and not of `evaluate` or `predict`
             tell_of_right_scope()
-    elif "class_weight" in kwargs:  # of `fit`, and not of `evaluate` or `predict`
+            if self.num_batches is None:
+                data.tell_of_one_step_more(self._distributed_dataset)
+    elif "class_weight" in kwargs:
         tell_of_other_scope(strategy)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from ...values.codec import to_json
 from ..context import Context, context
 
+BUILT_HERE = "_orch_built"
+"""An attribute of a strategy of several workers that `worker.strategy` has built: by hand, the same call gives a script no strategy."""
 _lock = threading.Lock()
 _current: Any = None
 
@@ -52,7 +54,9 @@ def _multi_worker_mirrored(task: Context) -> Any:
 
     # The bootstrap of a task has done this already. A process that a task starts has no bootstrap.
     collective_timeouts.apply_soon(to_json(task.settings.collectives), "")
-    return _distribute().MultiWorkerMirroredStrategy()
+    strategy = _distribute().MultiWorkerMirroredStrategy()
+    setattr(strategy, BUILT_HERE, True)
+    return strategy
 
 
 def _parameter_server(task: Context) -> Any:
