@@ -28,6 +28,20 @@ def offered(orch: Orch, *words: str) -> list[str]:
     return [line.partition(",")[2] for line in orch(check=0, env=env).out.split()]
 
 
+def in_bash(directory: Path, *words: str) -> list[str]:
+    """What bash offers for the last of these words, once it has read the script that `orch completion` prints."""
+    lines = (
+        'eval "$(orch completion bash)"; complete -p orch >&2; '
+        f'COMP_WORDS=(orch {" ".join(words)}); COMP_CWORD={len(words)}; _orch_completion orch; echo "${{COMPREPLY[@]}}"'
+    )
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    bash = shutil.which("bash")
+    assert bash is not None
+    done = subprocess.run([bash, "-c", lines], cwd=directory, env=env, capture_output=True, text=True, check=True)
+    assert done.stderr.endswith(" -F _orch_completion orch\n"), done.stderr
+    return done.stdout.split()
+
+
 def test_commands_options_words_and_files_are_offered(orch: Orch) -> None:
     assert offered(orch, "pla") == ["plan", "placement"]
     assert "--keras" in offered(orch, "up", "--ker")
@@ -53,23 +67,13 @@ def test_runs_and_tasks_are_offered(orch: Orch) -> None:
     assert offered(orch, "logs", "w") == ["worker-0", "worker-1"]
     assert offered(orch, "logs", oldest, "w") == ["worker-0"]
     assert offered(orch, "placement", "--task", "worker-1") == ["worker-1"]
+    assert in_bash(orch.cwd, "logs", "w") == ["worker-0", "worker-1"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_is_printed(orch: Orch, shell: str) -> None:
     assert "_ORCH_COMPLETE" in orch.in_process("completion", shell, check=0).out
     assert "'powershell'" in orch.in_process("completion", "powershell", check=2).err
-
-
-def test_bash_completes_with_the_script(orch: Orch, tmp_path: Path) -> None:
-    lines = (
-        'eval "$(orch completion bash)"; COMP_WORDS=(orch up --strategy mi); COMP_CWORD=3; _orch_completion orch; echo "${COMPREPLY[@]}"'
-    )
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    bash = shutil.which("bash")
-    assert bash is not None
-    done = subprocess.run([bash, "-c", lines], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["mirrored"]
 
 
 def test_the_schema_is_printed_and_named_by_a_new_file(orch: Orch, tmp_path: Path) -> None:

@@ -79,6 +79,15 @@ def test_a_place_that_cannot_be_written_is_said(orch: Orch, tmp_path: Path) -> N
     assert "no/such/place.html cannot be written: No such file or directory" in told.err
 
 
+def test_what_cannot_be_profiled_is_said_with_the_reason(orch: Orch, run: LiveRun) -> None:
+    running = orch.start("up", "--no-python", "sleep", "--strategy", "none", "--quiet", "--", "1000")
+    run.event("task_started", task="worker-0")
+    refused = orch("profile", check=2).err
+    assert refused.endswith(f"{run.path.name} cannot be profiled: its program is no Python program\n")
+    orch("down", check=0)
+    running.wait()
+
+
 def test_the_paths_of_profiles_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
     found = {"worker-0": ProfileAnswer(b"profile", 1.0, 2.0), "worker-1": ProfileAnswer(refused="no")}
