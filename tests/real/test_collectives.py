@@ -25,6 +25,7 @@ CHOSEN = {"timeout_seconds": 8.0, "implementation": "NCCL", "bytes_per_pack": 9}
 def find_settings() -> dict[str, Any]:
     """Where the script says nothing, and where it has a word of its own."""
     import tensorflow as tf
+    from tensorflow.python.distribute import cross_device_utils
     from tensorflow.python.eager import context
 
     import worker
@@ -42,6 +43,7 @@ def find_settings() -> dict[str, Any]:
         "heartbeat": (heartbeat(), heartbeat(heartbeat_timeout_in_ms=700)),
         "of the spec": {options_of(tf.distribute.MultiWorkerMirroredStrategy()), options_of(worker.strategy())},
         "of the script": options_of(tf.distribute.MultiWorkerMirroredStrategy(communication_options=chosen)),
+        "is measured": hasattr(cross_device_utils.CollectiveReplicaLauncher.all_reduce, "_orch_replaces"),
     }
 
 
@@ -49,14 +51,15 @@ def find_settings() -> dict[str, Any]:
     ("settings", "heartbeat", "options"),
     [
         ({"heartbeat_s": 2.5, "implementation": "ring"}, 2500, (None, "RING", 0)),
-        ({"heartbeat_s": 0.0001}, 1, (None, "AUTO", 0)),
+        ({"heartbeat_s": 0.0001, "measured": False}, 1, (None, "AUTO", 0)),
     ],
-    ids=["all", "a heartbeat too short to be told in milliseconds"],
+    ids=["all", "a heartbeat too short to be told in milliseconds, and no timestamps"],
 )
 def test_settings_hold_where_the_script_says_nothing(settings: dict[str, Any], heartbeat: int, options: tuple[Any, ...]) -> None:
     with cluster(workers=1, strategy="multi_worker_mirrored", collectives=settings) as c:
         found = c.run(find_settings)["worker-0"]
-    assert found == {"heartbeat": (heartbeat, 700), "of the spec": {options}, "of the script": (8.0, "NCCL", 9)}
+    expected = {"heartbeat": (heartbeat, 700), "of the spec": {options}, "of the script": (8.0, "NCCL", 9)}
+    assert found == {**expected, "is measured": settings.get("measured", True)}
 
 
 OPTIONS = """

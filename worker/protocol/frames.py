@@ -381,8 +381,8 @@ class TaskUse:
     """How many windows of steps there were."""
     came: Count = 0
     met: Count = 0
-    """How often the task came to a meeting with its peers (a collective operation), and how often all had come; all tasks have the same
-    meetings in the same order."""
+    """How often the task came to a meeting with its peers (a collective operation), and how often all had come, where both count the same
+    meetings in all tasks; 0: the meetings of this task are not measured."""
     waits: Seconds = 0.0
     """How long the task has waited in the meeting where it is now; 0: it is in none, or came a moment ago."""
 

@@ -110,7 +110,9 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
         from .pace import step_times
         from .strategy import joined_server
 
-        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch, step_times.watch]
+        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch]
+        if settings.get("collectives", {}).get("measured", True):
+            changes.append(step_times.watch)
     return changes
 
 

@@ -612,7 +612,7 @@ OUTER_DEVICES: Parts = {
     "determinism": st.booleans(),
 }
 INNER_DEVICES: Parts = {"cpus": SMALL, "soft_placement": st.booleans(), "xla": st.booleans(), "tf32": st.booleans()}
-COLLECTIVES = some_of(heartbeat_s=SECONDS, implementation=st.sampled_from(["auto", "ring", "nccl"]))
+COLLECTIVES = some_of(heartbeat_s=SECONDS, implementation=st.sampled_from(["auto", "ring", "nccl"]), measured=st.booleans())
 INPUT = st.sampled_from(["auto", "file", "data", "hint", "off"]) | some_of(
     auto_shard=st.sampled_from(["auto", "off"]),
     global_batch_size=SMALL,

@@ -19,20 +19,19 @@ class Counts:
 
     def __init__(self) -> None:
         self.now, self.input, self.batches = 100.0, 0.0, 0.0
-        self.meetings = [0.0, 0.0, 0.0, 0.0]
+        self.meetings = [0.0, 0.0, 0.0, 0.0, 0.0]
 
     def step(self, work: float, peers: float, read: float, within: float = 0.0) -> None:
         """`within`: the part of `peers` that is spent while the next batch is awaited."""
         self.now += work + peers + read
         self.input += read + within
-        self.meetings = [each + more for each, more in zip(self.meetings, (3, 3, peers, within), strict=True)]
+        self.meetings = [each + more for each, more in zip(self.meetings, (3, 3, peers, within, peers), strict=True)]
 
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     found = Counts()
     monkeypatch.setattr(meetings, "read", lambda: found.meetings)
-    monkeypatch.setattr(meetings, "read_waits", lambda: found.meetings[2:])
     monkeypatch.setattr(step_times, "APART_S", 0.05)
     monkeypatch.setattr(step_times, "_state", step_times._State())
     step_times.take_input(lambda number: (found.input, found.batches)[number])
@@ -90,12 +89,16 @@ def test_numbers_that_begin_anew_are_no_step(pace: Pace, counts: Counts, tmp_pat
 
 
 def test_a_wait_that_goes_on_grows(pace: Pace, counts: Counts, tmp_path: Path) -> None:
-    counts.meetings = [7, 6, 0, 0]
+    counts.meetings = [7, 6, 0, 0, -95]
     pace.poll()
     counts.now += 5
     pace.poll()
     assert read(tmp_path) == {"step": 0, "window": 0, "came": 7, "met": 6, "waits": 5}
-    counts.meetings = [7, 7, 5, 0]
+    counts.meetings = [7, 6, 5, 0, -99]  # another meeting
+    pace.poll()
+    assert read(tmp_path)["waits"] == 0
+    counts.now += 5
+    counts.meetings = [7, 7, 5, 0, 5]
     pace.poll()
     assert read(tmp_path)["waits"] == 0
 

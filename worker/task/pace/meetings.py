@@ -1,14 +1,13 @@
-"""Counts the meetings of the workers under MultiWorkerMirroredStrategy, and the seconds that this worker waits in them for its peers.
+"""Measures the meetings of the workers under MultiWorkerMirroredStrategy: the seconds that this worker waits in them for its peers.
 
 A meeting is one collective operation (an all-reduce or a gather): no worker leaves a meeting before all have come. All workers have the
-same meetings in the same order, so the worker that came to fewer meetings than the others is the one for which the others wait.
+same meetings in the same order, so a worker that is in none while the others stay in one is the one for which the others wait.
 
 Two methods of one class launch all collectives (`CollectiveReplicaLauncher` in tensorflow/python/distribute/cross_device_utils.py).
 Around each, a graph subtracts the time from a variable when the input is ready, and adds the time when the result is there. So the variable
-is the seconds of waiting, less the time of the meeting that goes on. Another variable counts. These are five operations and a constant;
-whoever reads the variables computes the rest. No number of the program changes, and only the collective itself waits for three of these,
-some microseconds. The first replica of a task counts for all of its replicas. On a GPU nothing is counted: the input of its collectives
-counts as ready while the GPU still computes it.
+is the seconds of waiting, less the time of the meeting that goes on: it also tells whether one does. These are four operations, and one
+that hands the result on; whoever reads the variable computes the rest. No number of the program changes. The first replica of a task
+counts for all of its replicas. On a GPU nothing is measured: the input of its collectives counts as ready while the GPU still computes it.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _MOST_LAUNCHERS = 8
 """So many launchers are read; a program that makes one strategy after the other leaves the older ones behind."""
 _ENDS = "_orch_meetings"
 """An attribute of a graph: for each launcher, the operation after which its newest meeting is over."""
-_SUMS = 4
-"""The numbers of a `_Meeting`: how often the task came, how often all had come, the seconds that it waited, those within the input."""
-_CAME, _WAITED, _WITHIN = "came", "waited", "within"
-"""The variables of a `_Meeting`: how often the task came; the seconds that it waited outside the input, and within, each less the time
-since 1970 at which a meeting that goes on has begun.
+_SUMS = 5
+"""The numbers of a `_Meeting`, see `read`."""
+_WAITED, _WITHIN = "waited", "within"
+"""The variables of a `_Meeting`: the seconds that the task waited outside the input, and within, each less the time since 1970 at which a
+meeting that goes on has begun.
 """
 
 _launchers: list[Any] = shared("launchers", list)
@@ -61,8 +60,8 @@ class _Meeting:
     """The sums of one launcher."""
 
     def __init__(self) -> None:
-        self.sums = [0.0] * _SUMS
-        """What Python has added."""
+        self.sums = [1.0, 1.0, *[0.0] * (_SUMS - 2)]
+        """What Python has added. The launcher itself counts as one meeting that all came to."""
         self.variables: dict[str, Any] = {}
         """What graphs add to: resources of TensorFlow."""
 
@@ -94,41 +93,29 @@ def within_input() -> Iterator[None]:
 
 
 def read() -> list[float]:
-    """How often the task came to a meeting, how often all had come, the seconds that it waited, and those of them within the input."""
-    return _read_all((_WAITED, _WITHIN, _CAME))
-
-
-def read_waits() -> tuple[float, float]:
-    """The last two of `read`, which costs less."""
-    _, _, waited, within = _read_all((_WAITED, _WITHIN))
-    return waited, within
-
-
-def _read_all(names: tuple[str, ...]) -> list[float]:
+    """How often the task came to a meeting, how often all had come, the seconds that it waited, those of them within the input, and a
+    number that every meeting changes. Of the meetings of graphs, the first number counts only the one that goes on.
+    """
     total = list(_left)
     for launcher in [] if _is_off else list(_launchers):
-        for place, value in enumerate(_read(launcher._orch_meeting, names)):
+        for place, value in enumerate(_read(launcher._orch_meeting)):
             total[place] += value
     return total
 
 
-def _read(meeting: _Meeting, names: tuple[str, ...]) -> list[float]:
-    came, met, waited, within = meeting.sums
-    for name in names:
-        if (variable := meeting.variables.get(name)) is None:
-            continue
+def _read(meeting: _Meeting) -> list[float]:
+    came, met, waited, within, changing = meeting.sums
+    for name, variable in list(meeting.variables.items()):
         import tensorflow as tf
 
         value = float(tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float64).numpy())
-        if name == _CAME:
-            came, met = came + value, met + value
-            continue
+        changing += value
         now = time.time()
         going_on = max(0, round(-value / now))
-        met -= going_on
+        came += going_on
         value += going_on * now
         waited, within = waited + value, within + (value if name == _WITHIN else 0.0)
-    return [came, met, waited, within]
+    return [came, met, waited, within, changing]
 
 
 # --- around a collective ---------------------------------------------------------------------------
@@ -153,8 +140,8 @@ def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         return real(self, value, *args, **kwargs)
     with tf.control_dependencies([come]):  # beside it, TensorFlow would hand the collective over to another thread, which takes longer
         result = real(self, value, *args, **kwargs)
-    _try_to_measure(lambda: _leave(tf, self, meeting, result, name))
-    return result
+    left = _try_to_measure(lambda: _leave(tf, self, meeting, result, name))
+    return result if left is None else left
 
 
 def is_deterministic() -> bool:
@@ -171,23 +158,27 @@ def _add(sums: list[float], waited: float, in_input: bool) -> None:
 
 
 def _come(tf: Any, launcher: Any, meeting: _Meeting, value: Any, name: str) -> Any:
-    """Have the graph count that the task comes, once the input is ready and the meeting before is over. Returns the last operation."""
+    """Have the graph subtract the time, once the input is ready and the meeting before is over. Returns the last operation."""
     last = getattr(tf.compat.v1.get_default_graph(), _ENDS, {}).get(id(launcher))
     with tf.device(_HOST):
         with tf.control_dependencies([value] if last is None else [value, last]):
-            counted = tf.raw_ops.AssignAddVariableOp(resource=_variable(tf, meeting, _CAME), value=tf.constant(1.0, tf.float64))
-        with tf.control_dependencies([counted]):
             now = tf.timestamp()
         return tf.raw_ops.AssignSubVariableOp(resource=_variable(tf, meeting, name), value=now)
 
 
-def _leave(tf: Any, launcher: Any, meeting: _Meeting, result: Any, name: str) -> None:
-    """Have the graph count that the meeting is over."""
+def _leave(tf: Any, launcher: Any, meeting: _Meeting, result: Any, name: str) -> Any:
+    """Have the graph add the time when the meeting is over. Returns the result for the program.
+
+    Of what waits for a collective, TensorFlow hands each operation to a thread. So the timestamp alone waits for it, and the operations of
+    the program come after the timestamp, in the same thread.
+    """
     with tf.device(_HOST), tf.control_dependencies([result]):
         now = tf.timestamp()
         over = tf.raw_ops.AssignAddVariableOp(resource=_variable(tf, meeting, name), value=now)
     graph = tf.compat.v1.get_default_graph()
     setattr(graph, _ENDS, {**getattr(graph, _ENDS, {}), id(launcher): over})
+    with tf.device(launcher._device), tf.control_dependencies([over]):
+        return tf.identity(result)
 
 
 def _try_to_measure(measure: Any) -> Any:
@@ -222,7 +213,7 @@ def _meeting_of(launcher: Any) -> _Meeting | None:
         _launchers.append(launcher)
         launcher._orch_meeting = found
         if len(_launchers) > _MOST_LAUNCHERS:
-            for place, value in enumerate(_read(_launchers.pop(0)._orch_meeting, (_WAITED, _WITHIN, _CAME))):
+            for place, value in enumerate(_read(_launchers.pop(0)._orch_meeting)):
                 _left[place] += value
     else:
         launcher._orch_meeting = None

@@ -45,7 +45,8 @@ class Pace:
         """Of the window so far: the seconds, the steps, and for each step the work and both waits, in seconds."""
         self._windows = 0
         self._newest: dict[str, float] = {}
-        self._met: tuple[float, float] = (0.0, 0.0)
+        self._met: tuple[float, ...] = ()
+        """What was read of the meetings, and when another value was read first."""
         self._met_at = clock()
         self._written = ""
 
@@ -67,7 +68,7 @@ class Pace:
         try:
             now = self._clock()
             self._next = now + APART_S
-            waited, within = meetings.read_waits()
+            waited, within = meetings.read()[2:4]
             # Of the time to get a batch, the meeting of the workers in it is a wait for peers.
             self._count(now, step, waited, max(0.0, _input(0) - within))
         except Exception:  # TensorFlow may be ending
@@ -102,11 +103,11 @@ class Pace:
             if not self._is_marked and (steps := _input(1)):
                 self.step = steps
                 self._mark(steps)
-            came, met = meetings.read()[:2]
+            came, met, _, _, changing = meetings.read()
         except Exception:  # TensorFlow may be ending
             return
-        if (came, met) != self._met:
-            self._met, self._met_at = (came, met), self._clock()
+        if (came, met, changing) != self._met:
+            self._met, self._met_at = (came, met, changing), self._clock()
         waits = round(self._clock() - self._met_at, 1) if came > met else 0.0
         found = {"step": self.step, **self._newest, "window": self._windows, "came": came, "met": met, "waits": waits}
         text = json.dumps({name: round(value, 6) for name, value in found.items()})
