@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import TracebackType
 
 from ..errors import OrchError
 from .outcomes import Outcome
@@ -24,7 +25,9 @@ class TaskFailed(OrchError):
         ]
         heading = ["the other tasks:" if task else "the tasks:"] if others else []
         shown = _first_line(what) if traceback and task else what  # the traceback has the other lines
-        parts = [f"{task}: {shown}" if task else shown, traceback.rstrip(), "\n".join([*heading, *others])]
+        parts = [f"{task}: {shown}" if task else shown, "\n".join([*heading, *others])]
+        self._brief = "\n".join(part for part in parts if part)
+        parts.insert(1, traceback.rstrip())
         super().__init__("\n".join(part for part in parts if part))
         self.task = task
         """The task that failed first; empty if the time was over."""
@@ -36,6 +39,14 @@ class TaskFailed(OrchError):
         """The outcome of the function in each task."""
         self.stacks = stacks
         """The stacks of the tasks in which the function still ran, as `faulthandler` writes them."""
+
+    def leave_out(self, shown: TracebackType | None) -> None:
+        """Leave the traceback out of the text, if what is `shown` beside it ends at the same place."""
+        while shown is not None and shown.tb_next is not None:
+            shown = shown.tb_next
+        place = f'File "{shown.tb_frame.f_code.co_filename}", line {shown.tb_lineno}, in ' if shown is not None else ""
+        if place and place in self.traceback:
+            self.args = (self._brief,)
 
 
 def _first_line(what: str) -> str:

@@ -271,6 +271,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     if call.excinfo is not None and item.get_closest_marker(EVERYWHERE) is None and not item.config.option.fulltrace:
         _end_in_the_test(call.excinfo.tb)
+    failures = sys.modules.get("orchestrator.testing.failures")
+    if call.excinfo is not None and failures is not None and isinstance(cause := call.excinfo.value.__cause__, failures.TaskFailed):
+        cause.leave_out(call.excinfo.tb)  # pytest shows the same frames below
     report = yield
     session, options = _session(), item.config.option
     if session and (report.failed or (options.orch_logs and report.when == "call")):

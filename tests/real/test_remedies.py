@@ -49,6 +49,12 @@ STATEMENTS = {
     "import horovod.tensorflow": "each task would train alone",
     "tf.distribute.cluster_resolver.SlurmClusterResolver()": "Slurm did not start this task",
     "import sys; sys.modules['tensorboard.summary.v2'] = None; tf.summary.scalar('a', 1.0, step=0)": "-m pip install tensorboard",
+    "tf.keras.Sequential([tf.keras.Input((9,)), tf.keras.layers.Dense(1)])(tf.zeros((4, 8)))": "dense takes 9 values in axis -1",
+    "tf.keras.layers.Conv2D(3, 3)(tf.zeros((4, 28, 28)))": "takes data of min_ndim=4 axes, the batch being the first, and the data has 3",
+    "tf.keras.losses.CategoricalCrossentropy()(tf.zeros((4,)), tf.zeros((4, 3)))": "numbers of classes need a loss with Sparse",
+    "tf.keras.Sequential().compile('adm')": "no optimizer of the name adm; did you mean adam?",
+    "tf.keras.layers.Dense(1, activation='rellu')": "no activation of the name rellu; did you mean relu?",
+    "os.environ['NO_SUCH_VARIABLE']": "--env NO_SUCH_VARIABLE=VALUE",
     "tf.keras.Input": None,
 }
 
