@@ -75,6 +75,18 @@ def test_the_next_attempt_finds_what_the_killed_tasks_have_left(agent: AgentProc
     assert saved(agent) == [7]
 
 
+def test_each_attempt_that_begins_while_it_is_written_waits_for_it(agent: AgentProcess) -> None:
+    """The tasks of the attempt between end before: what was meant for their memory comes to no other file."""
+    agent.hello()
+    # The process that writes waits for a worker of another host.
+    start(agent, LEAVES.replace('["worker-0", "worker-1"]', '["worker-0", "worker-1", "worker-2"]'))
+    start(agent, "", attempt=2)
+    assert saved(agent) == []
+    start(agent, READS, attempt=3)
+    assert {frame.code for frame in agent.all(messages.TaskExited) if frame.attempt == 3} == {0}
+    assert saved(agent) == [7]
+
+
 @pytest.mark.parametrize(("bye", "steps"), [(messages.Bye(), []), (messages.Bye(keeps_state=True), [7]), (None, [7])])
 def test_an_agent_that_ends_writes_it_if_the_training_goes_on(agent: AgentProcess, bye: messages.Bye | None, steps: list[int]) -> None:
     """Another agent takes over, or the controller is gone, and its user may continue the run: None."""

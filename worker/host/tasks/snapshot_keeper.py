@@ -31,6 +31,8 @@ class SnapshotKeeper:
         """The files of each task, by its name."""
         self._writing = 0
         """How many processes write saves."""
+        self._waiting: list[int] = []
+        """The files by which new tasks learn when all is written. Duplicates: the tasks may end, and their files be closed, before."""
 
     @property
     def is_writing(self) -> bool:
@@ -41,31 +43,38 @@ class SnapshotKeeper:
         orders = [order for order in start.orders if TaskId.parse(order.task).type in _TRAINS]
         wanted = [order.task for order in orders if start.may_restart and order.settings.checkpoints.snapshots]
         made = {name: _make(is_last=start.is_last) for name in wanted} if _is_possible() else {}
-        self._write([order.task for order in orders], [fds[0] for fds in made.values()])
+        self._write(order.task for order in orders)
+        if self._writing:
+            self._keep_waiting(fds[0] for fds in made.values())
         self._fds |= made
         # An empty variable: the task tells the others that they can have no snapshots without it.
         return {name: ":".join(map(_path, made.get(name, ()))) for name in wanted}
 
     def write_all(self) -> None:
         """This agent is about to end: write what its tasks have left."""
-        self._write(list(self._fds), [])
+        self._write(list(self._fds))
 
-    def _write(self, names: Iterable[str], waiting: list[int]) -> None:
-        """Write what these tasks have left, in a process of its own. `waiting`: the files by which new tasks learn that this is over."""
+    def _keep_waiting(self, fds: Iterable[int]) -> None:
+        """New tasks choose no save before all is written: also what an attempt before the last one has left may still be on its way."""
+        for fd in map(os.dup, fds):
+            snapshot_memory.set_busy(fd, busy=True)
+            self._waiting.append(fd)
+
+    def _write(self, names: Iterable[str]) -> None:
+        """Write what these tasks have left, in a process of its own."""
         before = [fds for name in names if (fds := self._fds.pop(name, None)) is not None]
         paths = [tuple(map(_path, fds)) for fds in before]
         if not any(snapshot_memory.is_begun(path) for each in paths for path in snapshot_memory.snapshots_of(each)):
             _close(before)
             return
-        for fd in waiting:
-            snapshot_memory.set_busy(fd, busy=True)
         self._writing += 1
 
         def end(lines: list[str] | None, trouble: str) -> None:
             self._writing -= 1
             _close(before)
-            for fd in waiting:
-                snapshot_memory.set_busy(fd, busy=False)
+            while self._waiting and not self._writing:
+                snapshot_memory.set_busy(self._waiting[-1], busy=False)
+                os.close(self._waiting.pop())
             for line in lines or ([f"checkpoints: the snapshots in memory are not saved: {trouble}"] if trouble else []):
                 self._note(line)
 
