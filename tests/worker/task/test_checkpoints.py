@@ -214,7 +214,7 @@ FITS = """
 import json, os, signal, sys
 import keras, numpy as np, tensorflow as tf
 import worker
-dies = sys.argv[2:] == ["die"]
+dies = sys.argv[2:]
 x = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
 class Model(keras.Model):
     "With a stateful layer and variables that Keras does not count."
@@ -238,28 +238,38 @@ class Death(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
     def on_train_batch_end(self, batch, logs=None):
-        if dies and (self.epoch, batch) == (1, 4):
+        if dies == [str(self.epoch), str(batch)]:
             os.kill(os.getpid(), signal.SIGKILL)
 data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).shuffle(48).batch(8)
+validation = tf.data.Dataset.from_tensor_slices((x, -x[:, :4])).shuffle(48).batch(8)
 place = "file://" + os.path.abspath(sys.argv[1])
-first = model.fit(data, epochs=3, verbose=0, callbacks=[Death(), worker.KerasCheckpoint(every=4, dir=place)])
-second = model.fit(x, x[:, :4], epochs=2, batch_size=8, verbose=0, callbacks=[worker.KerasCheckpoint(dir=place)])
+first = model.fit(
+    data, epochs=3, verbose=0, validation_data=validation, validation_steps=2,
+    callbacks=[Death(), worker.KerasCheckpoint(every=4, dir=place)],
+)
+second = model.fit(
+    data, epochs=9, initial_epoch=5, verbose=0, validation_data=validation, validation_freq=2,
+    callbacks=[Death(), worker.KerasCheckpoint(dir=place)],
+)
 print(json.dumps([first.history, second.history]))
 """
 
 
 def test_the_callback_continues_in_one_process_and_by_tensorflows_file_systems(tmp_path: Path) -> None:
-    """Also where `fit` was looked up before the callback was made, with no seed for the shuffles, and two fits in one program, whose model
-    has states of a layer and a variable that Keras counts among none."""
+    """Also where `fit` was looked up before the callback was made, with no seed for the shuffles, also not for those of the validation
+    data, and two fits in one program, both killed, whose model has states of a layer and a variable that Keras counts among none."""
     (tmp_path / "fits.py").write_text(FITS)
 
     def run(*words: str) -> Any:
         return run_plainly([str(tmp_path / "fits.py"), *words], tmp_path, env={"PYTHONPATH": str(ROOT)})
 
     whole = run("whole").check()
-    assert run("killed", "die").code == -9
+    assert run("killed", "1", "4").code == -9
+    again = run("killed", "7", "2")
+    assert again.code == -9
+    assert "checkpoints: fit-1 continues at step" in again.err
     done = run("killed").check()
-    assert "checkpoints: fit-1 continues at step" in done.err
+    assert "checkpoints: fit-2 continues at step" in done.err
     assert re.search(r"each step changes kept \(fits.py:\d+\), which no save has", done.err)
     assert done.out == whole.out
     for series in ("fit-1", "fit-2"):

@@ -16,7 +16,7 @@ import pytest
 from worker.checkpoint_files import saves, snapshot_files, snapshot_memory, step_records, tensor_file
 from worker.checkpoint_files.saves import LOCAL
 from worker.checkpoint_files.snapshot_memory import Memory
-from worker.task.snapshots.schedule import MEASURED_STEPS, SHARE, SMALL, Schedule
+from worker.task.snapshots.schedule import MEASURED_STEPS, SAVE_S, SHARE, SMALL, Schedule
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
 
@@ -150,6 +150,21 @@ def test_snapshots_take_less_than_one_percent_of_the_time(size: int, step: float
     assert share < 0.01
     assert made[0] == (1 if size <= SMALL else MEASURED_STEPS)
     assert made[-1] - made[-2] <= cost / SHARE / step + 1
+
+
+def test_a_save_on_the_disk_is_due_every_few_minutes() -> None:
+    schedule, at, due = Schedule(1000), 0.0, []
+    for number in range(1, 5000):
+        at += 0.1
+        if schedule.step_ended(at):
+            schedule.made(0.0005)
+            if schedule.is_talk_due:
+                schedule.agree([schedule.numbers()])
+        schedule.step_begins(at)
+        if schedule.is_save_due:
+            due.append(round(number * 0.1 / SAVE_S, 2))
+            schedule.saved()
+    assert due == [1, 2]
 
 
 def test_all_workers_follow_the_one_whose_snapshots_are_the_dearest() -> None:

@@ -22,6 +22,8 @@ from .series import Series
 MARK = "_orch_checkpoint"
 """An attribute of the callback that asks for saves."""
 _SESSION = "_orch_session"
+DATASETS = "TFDatasetAdapter"
+"""Keras 3's class of adapters for a dataset of TensorFlow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +52,16 @@ class Fit:
         """The epochs, and the steps in the next one, that were trained before the restart."""
         self.is_begun_within = False
         """The epoch that runs has begun before the restart, so Keras may see none of its steps."""
+        self.validation: Any = None
+        """Keras's iterator over the validation data."""
+        self.is_about_to_validate = False
+        """Keras makes this iterator next."""
+        self.validations = 0
+        """How often Keras has begun validation data that shuffle, also before the restart."""
 
     def data(self) -> Data:
         iterator = self.iterator
-        kind = {"TFDatasetAdapter": "dataset", "ArrayDataAdapter": "arrays"}.get(type(iterator.data_adapter).__name__, "")
+        kind = {DATASETS: "dataset", "ArrayDataAdapter": "arrays"}.get(type(iterator.data_adapter).__name__, "")
         size = iterator.data_adapter.batch_size if kind == "arrays" else None
         return Data(iterator._distributed_dataset, kind, size, iterator.steps_per_execution)
 
@@ -179,7 +187,7 @@ class FitSession:
         named = self._variables()
         if not self._can_restore(named):
             return
-        document, arrays = self._document(is_over=kind in ("epoch", "final") or self._is_stopped)
+        document, arrays = self._document(self._fit.validations, is_over=kind in ("epoch", "final") or self._is_stopped)
         self._saved = self.steps
         self._series.write(self.steps, named, document, kind=kind, arrays=arrays)
         if self._snapshots is not None:
@@ -195,14 +203,17 @@ class FitSession:
             )
         return not made
 
-    def _document(self, *, is_over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a manifest says of the place of the training, and the arrays of the callbacks. `is_over`: the epoch is."""
+    def _document(self, validations: int, *, is_over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a manifest says of the place of the training, and the arrays of the callbacks. `validations`: see `Fit`; a step's document
+        may be made only after a validation that follows the step. `is_over`: the epoch is.
+        """
         told, arrays = callback_state.save(self._callbacks.callbacks, self._begun)
         document = {
             "epoch": self._epoch,
             "step_in_epoch": 0 if is_over else self._batch,
             "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, **self._facts()},
             "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
+            "validations": validations,
         }
         return document, arrays
 
@@ -276,6 +287,7 @@ class FitSession:
         self._before = document["step"] - self._batch
         self._saved = document["step"]
         self._is_stopped = document["fit"]["is_stopped"]
+        self._fit.validations = document.get("validations", 0)
         epochs, epoch = self._callbacks.params.get("epochs") or 0, self._epoch
         if self._is_stopped:
             model.stop_training, epoch = True, max(epoch, epochs)
@@ -309,7 +321,8 @@ class FitSession:
                 return
         if self._unsaved is not None:
             self._unsaved.tell()
-        is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
+        validations = self._fit.validations
+        is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(validations, is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
         is_ordered = save_orders.is_due(before, self.steps, self._series)
         is_save_due = is_save_due or bool(self._every and self.steps // self._every > before // self._every)

@@ -54,6 +54,14 @@ def is_read_whole(data: Any) -> bool:
     return True
 
 
+def shuffles(data: Any) -> bool:
+    """Whether each pass over a dataset has an order of its own."""
+    import tensorflow as tf
+
+    dataset = getattr(data, "_original_dataset", data)
+    return isinstance(dataset, tf.data.Dataset) and shuffle_order.comes_in_other_orders(dataset)
+
+
 def facts(data: Any) -> dict[str, Any]:
     """What a save says of the data, so that a restart can compare."""
     return {"fingerprint": fingerprint(data), "batch_sizes": batch_sizes(data)}

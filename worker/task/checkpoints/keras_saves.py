@@ -7,7 +7,9 @@ the right epoch: it draws the orders of the epochs before, and takes the batches
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import os
 import sys
 import warnings
@@ -18,7 +20,7 @@ from .. import import_hooks
 from ..import_hooks import print_once, replace
 from ..input import shuffle_order
 from . import input_check, keras_2_saves, saver
-from .fit_session import MARK, Fit, mend
+from .fit_session import DATASETS, MARK, Fit, mend
 
 _INSTALLED = "_orch_saves"
 _fits = 0
@@ -78,6 +80,7 @@ def install() -> None:
     shuffle_order.apply_soon()
     replace(trainer.TensorFlowTrainer, "_assert_compile_called", _begin)
     replace(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _results)
+    replace(trainer.TensorFlowTrainer, "_should_eval", _should_validate)
     replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
     replace(trainer.TFEpochIterator, "_enumerate_iterator", _enumerate)
     mend(callback_list.CallbackList, lambda: _now)
@@ -108,12 +111,44 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     from ..keras import data
 
     strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
+    if _now is not None and _now.is_about_to_validate:
+        _now.is_about_to_validate, _now.validation = False, self
+        with shuffle_order.of_training(f"fit-{_now.number} validation"):
+            real(self, *args, **kwargs)
+        _begin_to_validate(_now, self)
+        return
     if _now is None or _now.is_over or _now.iterator is not None:
         real(self, *args, **kwargs)
         return
     _now.iterator, self._orch_fit = self, _now
-    with data.arrays_in_one_order(strategy, kwargs.get("shuffle")):
+    with shuffle_order.of_training(f"fit-{_now.number}"), data.arrays_in_one_order(strategy, kwargs.get("shuffle")):
         real(self, *args, **kwargs)
+
+
+def _should_validate(real: Any, model: Any, epoch: int, validation_freq: Any) -> Any:
+    """Keras asks whether an epoch ends with a validation. If so, the first time it makes an iterator over the validation data next."""
+    is_due = real(model, epoch, validation_freq)
+    if _now is not None and _now.model is model and not _now.is_over and _now.validation is None:
+        _now.is_about_to_validate = bool(is_due)
+    return is_due
+
+
+def _begin_to_validate(fit: Fit, iterator: Any) -> None:
+    """Begin the validation data as often as before the restart, because each time they draw an order; and count from now on.
+
+    Keras begins them once or several times for a validation, as its release, the strategy and the number of batches have it.
+    """
+    data = iterator._distributed_dataset
+    if type(iterator.data_adapter).__name__ != DATASETS or not input_check.shuffles(data):
+        return
+    for _ in range(fit.validations):
+        collections.deque(itertools.islice(data, 1), maxlen=0)
+
+    def begun() -> Any:
+        fit.validations += 1
+        return data
+
+    iterator._get_iterator = begun
 
 
 def _enumerate(real: Any, self: Any) -> Iterator[Any]:
