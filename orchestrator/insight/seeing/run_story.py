@@ -138,10 +138,11 @@ def with_losses(band: Sequence[Stretch], past: Sequence[PastAttempt], reports: M
     """The band, in which the training is marked as lost that a later attempt has done again.
 
     What was lost is known by the steps that the tasks report: an attempt that begins at step 40 has lost what the attempt before did
-    after it had reported step 40. Without steps, a checkpoint in the run directory tells.
+    after it had reported step 40; one that begins after all reported steps has lost nothing. Without steps, a checkpoint in the run
+    directory tells.
     """
-    numbers = sorted({span.attempt for span in band})
-    kept_until = {number: _kept_until(number, later, past, reports) for number, later in itertools.pairwise(numbers)}
+    numbers, steps = sorted({span.attempt for span in band}), _steps(reports)
+    kept_until = {number: _kept_until(number, later, past, steps) for number, later in itertools.pairwise(numbers)}
     found: list[Stretch] = []
     for span in band:
         kept = kept_until.get(span.attempt)
@@ -154,31 +155,53 @@ def with_losses(band: Sequence[Stretch], past: Sequence[PastAttempt], reports: M
     return tuple(found)
 
 
-def _kept_until(number: int, later: int, past: Sequence[PastAttempt], reports: Mapping[str, Sequence[Reported]]) -> float | None:
-    """Until when the work of an attempt was kept; None: unknown."""
-    steps = [(report.at, report.values["step"]) for report in _of_attempt(reports, number) if "step" in report.values]
-    resumed = next((report.values["step"] for report in _of_attempt(reports, later) if "step" in report.values), None)
-    if steps and resumed is not None:
-        return min((at for at, step in steps if step >= resumed), default=max(at for at, _ in steps))
+def _kept_until(number: int, later: int, past: Sequence[PastAttempt], steps: Mapping[int, _Steps]) -> float | None:
+    """Until when the work of an attempt was kept; None: unknown, or to its end."""
+    if number in steps and later in steps:
+        resumed = steps[later][0][1]
+        return min((at for at, step in steps[number] if step >= resumed), default=None)
     ended = next((one for one in past if one.attempt == number and not one.task), None)
     return ended.saved_at if ended is not None and ended.saved_at else None
 
 
-def _of_attempt(reports: Mapping[str, Sequence[Reported]], number: int) -> list[Reported]:
-    return sorted((one for found in reports.values() for one in found if one.attempt == number), key=lambda one: one.at)
+_Steps = list[tuple[float, float]]
+"""When the tasks of an attempt reported a step, and the number of the step, in the order of time."""
+
+
+def _steps(reports: Mapping[str, Sequence[Reported]]) -> dict[int, _Steps]:
+    """The steps of each attempt, counted through all epochs: `fit` reports the step of the epoch."""
+    found: dict[int, _Steps] = {}
+    length = _steps_of_an_epoch(reports)
+    for one in sorted((one for told in reports.values() for one in told if "step" in one.values), key=lambda one: one.at):
+        before = length * max(0.0, one.values.get("epoch", 1.0) - 1)
+        found.setdefault(one.attempt, []).append((one.at, before + one.values["step"]))
+    return found
+
+
+def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:
+    """How many steps an epoch has, by the last step of the longest; 0: the steps are not counted anew in each epoch, as far as is seen."""
+    is_anew, most = False, 0.0
+    for told in reports.values():
+        counted = [one for one in told if {"step", "epoch"} <= one.values.keys()]
+        most = max(most, *(one.values["step"] for one in counted), 0.0)
+        is_anew = is_anew or any(
+            one.attempt == then.attempt and one.values["epoch"] < then.values["epoch"] and one.values["step"] >= then.values["step"]
+            for one, then in itertools.pairwise(counted)
+        )
+    return most if is_anew else 0.0
 
 
 def losses(band: Sequence[Stretch], reports: Mapping[str, Sequence[Reported]]) -> list[AttemptCost]:
     """What each attempt has cost; the seconds of all attempts together are those of the run."""
-    numbers = sorted({span.attempt for span in band})
+    numbers, steps_of = sorted({span.attempt for span in band}), _steps(reports)
     found = []
     for number, later in zip(numbers, [*numbers[1:], None], strict=False):
         seconds: dict[str, float] = {}
         for span in band:
             if span.attempt == number:
                 seconds[span.kind] = seconds.get(span.kind, 0.0) + span.seconds
-        reached = max((one.values["step"] for one in _of_attempt(reports, number) if "step" in one.values), default=None)
-        resumed = next((one.values["step"] for one in _of_attempt(reports, later or 0) if "step" in one.values), None)
+        reached = max((step for _, step in steps_of.get(number, ())), default=None)
+        resumed = next((step for _, step in steps_of.get(later or 0, ())), None)
         steps = None if reached is None or resumed is None else max(0.0, reached - resumed + 1)
         found.append(AttemptCost(number, seconds, steps))
     return found

@@ -24,6 +24,37 @@ def test_a_run_that_reached_more_steps_in_each_attempt_is_told_to_its_end(tmp_pa
     assert len(told) < 5 * 2 * 6, "of 150"
 
 
+def test_the_steps_of_fit_are_counted_through_its_epochs() -> None:
+    """Epochs of 64 steps. The second attempt goes on where the first one ended; the third begins 60 steps before that of the second did."""
+    told = {
+        1: ((1.0, 1, 1), (3.0, 1, 64), (6.0, 2, 64), (9.0, 5, 1)),
+        2: ((11.0, 5, 5), (13.0, 5, 64), (16.0, 6, 10), (18.0, 7, 2)),
+        3: ((21.0, 6, 7), (23.0, 6, 64)),
+    }
+    reports = {
+        task: [
+            run_story.Reported(at + late, attempt, {"epoch": float(epoch), "step": float(step)})
+            for attempt, found in told.items()
+            for at, epoch, step in found
+        ]
+        for task, late in (("worker-0", 0.0), ("worker-1", 0.1))
+    }
+    band = tuple(run_story.Stretch(at, at + 10, run_story.TRAINS, attempt) for attempt, at in ((1, 0.0), (2, 10.0), (3, 20.0)))
+    marked = run_story.with_losses(band, (), reports)
+    assert [(one.begun, one.ended, one.kind, one.attempt) for one in marked] == [
+        (0.0, 10.0, "trains", 1),
+        (10.0, 16.0, "trains", 2),
+        (16.0, 20.0, "lost", 2),
+        (20.0, 30.0, "trains", 3),
+    ]
+    assert [one.steps for one in run_story.losses(marked, reports)] == [0.0, 60.0, None]
+    globally = {
+        "worker-0": [run_story.Reported(0.0, 1, {"epoch": 1.0, "step": 40.0}), run_story.Reported(1.0, 1, {"epoch": 2.0, "step": 80.0})]
+    }
+    globally["worker-0"].append(run_story.Reported(2.0, 2, {"epoch": 1.0, "step": 41.0}))
+    assert [one.steps for one in run_story.losses(band[:2], globally)] == [40.0, None]
+
+
 def test_the_strip_shows_who_waits_for_whom() -> None:
     """worker-0 works, worker-1 waits for it, worker-2 waits for its input, and worker-3 has come to a step that others do not reach."""
     uses = (
