@@ -89,8 +89,8 @@ def test_a_later_process_of_the_same_pid_begins_anew(tmp_path: Path) -> None:
     (proc / "task/7").mkdir(parents=True)
     (tmp_path / "stat").write_text("cpu  1 0 0 0 0 0 0 0 0 0\ncpu0 1\n")
 
-    def write(ticks: int, started: int) -> None:
-        fields = ["R", *["0"] * 8, "0", "0", str(ticks), "0", "0", "0", "0", "0", "3", "0", str(started), "0", "5"]
+    def write(ticks: int, started: int, state: str = "R") -> None:
+        fields = [state, *["0"] * 8, "0", "0", str(ticks), "0", "0", "0", "0", "0", "3", "0", str(started), "0", "5"]
         (proc / "stat").write_text(f"7 (a b) c) {' '.join(fields)}")
 
     channel: Any = Channel()
@@ -106,6 +106,8 @@ def test_a_later_process_of_the_same_pid_begins_anew(tmp_path: Path) -> None:
     assert channel.sample().tasks[0].cpu == 0.0
     write(0, now)
     assert channel.sample().tasks[0].cpu == 0.0
+    write(0, now, "Z")
+    assert channel.sample().tasks == (), "it has ended, and its memory is no 0"
 
 
 def test_the_children_of_the_main_thread_count_for_the_task() -> None:

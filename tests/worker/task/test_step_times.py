@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from worker.host.sampling import pace_file
 from worker.protocol import task_files
 from worker.task import reports
+from worker.task.input import input_counter
 from worker.task.pace import meetings, step_times
 from worker.task.pace.step_times import Pace
 
@@ -110,6 +114,22 @@ def test_without_marks_the_batches_count(pace: Pace, counts: Counts, tmp_path: P
         counts.step(1.0, 0.0, 0.0)
     assert (read(tmp_path)["window"], read(tmp_path)["step"]) == (1, 40)
     assert read(tmp_path)["work"] == pytest.approx(0.1)
+
+
+def test_the_wait_for_input_never_shrinks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While the next batch is fetched, the wait for the slowest worker in it is known before the time of the whole fetch is."""
+    monkeypatch.setattr("threading.Thread.start", lambda thread: None)
+    monkeypatch.setattr("atexit.register", lambda function: None)
+    monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
+    counter = input_counter.Counter(str(tmp_path / "reports"))
+    told = []
+    for fetched, within, steps in ((1.0, 0.5, 10), (1.0, 0.9, 11), (2.0, 1.4, 12), (2.5, 1.9, 13)):
+        monkeypatch.setattr(counter, "read", lambda number=None, sums=(fetched, steps, steps, 8, 8): dict(enumerate(sums)))
+        monkeypatch.setattr(meetings, "read", lambda within=within: [1, 1, within, within, 0])
+        counter._poll()
+        told.append(json.loads((tmp_path / "reports").read_text().splitlines()[-1])["orch_input"]["waiting_s"])
+        time.sleep(0.2)
+    assert told == pytest.approx([0.0, 0.0, 0.1, 0.1])
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ OWN_MEMORY_S = 60.0
 """The time between two readings of the proportional memory, each of one task, in turn."""
 SLOW_S = 0.05
 """The proportional memory is read no more once a reading has taken so long: the process cannot change its mappings meanwhile."""
+ENDED = "ZX"
+"""The states of a process that has ended, and has no memory any more: its parent has not asked for its exit code yet."""
 GPUS_S = 20.0
 """The time between two questions to the GPUs' driver, each of which starts a program."""
 
@@ -107,7 +109,7 @@ class Sampler:
     def _measure(self, task: Watched, at: float, seconds: float, seen: dict[tuple[int, float], ProcessCounts]) -> messages.TaskUse | None:
         """What a task used, with the processes that its main thread has started; None if it is gone."""
         first = proc_files.read_process(task.pid, self._proc)
-        if first is None:
+        if first is None or first.state in ENDED:
             return None
         children = {pid: proc_files.read_process(pid, self._proc) for pid in proc_files.read_children(task.pid, self._proc)}
         cpu = faults = read = written = 0.0

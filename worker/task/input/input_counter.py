@@ -184,7 +184,9 @@ class Counter:
             if not steps:
                 return
             now = time.monotonic()
-            before, self._last = self._last or (now, waited, 0), (now, waited, steps)
+            before = self._last or (now, waited, 0)
+            waited = max(waited, before[1])  # of a fetch that goes on, only the wait for the slowest worker was read
+            self._last = (now, waited, steps)
             if steps > before[2]:
                 self._moving_s += now - before[0]
                 self._moving_waited_s += min(waited - before[1], now - before[0])
