@@ -49,8 +49,10 @@ def _wrapped(lines: Sequence[str]) -> str:
 
 
 def without_frames(lines: Sequence[str]) -> Sequence[str]:
-    """The lines of tracebacks without most frames of installed packages: of many in a row, and in the message of a graph's error."""
-    lines = _without_rows(lines)
+    """The lines of tracebacks without most frames of installed packages: of many in a row, and in the message of a graph's error. And
+    without those of Keras's wrapper, through which each call of a model goes.
+    """
+    lines = _without_rows(_without_wrappers(lines))
     for head in reversed([place for place, line in enumerate(lines) if line.endswith(_HEAD)]):
         end = next((place for place in range(head + 1, len(lines)) if lines[place] in CHAINED), len(lines))
         lines = [*lines[: head + 1], *_without_stacks(lines[head + 1 : end]), *lines[end:]]
@@ -68,6 +70,12 @@ def _without_stacks(lines: Sequence[str]) -> Sequence[str]:
 def _is_installed(line: str) -> bool:
     frame = _FRAME.fullmatch(line)
     return frame is not None and _INSTALLED.search(frame["path"]) is not None
+
+
+def _without_wrappers(lines: Sequence[str]) -> Sequence[str]:
+    starts = [place for place, line in enumerate(lines) if _OF_WRAPPER.search(line)]
+    gone = {place for start in starts for place in range(start, _end_of(lines, start))}
+    return [line for place, line in enumerate(lines) if place not in gone] if gone else lines
 
 
 def _without_rows(lines: Sequence[str]) -> Sequence[str]:
@@ -89,18 +97,19 @@ def _without_rows(lines: Sequence[str]) -> Sequence[str]:
 def of_user(lines: Sequence[str]) -> Sequence[str]:
     """The lines of a traceback with the frames of the user, and the last frame; those of installed packages in between are counted.
 
-    Keras's wrapper, which every call of a model has, is not even counted. A traceback without a frame of the user stays.
+    A traceback without a frame of the user stays.
     """
+    lines = _without_wrappers(lines)
     starts = [place for place, line in enumerate(lines) if _FRAME.fullmatch(line)]
     if all(_is_installed(lines[start]) for start in starts):
         return without_frames(lines)
     kept, hidden, shown = list[str](), 0, 0
     for start in starts:
-        end, is_wrapper = _end_of(lines, start), _OF_WRAPPER.search(lines[start]) is not None
+        end = _end_of(lines, start)
         is_last = end == len(lines) or not _FRAME.fullmatch(lines[end])
-        if _is_installed(lines[start]) and (is_wrapper or not is_last):
+        if _is_installed(lines[start]) and not is_last:
             kept += lines[shown:start]
-            hidden, shown = hidden + (not is_wrapper), end
+            hidden, shown = hidden + 1, end
             continue
         kept += [*lines[shown:start], *([_count(hidden)] if hidden else []), *lines[start:end]]
         hidden, shown = 0, end

@@ -82,10 +82,11 @@ def test_the_verdict_has_the_frames_of_the_user_and_the_last_one() -> None:
         (user + package * 2 + wrapper + user + wrapper, f"{user}  … 2 frames of installed packages\n{user}"),
         (user + package * 3, f"{user}  … 2 frames of installed packages\n{package}"),
         (f"{user}{wrapper}KeyError: 'a'\n\nDuring handling\n\n{begin}{user}", f"{user}KeyError: 'a'\n\nDuring handling\n\n{begin}{user}"),
-        (package + wrapper, package + wrapper),
+        (package + wrapper, package),
         ("", ""),
     ):
         assert list(graph_errors.of_user((begin + given).splitlines())) == (begin + shown).splitlines()
+    assert list(graph_errors.without_frames((user + wrapper + package).splitlines())) == (user + package).splitlines()
 
 
 def test_a_traceback_after_the_error_of_a_graph_is_whole_and_of_the_error_no_line_of_a_frame_is_left() -> None:
