@@ -6,6 +6,7 @@ A picture is `WIDE` units wide and stretches to the page; its texts stand beside
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -203,7 +204,9 @@ def chart(
         return None
     low, high = min(0.0, *every) if from_zero else min(every), max(every) if top is None else max(top, max(every))
     most = max(24, min(COLUMNS * 2, POINTS // max(1, len(finite))))
-    lines = [DrawnLine(name, _path(thin(points, most), story, low, high)) for name, points in finite.items() if points]
+    lines = [
+        DrawnLine(name, _path(thin(points, most), story, low, high, _breaks(story, name))) for name, points in finite.items() if points
+    ]
     last = [points[-1][1] for points in finite.values() if points]
     ends = list(dict.fromkeys([words(min(last)), words(max(last))]))
     newest = " to ".join(ends)
@@ -211,12 +214,20 @@ def chart(
     return Chart(title, tuple(lines), words(high), words(low), newest, summary)
 
 
-def _path(points: Sequence[tuple[float, float]], story: Story, low: float, high: float) -> str:
-    span = (high - low) or 1.0
-    places = [((at - story.begun) / story.seconds * WIDE, TALL - (value - low) / span * (TALL - 2) - 1) for at, value in points]
-    if len(places) == 1:
-        places.append((min(WIDE, places[0][0] + 2), places[0][1]))
-    return "M" + "L".join(f"{x:.0f} {y:.1f}" for x, y in places)
+def _breaks(story: Story, task: str) -> list[float]:
+    """When each attempt of a task but the last has ended: there its lines end, too."""
+    pairs = itertools.pairwise(story.tracks.get(task, ()))
+    return [one.ended for one, later in pairs if one.attempt != later.attempt]
+
+
+def _path(points: Sequence[tuple[float, float]], story: Story, low: float, high: float, breaks: Sequence[float]) -> str:
+    span, found = (high - low) or 1.0, ""
+    for _, piece in itertools.groupby(points, key=lambda point: bisect.bisect_left(breaks, point[0])):
+        places = [((at - story.begun) / story.seconds * WIDE, TALL - (value - low) / span * (TALL - 2) - 1) for at, value in piece]
+        found += "M" + "L".join(f"{x:.0f} {y:.1f}" for x, y in places)
+        if len(places) == 1:
+            found += "h2" if places[0][0] < WIDE - 2 else "h-2"
+    return found
 
 
 def numbers_of(samples: Iterable[Sampled], pick: Callable[[TaskUse], float]) -> dict[str, list[tuple[float, float]]]:

@@ -91,8 +91,10 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "kinds": {kind: words for kind, words in charts.NAMES.items() if any(kind in strip.paths for strip in strips)},
         "reported": _reported(story),
         "tasks": [_row(task, story, used, memory, shares) for task in cluster.tasks.values()],
-        "cpu": {name: charts.chart(name, {name: used[name]}, story, _percent, top=top_cpu) for name in used},
-        "memory": {name: charts.chart(name, {name: memory[name]}, story, _bytes, top=top_memory) for name in memory},
+        "cpu": {name: charts.chart(name, {name: used[name]}, story, _percent, top=top_cpu) for name in cluster.tasks if name in used},
+        "memory": {
+            name: charts.chart(name, {name: memory[name]}, story, _bytes, top=top_memory) for name in cluster.tasks if name in memory
+        },
         "host_charts": _host_charts(story),
         "inputs": {task.name: task.input for task in cluster.tasks.values() if task.input is not None},
         "startup": _startup(story),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from worker.protocol.messages import Sampled
 from worker.values.fast_dataclass import dataclass
@@ -169,13 +169,26 @@ _Steps = list[tuple[float, float]]
 
 
 def _steps(reports: Mapping[str, Sequence[Reported]]) -> dict[int, _Steps]:
-    """The steps of each attempt, counted through all epochs: `fit` reports the step of the epoch."""
+    """The steps of each attempt."""
     found: dict[int, _Steps] = {}
-    length = _steps_of_an_epoch(reports)
-    for one in sorted((one for told in reports.values() for one in told if "step" in one.values), key=lambda one: one.at):
-        before = length * max(0.0, one.values.get("epoch", 1.0) - 1)
-        found.setdefault(one.attempt, []).append((one.at, before + one.values["step"]))
+    counted = through_epochs(reports).values()
+    for one in sorted((one for told in counted for one in told if "step" in one.values), key=lambda one: one.at):
+        found.setdefault(one.attempt, []).append((one.at, one.values["step"]))
     return found
+
+
+def through_epochs(reports: Mapping[str, Sequence[Reported]]) -> Mapping[str, Sequence[Reported]]:
+    """The reports, with steps that are counted through all epochs: `fit` reports the step of the epoch."""
+    length = _steps_of_an_epoch(reports)
+    if not length:
+        return reports
+
+    def count(one: Reported) -> Reported:
+        if not {"step", "epoch"} <= one.values.keys():
+            return one
+        return replace(one, values={**one.values, "step": length * max(0.0, one.values["epoch"] - 1) + one.values["step"]})
+
+    return {task: [count(one) for one in told] for task, told in reports.items()}
 
 
 def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:

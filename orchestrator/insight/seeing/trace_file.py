@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from worker.values.redact import hide_secrets
@@ -21,7 +22,7 @@ from ...model.run import events
 from ...record.lines import clean
 from ...record.text import timeline
 from .charts import numbers_of, thin
-from .run_story import Reported, Story, Stretch
+from .run_story import Reported, Story, Stretch, through_epochs
 
 MOST_EVENTS = 100_000
 """About the most events of a trace: the more tasks, the fewer counters and spans of steps has each. Perfetto calls JSON a legacy format."""
@@ -33,6 +34,7 @@ RUN = 1
 
 def trace(story: Story) -> dict[str, Any]:
     """The trace, as a value for a file of JSON."""
+    story = replace(story, reports=through_epochs(story.reports))
     placed = _Places(story)
     most = max(24, MOST_EVENTS // (_LINES * max(1, len(story.tracks))))
     found: list[dict[str, Any]] = [*placed.names()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.insight.seeing import charts, run_story
+from orchestrator.insight.seeing import charts, run_story, trace_file
 from orchestrator.insight.seeing.story_gather import gather
 from orchestrator.model.run import events
 from orchestrator.model.run.cluster import Cluster
@@ -24,6 +24,10 @@ def test_a_run_that_reached_more_steps_in_each_attempt_is_told_to_its_end(tmp_pa
     assert len(told) < 5 * 2 * 6, "of 150"
 
 
+LATER = ((261, 320), (320, 330), (330, 386), (327, 384))
+"""From which step to which the spans of the later attempts go."""
+
+
 def test_the_steps_of_fit_are_counted_through_its_epochs() -> None:
     """Epochs of 64 steps. The second attempt goes on where the first one ended; the third begins 60 steps before that of the second did."""
     told = {
@@ -40,6 +44,9 @@ def test_the_steps_of_fit_are_counted_through_its_epochs() -> None:
         for task, late in (("worker-0", 0.0), ("worker-1", 0.1))
     }
     band = tuple(run_story.Stretch(at, at + 10, run_story.TRAINS, attempt) for attempt, at in ((1, 0.0), (2, 10.0), (3, 20.0)))
+    story = run_story.Story(0.0, 30.0, Cluster(), band, {"worker-0": band}, reports)
+    steps = [one["name"] for one in trace_file.trace(story)["traceEvents"] if one["name"].startswith("steps ")]
+    assert steps == ["steps 2 to 64", "steps 65 to 128", "steps 129 to 257", *(f"steps {before + 1} to {after}" for before, after in LATER)]
     marked = run_story.with_losses(band, (), reports)
     assert [(one.begun, one.ended, one.kind, one.attempt) for one in marked] == [
         (0.0, 10.0, "trains", 1),
@@ -53,6 +60,18 @@ def test_the_steps_of_fit_are_counted_through_its_epochs() -> None:
     }
     globally["worker-0"].append(run_story.Reported(2.0, 2, {"epoch": 1.0, "step": 41.0}))
     assert [one.steps for one in run_story.losses(band[:2], globally)] == [40.0, None]
+
+
+def test_a_line_ends_with_the_attempt() -> None:
+    """worker-0 is there twice, with one number the second time; the host has a line without an end."""
+    points = [(0.0, 1.0), (40.0, 2.0), (90.0, 0.0)]
+    tracks = {"worker-0": (run_story.Stretch(0.0, 40.0, "runs"), run_story.Stretch(80.0, 100.0, "runs", 2))}
+    drawn = charts.chart("loss", {"worker-0": points, "host": points}, run_story.Story(0.0, 100.0, Cluster(), (), tracks), str)
+    assert drawn is not None
+    assert {line.name: line.path for line in drawn.lines} == {
+        "worker-0": "M0 30.0L288 1.0M648 59.0h2",
+        "host": "M0 30.0L288 1.0L648 59.0",
+    }
 
 
 def test_the_strip_shows_who_waits_for_whom() -> None:
