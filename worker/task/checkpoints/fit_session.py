@@ -52,10 +52,8 @@ class Fit:
         """The epochs, and the steps in the next one, that were trained before the restart."""
         self.is_begun_within = False
         """The epoch that runs has begun before the restart, so Keras may see none of its steps."""
-        self.validation: Any = None
-        """Keras's iterator over the validation data."""
-        self.is_about_to_validate = False
-        """Keras makes this iterator next."""
+        self.is_about_to_validate = self.has_validated = False
+        """Keras makes its iterator over the validation data next; it has made this iterator."""
         self.validations = 0
         """How often Keras has begun validation data that shuffle, also before the restart."""
 

@@ -112,7 +112,7 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
     strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
     if _now is not None and _now.is_about_to_validate:
-        _now.is_about_to_validate, _now.validation = False, self
+        _now.is_about_to_validate, _now.has_validated = False, True
         with shuffle_order.of_training(f"fit-{_now.number} validation"):
             real(self, *args, **kwargs)
         _begin_to_validate(_now, self)
@@ -128,7 +128,7 @@ def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 def _should_validate(real: Any, model: Any, epoch: int, validation_freq: Any) -> Any:
     """Keras asks whether an epoch ends with a validation. If so, the first time it makes an iterator over the validation data next."""
     is_due = real(model, epoch, validation_freq)
-    if _now is not None and _now.model is model and not _now.is_over and _now.validation is None:
+    if _now is not None and _now.model is model and not _now.is_over and not _now.has_validated:
         _now.is_about_to_validate = bool(is_due)
     return is_due
 
