@@ -34,7 +34,7 @@ PAGES = {
     **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config"), "spec"),
     "exit-code": "exit-codes",
     "tf-config": "coming-from#tf_config",
-    **dict.fromkeys(("variables", "environment"), "reference#variables"),
+    **dict.fromkeys(("variables", "environment"), "spec#script"),
     "gpus": "devices",
     "install": "tutorial",
     "pytest": "testing",
@@ -148,7 +148,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     """
     from . import OTHERWISE  # not above: this room imports its modules when they are needed
 
-    root, topics = ctx.find_root(), explanations()
+    root, topics = ctx.find_root(), {topic.replace("_", "-"): text for topic, text in explanations().items()}
     name = re.sub("[ _]+", "-", name.strip().lower()).removeprefix("exit-code-")
     page = _page(name) if name in PAGES else ""
     is_code = name.isdecimal() and int(name) < 256

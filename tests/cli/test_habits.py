@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import sources
-from orchestrator.cli.explanations import PAGES
+from orchestrator.cli.explanations import PAGES, explanations
 from tests.cli.test_bad_input import complaint
 from tests.conftest import ROOT, Orch
 from worker.host import machine_survey
@@ -81,6 +81,8 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "status", check=0).out == orch.in_process("ps", "--help", check=0).out
     topics = orch.in_process("help", "topics", check=0).out.splitlines()[2:]
     assert "out-of-memory" in topics
+    for topic in explanations():
+        assert orch.in_process("help", topic, check=0).out
     complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
     complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
     assert "`orch up train.py -n 4 -- --lr 0.1`" in orch.in_process("help", "torchrun", check=0).out

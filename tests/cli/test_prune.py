@@ -76,6 +76,12 @@ def test_a_word_of_habit_removes_the_runs_that_it_names_and_no_others(orch: Orch
     assert "removed run4 (" in orch.in_process(word, "run4", "run2", "run4", check=0).out
     assert names(home) == ["run5", "run3", "run1"]
     assert "to remove all of them: orch prune 'run*'" in orch.in_process(word, "run", check=2).err
+    for number in (1, 2):
+        shutil.copytree(home / "runs" / "run3", home / "runs" / f"lr-1-20261127-00000{number}-aaaaaaa{number}")
+    shutil.copytree(home / "runs" / "run3", home / "runs" / "lr-10-20261127-000000-aaaaaaaa")
+    of_one_name = "to remove all of them: orch prune lr-1-20261127-000001-aaaaaaa1 lr-1-20261127-000002-aaaaaaa2\n"
+    assert orch.in_process(word, "lr-1", check=2).err.endswith(of_one_name)
+    orch.in_process(word, "lr-*", check=0)
     orch.in_process(word, "run5", "--keep", "1", check=2)
     assert names(home) == ["run5", "run3", "run1"]
 

@@ -21,8 +21,10 @@ INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"
 """With this variable in its environment, a process writes every report."""
 LONGEST = 64 * 1024
-_SHORT = frozenset({float, int, bool, type(None)})
-"""The types of most values. A report of these alone becomes text only when it is written: most reports of short steps never are."""
+_MOST_VALUES, _LONGEST_NAME, _LARGEST = 64, 100, 1e300
+"""A report of at most so many values, with names of so many characters and numbers below this, is no longer than a line may be. Such a
+report becomes text only when it is written: most reports of short steps never are.
+"""
 
 
 def report(values: Mapping[str, Any]) -> None:
@@ -30,7 +32,7 @@ def report(values: Mapping[str, Any]) -> None:
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:
         line = _line(values)
-        if not _SHORT.issuperset(map(type, line.values())):
+        if not _is_short(line):
             _render(line)  # an error is that of this call
         _writer.add(directory, line)
         step = line.get("step")
@@ -112,6 +114,14 @@ def _line(values: Mapping[str, Any]) -> dict[str, Any]:
     except RecursionError:
         raise TypeError("worker.report: a list or dict that contains itself") from None
     return line
+
+
+def _is_short(line: dict[str, Any]) -> bool:
+    """Whether a line can be rendered without an error: only numbers, and few."""
+    return len(line) <= _MOST_VALUES and all(
+        len(name) <= _LONGEST_NAME and (value is None or (isinstance(value, (int, float)) and abs(value) < _LARGEST))
+        for name, value in line.items()
+    )
 
 
 def _render(line: dict[str, Any]) -> bytes:

@@ -93,14 +93,18 @@ def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
 
 def _matching(home: Path, name: str) -> list[RunDir]:
     """The run with this name, or all whose ids match it as a pattern. Raises `UsageError` if there is none, or if several have the name."""
-    if "*" in name:
+    if not {*"*?["}.isdisjoint(name):
         if not (found := [run for run in find_all(home) if fnmatch.fnmatchcase(run.run_id, name) and _is_run(run.path)]):
             raise UsageError(f"no run in {home} has an id like {name!r}")
         return found
     try:
         return [find(home, name)]
     except SeveralRunsError as error:
-        raise UsageError(f"{error}; to remove all of them: orch prune {shlex.quote(name + '*')}") from None
+        several = [run.run_id for run in error.runs]
+        is_every = several == [run.run_id for run in find_all(home) if run.run_id.startswith(name)]  # lr-1 is not lr-10
+        raise UsageError(
+            f"{error}; to remove all of them: orch prune {shlex.quote(f'{name}*') if is_every else shlex.join(several)}"
+        ) from None
 
 
 def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | None) -> list[RunDir]:

@@ -333,7 +333,9 @@ def _of_key(failure: Failure) -> Remedy:
     name = failure.message.strip("'")
     if re.match(r'[^"\n]*\bos(?:\.py)?>?", line \d+, in __getitem__', frames[2]) and "SLURM_" not in name:
         return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=name))
-    if re.search(r"\b(?:logs|history)\[", frames[2]):
+    line = frames[2].partition("\n")[2].partition("\n")[0]
+    in_callback = re.match(r'[^"\n]*", line \d+, in on_', frames[2])
+    if failure.message.startswith("'") and re.search(r"\.history\[" + (r"|\blogs\[" if in_callback else ""), line):
         why = _VALIDATION if name.startswith("val_") else _METRICS
         return Remedy(_NO_SUCH_METRIC.about, _NO_SUCH_METRIC.text.format(name=name, why=why))
     return NONE

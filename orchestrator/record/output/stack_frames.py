@@ -21,7 +21,7 @@ START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/template/sta
 _LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
 _CURRENT = "Current thread 0x"
 _EXTENSIONS = "Extension modules: "
-_OF_CRASH = ("  ", "Thread 0x", "Current thread", "Python runtime state: ", _EXTENSIONS)
+_OF_CRASH = ("  <", "  ...", "Thread 0x", "Current thread", "Python runtime state: ", _EXTENSIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def is_ours(frames: Sequence[StackFrame], worker_dir: str) -> bool:
 
 def belongs_to_crash(line: str, before: str) -> bool:
     """Whether a line belongs to what `faulthandler` writes at a crash. `before`: the line before, which does."""
-    return (not line or line.startswith(_OF_CRASH)) and not ends_crash(before)
+    return (not line or line.startswith(_OF_CRASH) or FRAME.match(line) is not None) and not ends_crash(before)
 
 
 def ends_crash(line: str) -> bool:

@@ -28,7 +28,7 @@ def table(cluster: Cluster, now: float, width: int | None = None) -> str:
         whole = _lines(cluster, now, since, is_narrow=True)
         lines = cut(whole, width)
         is_cut = lines != whole
-    more = [f"(cut to {width} columns: orch ps | cat shows whole lines)"] if is_cut else []
+    more = [f"(cut to {width} columns: whole lines in a pipe, as with | cat)"] if is_cut else []
     return "\n".join([*lines, *more, *_describe_size(cluster), *endings.remarks(cluster)])
 
 

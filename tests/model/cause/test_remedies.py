@@ -215,6 +215,8 @@ class Monitor:
         (lambda: os.environ["DATA"], "--env DATA=VALUE"),
         (lambda: Monitor().on_epoch_end({"loss": 0.5}), "fit has reported no val_loss: names with val_ need validation_data="),
         (lambda: types.SimpleNamespace(history={"loss": [0.5]}).history["acc"], "fit has reported no acc: its names are loss, those of"),
+        (lambda: types.SimpleNamespace(history={"loss": [0.5]}).history[3], ""),
+        (lambda: (lambda history: history["acc"])({"loss": [0.5]}), ""),
         (lambda: {"a": 1}[os.environ.get("NONE", "b")], ""),
     ],
 )

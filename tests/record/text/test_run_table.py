@@ -57,14 +57,14 @@ def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:
     without = [line.replace("local  ", "").replace("HOST   ", "") for line in full]
     assert narrow == [
         *(line if len(line) <= 55 else f"{line[:54]}…" for line in without),
-        "(cut to 55 columns: orch ps | cat shows whole lines)",
+        "(cut to 55 columns: whole lines in a pipe, as with | cat)",
     ]
     keras = {"epoch": 12, "step": 29, "steps_per_s": 29.26, "accuracy": 0.94123, "loss": 0.1931}
     state = cluster(events.TaskReported("worker-0", 1, keras, 102.0))
     assert "  epoch=12 step=29 steps_per_s=29.26 accuracy=0.9412 loss=0.1931" in table(state, now=161.0, width=120)
     narrow = table(state, now=161.0, width=72).splitlines()
     assert narrow[1].endswith("  loss=0.1931 accuracy=0.9412 epoch=1…")
-    assert narrow[4] == "(cut to 72 columns: orch ps | cat shows whole lines)"
+    assert narrow[4] == "(cut to 72 columns: whole lines in a pipe, as with | cat)"
     late = RunSummary("one", "/runs/one", "timed_out", result={"exit_code": 124, "cause": {"task": "", "what": "the run was not over"}})
     away = RunSummary("two", "/runs/two", "broken", result={"exit_code": 125, "cause": {"task": "", "what": "host b cannot be reached"}})
     lines = run_list.table([late, away], 161.0).splitlines()

@@ -387,6 +387,28 @@ def test_limits() -> None:
         render({"text": "x" * 70_000})
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({f"layer_{number}_gradient_norm": 1.0 for number in range(4_000)}, "limited to 65536"),
+        ({"x" * 70_000: 1}, "limited to 65536"),
+        ({"step": 10**5_000}, "Exceeds the limit"),
+    ],
+)
+def test_a_report_of_numbers_that_is_too_long_is_the_fault_of_its_own_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setenv("ORCH_LOG_DIR", str(tmp_path))
+    for name in ("_writer", "INTERVAL_S"):
+        monkeypatch.setattr(reports, name, {"_writer": reports._Writer(), "INTERVAL_S": 1000.0}[name])
+    reports.report({"loss": 1.0})  # the next ones are held
+    with pytest.raises(ValueError, match=reason):
+        reports.report(values)
+    reports.report({"loss": 3.0})
+    reports._writer.flush()
+    assert [json.loads(line)["loss"] for line in (tmp_path / "reports.jsonl").read_text().splitlines()] == [1.0, 3.0]
+
+
 def test_a_mistake_is_the_users_own_exception(tmp_path: Path) -> None:
     outcome, lines = report_lines("worker.report(loss=object())", tmp_path)
     assert outcome.check(1).failure is not None

@@ -214,10 +214,10 @@ def tell_of_second_order(iterator: Any) -> None:
     dataset: Any = getattr(iterator._distributed_dataset, "_original_dataset", None)
     is_generator = type(iterator.data_adapter).__name__ == "GeneratorDataAdapter"
     if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
-        lost = "without the first batches of the generator" if is_generator else "with the second order of the shuffle"
+        lost = "without the first batches of the generator" if is_generator else "with the second order of a shuffle"
         print_once(
-            "Keras takes a batch of the data to build the model, here as by hand under a strategy of one worker: so the training begins "
-            f"{lost}. With several workers, worker.strategy(), or no strategy it does not"
+            "Keras takes a batch of the data to build the model, here as by hand under a strategy of one worker: so this pass begins "
+            f"{lost}. With several workers, with worker.strategy() of a run that names no strategy, or without a strategy it does not"
         )
 
 
