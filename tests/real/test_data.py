@@ -155,6 +155,21 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         numbers = [[int(number) for part in epoch for number in np.ravel(part)] for epoch in parts]
         return {"steps": [len(epoch) for epoch in given], "epochs": numbers}
 
+    def left(dataset: Any, count: int) -> list[list[int]]:
+        """The elements of three epochs of so many batches, the first and the last two, of a loop that leaves a dataset without an end.
+
+        The loop leaves the epochs between these two batches earlier, where TensorFlow, which reads ahead, may have begun the next pass.
+        """
+        distributed, found = strategy.experimental_distribute_dataset(dataset), []
+        for batches in (count, *[count - 2] * 20, count, count):
+            found.append(list[int]())
+            for number, batch in enumerate(distributed, 1):
+                found[-1].extend(int(element) for element in np.ravel(strategy.experimental_local_results(batch)[0]))
+                if number == batches:
+                    break
+            strategy.gather(tf.constant([0]), axis=0)
+        return [found[0], *found[-2:]]
+
     rows = np.arange(COUNT)
     off = {
         "off": data.range(COUNT).batch(8),
@@ -170,6 +185,11 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         "shuffles in a function": divided(data.range(5).interleave(lambda at: data.range(at * 10, at * 10 + 10).shuffle(10)).batch(8)),
         "a shuffle that a function has": divided(data.range(5).flat_map(lambda at: ten.map(lambda one: at * 10 + one)).batch(8)),
         "samples": divided(data.sample_from_datasets([data.range(25), data.range(25, COUNT)]).batch(8)),
+        "left before its end": left(on_the_way.repeat(), 7),
+        "left before its end, with a seed": left(data.range(COUNT).shuffle(COUNT, seed=5).batch(8).repeat(), 7),
+        "left before its end, of a function": left(
+            data.range(5).repeat().flat_map(lambda at: ten.map(lambda one: at * 10 + one)).batch(10), 5
+        ),
         "with a seed": divided(data.range(COUNT).shuffle(COUNT, seed=5).batch(8)),
         "one file each": divided(lines(directory, 16, 16, 16).shuffle(16).batch(6)),
         "own order: off": divided(with_policy(on_the_way, "OFF")),
@@ -195,6 +215,9 @@ COMMON = (
     "a shuffle that a function has",
     "samples",
     "with a seed",
+    "left before its end",
+    "left before its end, with a seed",
+    "left before its end, of a function",
 )
 FITTED = ("fit, arrays", "fit, arrays, batches", "fit, a dataset", "fit, arrays, with a seed")
 
@@ -214,7 +237,7 @@ def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
         for number in range(EPOCHS):
             got = [element for task in epochs for element in task[number]]
             assert sorted(got) == [*range(COUNT)], (name, number, got)
-    for name in ("worker.distribute", "a script", "by data", "files by data"):
+    for name in ("worker.distribute", "a script", "by data", "files by data", "left before its end", "left before its end, with a seed"):
         assert found[0][name][0] != found[0][name][1], f"{name}: the epochs have one order"
     for name in ("fit, arrays", "fit, a dataset"):
         assert found[0][name]["epochs"][0] != found[0][name]["epochs"][1], f"{name}: the epochs have one order"

@@ -33,9 +33,14 @@ _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
 _INT64 = 9
 """DT_INT64 in tensorflow/core/framework/types.proto."""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
+_ITERATE = "tensorflow.python.distribute.input_lib"
 ORDER = "ORCH_ORDER"
 """The variable with the word of `word`, where saves are made: an empty one stands for the id of the run."""
 _MENDED = "_orch_order"
+_ENDLESS = "_orch_endless"
+"""An attribute of a dataset whose elements several workers share: it shuffles, and repeats without an end."""
+_BEGUN = "_orch_begun"
+"""An attribute of a distributed dataset: how many iterators it has given."""
 _drawn: Counter[str] = Counter()
 """How many seeds this process has drawn, by purpose."""
 _training: list[str] = shared("training", list)
@@ -45,6 +50,7 @@ _training: list[str] = shared("training", list)
 def apply_soon() -> None:
     """Give the datasets of an unchanged script one order, as soon as the script has imported TensorFlow."""
     import_hooks.after(_DISTRIBUTE, _mend, "the order of shuffles")
+    import_hooks.after(_ITERATE, _mend_iterators, "the order of shuffles")
 
 
 def _mend(module: Any) -> None:
@@ -65,6 +71,41 @@ def _mend(module: Any) -> None:
 
     import_hooks.replace(module.StrategyBase, "experimental_distribute_dataset", distribute)
     import_hooks.replace(module.Strategy, "gather", gather)
+
+
+def _mend_iterators(module: Any) -> None:
+    if not hasattr(module.DistributedDataset, _MENDED):
+        setattr(module.DistributedDataset, _MENDED, True)
+        import_hooks.replace(module.DistributedDataset, "__iter__", _begin)
+
+
+def _begin(real: Any, self: Any) -> Any:
+    """An iterator of a distributed dataset, whose order does not depend on how far another iterator of the dataset has read.
+
+    All iterators of a dataset draw their seeds from one generator, one pair for each pass over a shuffle. An iterator of a dataset without
+    an end is left before its end. What it has read ahead by then differs between the workers, and so would the seeds of the next iterator.
+    So each iterator but the first gets a generator of its own, whose seeds follow from those of the program and from its number.
+    """
+    import tensorflow as tf
+
+    dataset = getattr(self, "_original_dataset", None)
+    if not getattr(getattr(dataset, COPIED, dataset), _ENDLESS, False) or not tf.executing_eagerly():
+        return real(self)
+    number = getattr(self, _BEGUN, 0)
+    setattr(self, _BEGUN, number + 1)
+    if number:
+        try:
+            copy = _with_seeds(dataset, number)
+            self._create_cloned_datasets_from_dataset(
+                copy, self._input_context, self._input_workers, self._strategy, self._num_replicas_in_sync
+            )
+        except Exception as error:  # the program must run as by hand
+            print_once(
+                f"input: the dataset of {failure.calling_line()} shuffles and repeats without an end, and is begun a second time, and orch "
+                f"cannot give all workers one order ({_in_short(error)}): some elements may come twice in an epoch, and others never; "
+                "take one iterator for all epochs: iterator = iter(dataset), before the loop"
+            )
+    return real(self)
 
 
 def word() -> str:
@@ -97,7 +138,10 @@ def draw_seed(purpose: str) -> int:
     """A number that all workers draw alike in all attempts of the run, and another one at the next call for the same purpose."""
     purpose = " ".join([*_training, purpose])
     _drawn[purpose] += 1
-    text = f"{word()} {purpose} {_drawn[purpose]}"
+    return _number_of(f"{word()} {purpose} {_drawn[purpose]}")
+
+
+def _number_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
@@ -124,6 +168,8 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         is_shared = False  # AUTO is FILE here
     if is_shared:
         _warn_of_other_orders(dataset, before)
+        if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY and comes_in_other_orders(dataset):
+            setattr(dataset, _ENDLESS, True)
     elif not is_kept():
         return dataset
     try:
@@ -282,18 +328,33 @@ def _has_reader(nodes: Any) -> bool:
     return any(_READERS.match(node.op) for node in nodes)
 
 
-def _unseeded(nodes: Any) -> list[tuple[Any, list[int]]]:
-    """The shuffles whose two seeds are the constant 0, which stands for no seed; and which inputs of these are the seeds."""
+def _seeded(nodes: Any) -> Iterator[tuple[Any, list[int]]]:
+    """The shuffles, and which inputs of each are its two seeds."""
     from tensorflow.python.framework import op_def_registry
 
-    zeros = {node.name for node in nodes if node.op == "Const" and _is_zero(node)}
-    found = []
     for node in nodes:
         if _SHUFFLES.match(node.op):
             names = [argument.name for argument in op_def_registry.get(node.op).input_arg]
-            at = [index for index, name in enumerate(names) if name in ("seed", "seed2")]
-            if at and all(node.input[index].partition(":")[0] in zeros for index in at):
-                found.append((node, at))
+            if at := [index for index, name in enumerate(names) if name in ("seed", "seed2")]:
+                yield node, at
+
+
+def _unseeded(nodes: Any) -> list[tuple[Any, list[int]]]:
+    """The shuffles whose two seeds are the constant 0, which stands for no seed."""
+    zeros = {node.name for node in nodes if node.op == "Const" and _is_zero(node)}
+    return [(node, at) for node, at in _seeded(nodes) if all(node.input[index].partition(":")[0] in zeros for index in at)]
+
+
+def _other_seeds(nodes: Any, number: int) -> list[tuple[Any, list[int], int]]:
+    """The shuffles that have another order in each pass, each with a seed that follows from a number and from the seeds that it has."""
+    import tensorflow as tf
+
+    values = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
+    found = []
+    for node, at in _seeded(nodes):
+        if node.attr["reshuffle_each_iteration"].b or node.attr["rerandomize_each_iteration"].b:
+            seeds = [int(tf.make_ndarray(values[node.input[index].partition(":")[0]])) for index in at]
+            found.append((node, at, _number_of(f"{seeds} {number}")))
     return found
 
 
@@ -303,8 +364,11 @@ def _is_zero(node: Any) -> bool:
     return node.attr["dtype"].type == _INT64 and not tensor.tensor_shape.dim and not any(tensor.int64_val) and not tensor.tensor_content
 
 
-def _with_seeds(dataset: Any) -> Any:
-    """A copy of the dataset in which each shuffle without a seed has one that all workers draw alike."""
+def _with_seeds(dataset: Any, number: int = 0) -> Any:
+    """A copy of the dataset in which each shuffle without a seed has one that all workers draw alike.
+
+    `number`: of an iterator; from 1 on each shuffle gets other seeds, which follow from those that it has.
+    """
     import tensorflow as tf
     from tensorflow.core.framework import graph_pb2
     from tensorflow.python.data.ops import dataset_ops
@@ -315,24 +379,33 @@ def _with_seeds(dataset: Any) -> Any:
     if len(text) > MOST_COPIED:  # also the datasets that functions have are in it
         raise ValueError(f"its arrays have {len(text) >> 20:,} MiB")
     graph.ParseFromString(text)
-    seed = draw_seed(" ".join(node.op for node in graph.node if node.op != "Const"))
-    for body in sorted(bodies(graph), key=lambda nodes: [node.op for node in nodes]):  # the names of functions are those of one process
-        for node, at in _unseeded(body):
-            seed += 1
-            for index in at:
-                name = f"orch_seed_{seed}_{index}"
-                made = body.add(name=name, op="Const")
-                made.attr["dtype"].type = _INT64
-                made.attr["value"].tensor.dtype = _INT64
-                made.attr["value"].tensor.tensor_shape.SetInParent()
-                made.attr["value"].tensor.int64_val.append(seed)
-                node.input[index] = name + node.input[index][len(node.input[index].partition(":")[0]) :]
-            if body is graph.node:
-                _make_generator_anew(body, node, f"orch_generator_{seed}")
+    if number:
+        for node, at, seed in _other_seeds(graph.node, number):
+            _set_seeds(graph, graph.node, node, at, seed)
+    else:
+        seed = draw_seed(" ".join(node.op for node in graph.node if node.op != "Const"))
+        for body in sorted(bodies(graph), key=lambda nodes: [node.op for node in nodes]):  # the names of functions are those of one process
+            for node, at in _unseeded(body):
+                seed += 1
+                _set_seeds(graph, body, node, at, seed)
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     copy = dataset_ops._VariantDataset(variant, dataset.element_spec).with_options(dataset.options())
     setattr(copy, COPIED, dataset)
     return copy
+
+
+def _set_seeds(graph: Any, body: Any, node: Any, at: list[int], seed: int) -> None:
+    """Make a number the seeds of a shuffle, which are its inputs `at`. `body`: the nodes of the graph, or of a function in it."""
+    for index in at:
+        name = f"orch_seed_{seed}_{index}"
+        made = body.add(name=name, op="Const")
+        made.attr["dtype"].type = _INT64
+        made.attr["value"].tensor.dtype = _INT64
+        made.attr["value"].tensor.tensor_shape.SetInParent()
+        made.attr["value"].tensor.int64_val.append(seed)
+        node.input[index] = name + node.input[index][len(node.input[index].partition(":")[0]) :]
+    if body is graph.node:
+        _make_generator_anew(body, node, f"orch_generator_{seed}")
 
 
 def _make_generator_anew(body: Any, node: Any, name: str) -> None:
