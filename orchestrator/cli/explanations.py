@@ -18,9 +18,11 @@ PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")
 
 TOPICS = "topics"
 _WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash", "134": "crash", "127": "program"} | {
-    "hang": "stalls",
-    "stdin": "keyboard",
+    **dict.fromkeys(("hang", "hangs"), "stalls"),
+    **dict.fromkeys(("stdin", "input()"), "keyboard"),
     "shape": "shapes",
+    **dict.fromkeys(("segfault", "sigsegv", "sigabrt", "segmentation-fault"), "crash"),
+    **dict.fromkeys(("val-loss", "history"), "metric"),
 }
 """Words of users for words of the headings."""
 PAGES = {
@@ -31,7 +33,9 @@ PAGES = {
     **{page: page for page in ("devices", "prepare", "seeing", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference")},
     **dict.fromkeys(("sweep", "tune"), "commands#sweep"),
     **dict.fromkeys(("json", "logging"), "commands#programs"),
-    **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config"), "spec"),
+    **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config", "args", "arguments"), "spec"),
+    **dict.fromkeys(("timeout", "timeouts", "deadline", "hang-timeout", "preemption", "max-restarts"), "restarts"),
+    **dict.fromkeys(("checkpoint", "saves"), "resume"),
     "exit-code": "exit-codes",
     "tf-config": "coming-from#tf_config",
     **dict.fromkeys(("variables", "environment"), "spec#script"),

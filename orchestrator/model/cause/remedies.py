@@ -54,7 +54,7 @@ _NO_KERAS_NAME = Remedy(
     "place (https://keras.io/guides/migrating_to_keras_3)",
 )
 _KERAS_2_NAME, _NO_KERAS_2 = "names-of-keras-2", "keras-2-is-not-installed"
-_SHAPE, _LAYER = "data-of-another-shape", r"layer ['\"]?(?P<layer>[\w/.-]+)['\"]? is incompatible with the layer: "
+_SHAPE, _LAYER = "data-of-other-shapes", r"layer ['\"]?(?P<layer>[\w/.-]+)['\"]? is incompatible with the layer: "
 _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-taken", "a-crash-in-native-code"
 
 _HIDDEN = Remedy(
