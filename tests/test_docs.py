@@ -15,7 +15,7 @@ import click
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli.explanations import PAGES, about, explanations
+from orchestrator.cli.explanations import PAGES, about, explanations, settings_of
 from orchestrator.model.cause import remedies
 from orchestrator.model.run import endings, not_finite
 from orchestrator.record.text import report
@@ -70,7 +70,7 @@ def check_command_line(line: str) -> None:
     """Parse a command line of orch as Click does; fail for an unknown command, option or argument. Nothing is run."""
     words = shlex.split(line, comments=True)
     if words[:2] == ["orch", "help"]:
-        assert words[2] in {"topics", *COMMANDS_ALONE, *explanations(), *PAGES}, line
+        assert words[2] in {"topics", *COMMANDS_ALONE, *explanations(), *PAGES} or settings_of(words[2]), line
         return
     command: click.Command = cli.orch
     while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):

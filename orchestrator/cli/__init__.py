@@ -59,6 +59,7 @@ HABITS = {
     **dict.fromkeys(("stop", "cancel", "scancel", "kill"), "down"),
     **dict.fromkeys(("run", "start", "submit", "launch", "apply"), "up"),
     **dict.fromkeys(("attach", "tail"), "logs -f"),
+    "log": "logs",
     "config": "plan",
     **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
 }
@@ -81,6 +82,8 @@ OTHERWISE = {
     **dict.fromkeys(("shell", "bash"), "a task has no terminal: orch stacks shows where each task is, and orch logs what it has written"),
     "exec": "orch stacks shows where each task is, and orch logs what it has written",
     "scale": "orch up -n N starts N workers, and --workers MIN:MAX goes on with the hosts that are there: orch help resume",
+    **dict.fromkeys(("docs", "doc", "topics", "man", "examples"), "orch help topics lists what is explained, and man orch all commands"),
+    **dict.fromkeys(("quickstart", "example", "demo"), "orch help tutorial begins with a first run"),
     "test": "pytest runs tests with clusters (docs/testing.md)",
 }
 """Words of other launchers for what orch does in another way."""
@@ -111,7 +114,8 @@ class Commands(click.Group):
         if args[:1] == ["help"] and not ctx.resilient_parsing:
             word = args[1].lower() if args[1:] else ""
             of_command = not word or word in COMMANDS or word in HABITS
-            args = [*([word] if word else []), *args[2:], "--help"] if of_command else ["help", " ".join(args[1:])]
+            rest = args[1:] if args[1:] in (["--help"], ["-h"]) else ["--", " ".join(args[1:])]  # orch help out of memory
+            args = [*([word] if word else []), *args[2:], "--help"] if of_command else ["help", *rest]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -140,6 +144,8 @@ class Commands(click.Group):
                 raise click.UsageError(f"there is no command {name!r}: {OTHERWISE[name]}", ctx)
             from ..model.spec.findings import nearest
 
+            if name in importlib.import_module(".explanations", __name__).PAGES:
+                raise click.UsageError(f"there is no command {name!r}: orch help {name} tells about it", ctx)
             near = nearest(name, COMMANDS, cutoff=0.75)
             hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
@@ -161,7 +167,7 @@ def orch() -> None:
       orch up train.py --workers 2      start a cluster of two workers
       orch ps                           show its tasks
       orch up --help                    show the options and examples of a command
-      orch help topics                  list the failures that orch explains
+      orch help topics                  list what orch help explains
     """
 
 

@@ -34,7 +34,12 @@ PAGES = {
     **dict.fromkeys(("sweep", "tune"), "commands#sweep"),
     **dict.fromkeys(("json", "logging"), "commands#programs"),
     **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config", "args", "arguments"), "spec"),
-    **dict.fromkeys(("timeout", "timeouts", "deadline", "hang-timeout", "preemption", "max-restarts"), "restarts"),
+    **dict.fromkeys(("deadline", "preemption"), "restarts"),
+    **dict.fromkeys(("slow", "straggler", "stragglers"), "seeing#time"),
+    **dict.fromkeys(("batch", "batches", "dataset"), "input"),
+    **dict.fromkeys(("uninstall", "upgrade"), "files"),
+    **dict.fromkeys(("notebook", "notebooks", "macos", "windows"), "limits"),
+    "gpu": "devices",
     **dict.fromkeys(("checkpoint", "saves"), "resume"),
     "exit-code": "exit-codes",
     "tf-config": "coming-from#tf_config",
@@ -110,6 +115,36 @@ def _parts(path: Path) -> list[str]:
     return [_plain(part) for part in re.split(r"^## ", path.read_text(encoding="utf-8").removeprefix("# "), flags=re.MULTILINE)]
 
 
+_NAMED = re.compile(r"`([a-z][\w.]*):? |`([a-z][\w.]*):?`|(--?[a-zA-Z][\w-]*)|`([A-Z]\w{2,})`|(ORCH_\w+)")
+"""The names in a row of a table: a key with an example, an option, a variable."""
+
+
+def settings_of(word: str) -> list[str]:
+    """What the tables of the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
+    plain, exact, inside, where = _as_name(word), list[str](), list[str](), ""
+    for page in ("reference", "spec"):
+        for line in path.read_text(encoding="utf-8").splitlines() if (path := path_of(page)) is not None else ():
+            where = line.strip("# `") if line.startswith("#") else where
+            *heads, text = re.split(r" \| ", line.strip("| ")) if line.startswith("| `") else [""]
+            names = [next(filter(None, found)) for head in heads for found in _NAMED.findall(head)]
+            title = ", ".join(part.rstrip(":") for head in heads for part in re.findall("`([^`]+)`", head))
+            said = f"{title}{f' ({where})' if where.startswith('orch ') else ''}\n* {_plain(text)}"
+            if plain in map(_as_name, names) or any("." in name and plain == _as_name(name.rpartition(".")[2]) for name in names):
+                exact.append(said)
+            elif any(plain == _as_name(name.partition(".")[0]) for name in names if "." in name):
+                inside.append(said)
+    of_all = [said for said in exact if " (orch " not in said.partition("\n")[0]]  # one setting stands among the options of many commands
+    return of_all or exact[:MOST_ROWS] or inside
+
+
+MOST_ROWS = 4
+"""So many commands with an option of this name are shown."""
+
+
+def _as_name(word: str) -> str:
+    return word.lower().lstrip("-").replace("_", "-")
+
+
 def _plain(part: str) -> str:
     """The part without the links, of which a terminal shows the names alone; commands are indented in place of standing in a fence."""
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)
@@ -141,7 +176,7 @@ def _words(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[s
 @click.argument("name", metavar="[COMMAND|TOPIC]", shell_complete=_words)
 @click.pass_context
 def help_command(ctx: click.Context, /, name: str) -> int:
-    """Explain a command, as its --help does, a failure that a report has named, or another topic.
+    """Explain a command, as its --help does, a failure that a report has named, a key, an option, a variable, or another topic.
 
     \b
     Examples:
@@ -149,6 +184,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
       orch help topics              list what is explained
       orch help the-disk-is-full    what docs/why.md says about one
       orch help kubernetes          how a page of the documentation begins
+      orch help restart.max         a key of orch.yaml; or --grace, or ORCH_TASK
     """
     from . import OTHERWISE  # not above: this room imports its modules when they are needed
 
@@ -163,6 +199,8 @@ def help_command(ctx: click.Context, /, name: str) -> int:
         click.echo("\n".join([says, "", *topics, "", "and what another page says about one of these:", "", pages]))
     elif named := [topic for topic in topics if _WORDS.get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
         click.echo(_filled("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])])))
+    elif not page and (rows := settings_of(name)):
+        click.echo(_filled("\n\n".join(rows)))
     elif page or name in OTHERWISE:
         click.echo(_filled(page or f"there is no command {name!r}: {OTHERWISE[name]}"))
     else:

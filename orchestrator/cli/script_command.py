@@ -104,7 +104,10 @@ OTHERWISE = {
     "--checkpoint-dir": "the directory of the saves is a key: --set checkpoints.dir=DIR",
     "--format": "--json prints JSON",
     "--script": "the script needs no option: orch up train.py",
-    **dict.fromkeys(("-p", "--partition", "--qos", "--constraint", "--gres"), "a key of Slurm is set with --set backend.partition=NAME"),
+    **{option: f"a key of Slurm: --set backend.{option[2:]}=VALUE" for option in ("--partition", "--qos", "--constraint")},
+    "-p": "Slurm's partition is --set backend.partition=NAME",
+    "--gres": "--gpus N gives each task N GPUs, and --set backend.gres=gpu:N asks Slurm for them",
+    **dict.fromkeys(("--use-env", "--tty"), "leave it out"),
     **dict.fromkeys(("-c", "--cpus-per-task"), "--threads N sets TensorFlow's threads, and --set backend.cpus_per_task=N Slurm's cores"),
     **dict.fromkeys(("-o", "--output"), "orch keeps the output of each task in files, always, below --run-dir DIR"),
     **dict.fromkeys(("--bind-to", "--cpu-bind"), "orch calls this --affinity"),
@@ -202,7 +205,7 @@ class ScriptCommand(click.Command):
                 raise click.UsageError(f"there is no option {error.option_name}: {line}", ctx) from None
             if any(option == "-p" and re.fullmatch(r"[\d.:]*\d+:\d+", word) for option, word in itertools.pairwise(args)):  # as in docker
                 raise click.UsageError(f"there is no option -p: {NO_PORTS}", ctx) from None
-            is_answered = error.option_name.replace("_", "-") in OTHERWISE or "did you mean" in message
+            is_answered = error.option_name.replace("_", "-") in OTHERWISE or "did you mean" in message or "is an option of" in message
             line = "" if is_answered else self._line(ctx, args, own)
             raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
         except click.UsageError as error:
@@ -290,9 +293,20 @@ def describe_no_option(ctx: click.Context, name: str) -> str:
     option = name.replace("_", "-")
     known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
     right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
+    if not (hint := OTHERWISE_OF.get((ctx.command.name or "", option))) and option in _options_of_up(ctx):
+        return f"there is no option {option}: {option} is an option of orch up"
     of_any = OTHERWISE | MAYBE_OF_SCRIPT if isinstance(ctx.command, ScriptCommand) else {}
-    hint = OTHERWISE_OF.get((ctx.command.name or "", option)) or of_any.get(option)
+    hint = hint or of_any.get(option)
     return f"there is no option {option}: {hint or (f'did you mean {right}?' if right else f'{ctx.command_path} --help lists the options')}"
+
+
+def _options_of_up(ctx: click.Context) -> set[str]:
+    """The options of `orch up`, for another command of orch."""
+    group = ctx.find_root().command
+    if not isinstance(group, click.Group) or not isinstance(ctx.command, ScriptCommand) or ctx.command.name == "up":
+        return set()
+    up = group.get_command(ctx, "up")
+    return {name for parameter in (up.params if up else ()) for name in (*parameter.opts, *parameter.secondary_opts) if name[:1] == "-"}
 
 
 WITHOUT_VALUE = {

@@ -88,8 +88,8 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
         if ctx.get_parameter_source(option.parameter) is not source:
             continue
         value, place = ctx.params[option.parameter], option.variable if is_variable else option.name
-        if option.name == "--workers" and value == "auto":
-            raise SpecError(Problem(place, "must be a number, not 'auto'", f"write the number: {_this_machine()}"))
+        if option.name == "--workers" and value in ("auto", "gpu", "cpu", "all"):
+            raise SpecError(Problem(place, f"must be a number, not {value!r}", f"write the number: {_this_machine()}"))
         text = ",".join(value) if option.adds_up else option.says[value] if option.says else value
         if option.path in PROGRAM_KINDS:
             document = with_program(document, option.path, text, place)

@@ -196,6 +196,7 @@ def test_a_missing_module_is_named_with_where_it_was_looked_for(orch: Orch, tmp_
 
 def test_a_missing_command_is_named(orch: Orch, tmp_path: Path) -> None:
     complaint(orch("up", "--no-python", "no-such-program"), 2, "'no-such-program'", "not on PATH")
+    complaint(orch.in_process("up", "--set", "command=python train.py"), 2, "one name with blanks: write script: train.py")
     complaint(orch("up", "--no-python", "./no-such-program"), 2, "'./no-such-program'", "does not exist")
     complaint(orch("up", "--no-python", "./hello.py"), 2, "'./hello.py'", "not executable", "; chmod +x ./hello.py makes it so")
     nothing_was_kept(tmp_path)

@@ -108,6 +108,17 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert {"Tensors of different shapes", "Data of other shapes"} <= {*orch.in_process("help", "shape", check=0).out.splitlines()}
     assert orch.in_process("help", "val_loss", check=0).out.startswith("A metric that fit does not report\n")
     assert orch.in_process("help", "segfault", check=0).out.startswith("A crash in native code\n")
+    for word, said in (
+        ("--grace", "timeouts.grace_s: 5, --grace, ORCH_GRACE\n* Seconds between"),
+        ("restart.max", "restart.max: 3, --max-restarts, ORCH_MAX_RESTARTS\n* The number of restarts after failures"),
+        ("ORCH_CHECKPOINT_DIR", "ORCH_RUN_DIR, ORCH_CHECKPOINT_DIR, ORCH_LOG_DIR\n* directories"),
+        ("network", "network: host, --network, ORCH_NETWORK\n* The network of the tasks."),
+        ("--timeline", "--timeline (orch ps)\n* Show when each task"),
+        ("timeouts", "timeouts."),
+    ):
+        assert orch.in_process("help", word, check=0).out.startswith(said)
+    assert "orch help tutorial" in complaint(orch.in_process("tutorial"), 2, "there is no command 'tutorial'")
+    assert "orch help tutorial" in complaint(orch.in_process("quickstart"), 2)
     assert orch.in_process("help", "delete", check=0).out.startswith("there is no command 'delete': orch down RUN ends a run")
     assert orch.in_process("help", "--help", check=0).out.startswith("Usage: orch help ")
     assert orch.in_process("help", "137", check=0).out.startswith("Killed by SIGKILL\n")
@@ -167,6 +178,7 @@ def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: 
         (["--slurm", "-n", "2"], "--slurm: orch up --backend slurm -n 2 hello.py"),
         (["--checkpoint-dir", "x"], "--set checkpoints.dir=DIR"),
         (["-p", "gpu"], "--set backend.partition=NAME"),
+        (["--gres", "gpu:2"], "--set backend.gres=gpu:N"),
         (["--memory", "4G"], "the memory of a host is limited by Slurm"),
         (["--config", "c.yaml"], "the settings of orch stand in orch.yaml, or in the file of -f FILE; orch plan shows"),
         (["--volume", "/data:/data"], "a task sees the files of its host"),
@@ -186,6 +198,7 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
     [
         (["logs", "--no-log-prefix"], "--no-log-prefix: did you mean --no-prefix?"),
         (["plan", "--dry-run"], "--dry-run: orch plan starts nothing"),
+        (["plan", "--detach"], "--detach: --detach is an option of orch up"),
         (["down", "--dry-run"], "--dry-run: orch ps shows the tasks of the run"),
         (["ps", "-w"], "-w: orch top shows the tasks live"),
         (["logs", "--lines", "5"], "--lines: -n N, or --tail N"),

@@ -54,6 +54,7 @@ STATEMENTS = {
     "tf.keras.losses.CategoricalCrossentropy()(tf.zeros((4,)), tf.zeros((4, 3)))": "numbers of classes need a loss with Sparse",
     "tf.keras.Sequential().compile('adm')": "no optimizer of the name adm; did you mean adam?",
     "tf.keras.layers.Dense(1, activation='rellu')": "no activation of the name rellu; did you mean relu?",
+    "tf.distribute.MultiWorkerMirroredStrategy(num_workers=2)": "a strategy takes no num_workers",
     "os.environ['NO_SUCH_VARIABLE']": "--env NO_SUCH_VARIABLE=VALUE",
     "tf.keras.Input": None,
 }

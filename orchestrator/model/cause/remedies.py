@@ -82,6 +82,10 @@ ABOUT_NAMES = {
     **{
         removed.error: Remedy(_KERAS_2_NAME, f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}") for removed in REMOVED_NAMES
     },
+    r"(?:MirroredStrategy|AllReduceStrategy|ServerStrategy\w*)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'": Remedy(
+        "arguments-of-a-strategy",
+        "a strategy takes no {name}: the number of workers comes from orch up -n N, and reaches the strategy in TF_CONFIG",
+    ),
     r"Argument\(s\) not recognized: \{": Remedy(
         _KERAS_2_NAME,
         "Keras 3 does not take this argument (https://keras.io/guides/migrating_to_keras_3); where Keras 2 does, leave it out, "

@@ -1,7 +1,7 @@
 """Derives from the declaration of a section: the check of a document, the value, and the way back to plain data.
 
 A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants
-SHORTHAND and NAME are the fields of `Struct`.
+SHORTHAND, MISPLACED and NAME are the fields of `Struct`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _derive(section: type) -> Struct:
             example = declared.example or (_example(kind) if declared.words else default)
             keys[field.name] = dataclasses.replace(declared, kind=kind, example=example, words=declared.words or default)
     shorthand, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "NAME"))
-    return Struct(keys, shorthand, name=name)
+    return Struct(keys, shorthand, getattr(section, "MISPLACED", {}), name=name)
 
 
 def _kind(declared: Setting, hint: Any) -> Kind:

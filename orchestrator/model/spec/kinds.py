@@ -283,6 +283,8 @@ class Listing(Kind):
     def check(self, node: Node, path: str, findings: Findings) -> Any:
         if not isinstance(node.value, list):
             hint = f"write {json.dumps(node.text.split())}" if is_scalar(node) and len(node.text) <= 200 else "write [a, b]"
+            if isinstance(node.value, dict) and path == "args" and all(map(is_scalar, node.value.values())) and len(node.value) < 9:
+                hint = f"write {json.dumps([word for name, item in node.value.items() for word in (f'--{name}', item.text)])}"
             findings.add(path, Problem(node.place, f"must be a list, not {shown(node)}", hint))
             return None
         return tuple(self.item.check(item, f"{path}[{index}]", findings) for index, item in enumerate(node.value))
@@ -358,8 +360,9 @@ class Struct(Kind):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}
         if not isinstance(node.value, dict):
-            is_count = "worker" in self.keys and isinstance(node.value, int)
-            hint = f"write {{worker: {node.text}}}" if is_count else f"its keys: {listed(self.keys)}"
+            hint = f"its keys: {listed(self.keys)}"
+            if "worker" in self.keys:
+                hint = f"write {{worker: {node.text if isinstance(node.value, int) else 2}}}"
             findings.add(path, Problem(node.place, f"must be a mapping, not {shown(node)}", hint))
             return None
         found = {}

@@ -31,6 +31,11 @@ FAILURES = [
     ),
     ("EOFError", "EOF when reading a line", "a task has no keyboard"),
     (
+        "TypeError",
+        "CollectiveAllReduceStrategy.__init__() got an unexpected keyword argument 'num_workers'",
+        "a strategy takes no num_workers: the number of workers comes from orch up -n N",
+    ),
+    (
         "ValueError",
         "Exception encountered when calling Sequential.call().\n\n\x1b[1mInput 0 with name 'None' of layer 'dense' is incompatible with "
         "the layer: expected axis -1 of input shape to have value 9, but received input with shape (None, 8)\x1b[0m\n\nArguments",

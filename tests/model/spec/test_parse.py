@@ -368,6 +368,10 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("script: a\ntasks.worker.count: 2", [":2: unknown key 'tasks.worker.count' (write it as tasks: {worker: {count: ...}})"]),
         ("script: a\ntasks: {worker: {replicas: 2}}", [":2: tasks.worker: unknown key 'replicas' (did you mean 'count'?)"]),
         ("script: a\nbackend: k8s", [":2: backend: 'k8s' is not known (did you mean 'kubernetes'?)"]),
+        ("script: a\nn: 2", [":2: unknown key 'n' (write it as tasks: {worker: ...})"]),
+        ("script: a\ntasks: [worker, ps]", [":2: tasks: must be a mapping, not a list (write {worker: 2})"]),
+        ("script: a\nargs: {epochs: 5}", [':2: args: must be a list, not a mapping (write ["--epochs", "5"])']),
+        ("script: a\nrestart: never", [":2: restart: must be a whole number, not 'never' (write a number; 0 is never)"]),
         ("script: a\nbackend: {type: slurm, gpus: 4}", [":2: backend: unknown key 'gpus' (did you mean 'gpus_per_node'?)"]),
         ("script: a\nbackend: {type: local, gpus: 4}", [":2: backend: unknown key 'gpus' (the keys here: type)"]),
         (

@@ -162,4 +162,10 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
         return None
     if os.path.isfile(os.path.join(cwd, target)):
         return f"the command {target!r} is not on PATH, and a file of this name lies here: write ./{target}"
+    first, *words = target.split() or [""]
+    if words:
+        runs_file = first.startswith("python") and words[0].endswith(".py")
+        instead = f"script: {words[0]}" if runs_file else f"command: {first}"
+        args = f" and args: [{', '.join(words[runs_file:])}]" if words[runs_file:] else ""
+        return f"the command {target!r} is not on PATH, and is one name with blanks: write {instead}{args}"
     return f"the command {target!r} is not on PATH: {' or '.join(dict.fromkeys(texts))}"

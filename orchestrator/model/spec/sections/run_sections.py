@@ -95,7 +95,9 @@ class Restart:
 
     SHORTHAND = "max"
 
-    max: int = setting(0, "The number of restarts after failures, in the whole run.", example="3", flag="--max-restarts")
+    max: int = setting(
+        0, "The number of restarts after failures, in the whole run.", example="3", flag="--max-restarts", hint="write a number; 0 is never"
+    )
     backoff_s: float = setting(
         1.0,
         "Seconds before the second restart in a row without progress. The pause doubles with each further restart and "
@@ -136,9 +138,19 @@ class ProgramKeys:
     args: tuple[str, ...] = setting((), "The arguments of every task.", example='["--epochs", "5"]')
 
 
+_MISPLACED = {
+    **dict.fromkeys(("n", "np", "num_workers", "replicas"), "write it as tasks: {worker: ...}"),
+    **dict.fromkeys(("entrypoint", "cmd", "run"), "write script: train.py, or command: PROGRAM, and the arguments as args: [...]"),
+    "environment": "write it as defaults: {env: ...}",
+}
+"""What to write for keys of other programs."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """The cluster that the user wants: the whole of orch.yaml."""
+
+    MISPLACED = _MISPLACED
 
     name: str = setting(
         ...,
