@@ -12,7 +12,7 @@ from ...record.storage.run_directory import RunDir
 from ..completion import files
 from ..options import run_argument
 
-TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev or chrome://tracing."
+TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev."
 
 
 @click.command("timeline")

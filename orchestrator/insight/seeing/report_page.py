@@ -194,8 +194,9 @@ def _short(value: object) -> str:
 def _host_charts(story: Story) -> dict[str, list[Chart]]:
     """Of each host what its tasks do not tell: the whole processor, the memory, the network, and waits; and its GPUs."""
     found: dict[str, list[Chart]] = {}
-    for host in dict.fromkeys(sample.host for sample in story.samples):
-        own = [sample for sample in story.samples if sample.host == host]
+    for host in dict.fromkeys((*(ready.host for ready in _hosts(story)), *(sample.host for sample in story.samples))):
+        if not (own := [sample for sample in story.samples if sample.host == host]):
+            continue
 
         def points(name: str, own: Sequence[Any] = own) -> list[tuple[float, float]]:
             return [(sample.at, float(getattr(sample.use, name))) for sample in own]

@@ -1,4 +1,4 @@
-"""A run as a trace in Chrome's JSON format, which Perfetto (ui.perfetto.dev) and chrome://tracing open. Pure.
+"""A run as a trace in Chrome's JSON format, which Perfetto (ui.perfetto.dev) opens. Pure.
 
 A process of the trace is a host, a thread is a task; process 1 is the run itself. All of these numbers differ, and none is 0: viewers take
 a thread with the number of its process for the main thread, and some take number 0 for the idle time of the machine. Spans of a thread
