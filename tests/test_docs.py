@@ -171,7 +171,7 @@ def test_the_sweep_of_the_page_can_be_typed(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    rates = [row.partition("--lr ")[2].split()[0] for row in done.stdout.splitlines() if "--lr" in row]
+    rates = [named[1] for row in done.stdout.splitlines() if (named := re.match(r"lr-(0\.\d+)", row))]
     assert rates[:6] == ["0.1", "0.001", "0.01", "0.001", "0.01", "0.1"], done
     assert sorted(rates[6:]) == ["0.001", "0.01", "0.1"], "in the order of the times"
 

@@ -55,11 +55,12 @@ def variables(ctx: click.Context, parameter: click.Parameter, begun: str) -> lis
 
 
 def reported(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """The names of the values that runs have reported last, for ``orch ps --sort``."""
+    """The names of the values that runs have reported last, and of columns, for ``orch ps --sort``."""
     from ..record.storage.run_store import list_runs
-    from ..record.text.run_list import names, summarise
+    from ..record.text.run_list import COLUMNS, names, summarise
 
-    return sorted(name for name in names([summarise(run, 0.0) for run in list_runs(_home(ctx))]) if name.startswith(begun))
+    known = (*names([summarise(run, 0.0) for run in list_runs(_home(ctx))]), *COLUMNS)
+    return sorted(name for name in known if name.startswith(begun))
 
 
 def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

@@ -64,6 +64,7 @@ def test_runs_and_tasks_are_offered(orch: Orch) -> None:
     assert oldest.startswith("first-")
     assert offered(orch, "down", "fi") == offered(orch, "up", "--resume", "fi") == [oldest]
     assert offered(orch, "ps", "--all", "--sort", "lo") == ["loss"]
+    assert offered(orch, "ps", "--sort", "st") == ["started", "state"]
     assert offered(orch, "logs", "w") == ["worker-0", "worker-1"]
     assert offered(orch, "logs", oldest, "w") == ["worker-0"]
     assert offered(orch, "placement", "--task", "worker-1") == ["worker-1"]

@@ -38,6 +38,8 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     assert orch.in_process("ps", "--all", "--sort", "took", check=0).err == ""
     assert "hello-" in orch.in_process("ps", "--all", "hello", check=0).out
     assert "hello-" in orch.in_process("ps", "--all", "latest", check=0).out
+    assert orch.in_process("ps", "hello", "latest", check=0).out == orch.in_process("ps", "--all", "hello", check=0).out
+    complaint(orch.in_process("ps", "hello", "hallo"), 2, "has a name that begins with 'hallo'")
     complaint(orch.in_process("ps", "--all", "hallo"), 2, "has a name that begins with 'hallo'")
     complaint(orch.in_process("delete", "hello"), 2, "orch down RUN ends a run, and orch prune RUN removes the directory")
     assert "was not running" in orch.in_process("stop", check=0).out

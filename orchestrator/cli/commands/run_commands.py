@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,15 +49,17 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 
 
 @click.command("ps")
-@click.argument("run", required=False, shell_complete=completion.runs)
+@click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=completion.runs)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
 @click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="List only the newest N runs, or with --sort the best N.")
 @click.option("--sort", metavar="NAME", help=SORT, shell_complete=completion.reported)
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ps_command(run: str | None, home: Path, everything: bool, most: int | None, sort: str | None, timeline: bool, as_json: bool) -> int:
-    """Show the tasks of RUN (default: the latest run), or list all runs.
+def ps_command(
+    names: tuple[str, ...], home: Path, everything: bool, most: int | None, sort: str | None, timeline: bool, as_json: bool
+) -> int:
+    """Show the tasks of RUN (default: the latest run), or list several runs, or all.
 
     \b
     Examples:
@@ -65,13 +68,15 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
       orch ps --all lr-      the runs whose names begin so
+      orch ps lr-1 lr-2      both
 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
     """
-    if everything or most or sort:
-        _print_runs(home, run or "", most, sort, as_json=as_json)
+    if everything or most or sort or len(names) > 1:
+        _print_runs(home, names, most, sort, as_json=as_json)
         return 0
+    run = names[0] if names else None
     if run is None and not list_runs(home):
         click.echo("null" if as_json else f"there is no run in {home}")
         return 0
@@ -97,26 +102,30 @@ def ps_command(run: str | None, home: Path, everything: bool, most: int | None, 
     return 0
 
 
-def _print_runs(home: Path, begin: str, most: int | None, sort: str | None, *, as_json: bool) -> None:
+def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str | None, *, as_json: bool) -> None:
     """The table of the runs whose names begin so, or the same as JSON; where no name begins with ``latest``, that is the latest run."""
     found = find_all(home)
-    every = [one for one in found if one.run_id.startswith(begin)]
-    if found and not every and begin == LATEST:
-        every = [find(home, LATEST)]
-    if begin and not every:
-        raise UsageError(f"no run in {home} has a name that begins with {begin!r}")
+    begins = tuple(find(home, LATEST).run_id if name == LATEST and not _begin(found, (name,)) and found else name for name in names)
+    if missing := [name for name in begins if not _begin(found, (name,))]:
+        raise UsageError(f"no run in {home} has a name that begins with {missing[0]!r}")
+    every = _begin(found, begins or ("",))
     cut = slice(-most if most else None, None)
     runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
     runs = run_list.ordered(runs, sort)[cut] if sort else runs
     if sort and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
         known = run_list.names(runs)
-        hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known, *run_list.COLUMNS], 12)}"
+        hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known[:9], *run_list.COLUMNS], 13)}"
         click.echo(f"orch: no run has reported a number {sort}; {hint}", err=True)
     if as_json:
         print_json([asdict(one) for one in runs])
     else:
         ids = [one.run_id for one in found]
         click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")
+
+
+def _begin(runs: Sequence[RunDir], begins: tuple[str, ...]) -> list[RunDir]:
+    """Those whose ids begin with one of these texts."""
+    return [run for run in runs if run.run_id.startswith(begins)]
 
 
 @click.command("wait")

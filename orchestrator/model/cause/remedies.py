@@ -61,6 +61,11 @@ _HIDDEN = Remedy(
     "a-script-with-the-name-of-a-module",
     "the script, or a file beside it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
 )
+_OUTSIDE = Remedy(
+    "made-outside-of-the-scope",
+    "a model, an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
+    "`with strategy.scope():`",
+)
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
@@ -183,11 +188,7 @@ OTHERS = {
         "a-word-that-keras-does-not-know",
         "Keras has no {kind} of the name {name}{near} (https://keras.io/api lists all)",
     ),
-    r"Mixing different tf\.distribute\.Strategy objects": Remedy(
-        "made-outside-of-the-scope",
-        "an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
-        "`with strategy.scope():`, as the model",
-    ),
+    r"Mixing different tf\.distribute\.Strategy objects": _OUTSIDE,
     r"There is no id for task_type 'ps'": Remedy(
         "a-strategy-without-parameter-servers",
         "the script makes MultiWorkerMirroredStrategy, which has no parameter servers: leave out --ps (ps: in orch.yaml), or make "
@@ -316,6 +317,11 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     if task.failure is not None:
         if task.failure.type == "KeyError" and (found := _of_key(task.failure)) != NONE:
             return found
+        # tensorflow/python/distribute/distribute_lib.py, `update`, says no word of it.
+        if task.failure.type == "AssertionError" and re.search(
+            r"^ +distribution\.extended\.update\(", task.failure.traceback, re.MULTILINE
+        ):
+            return _OUTSIDE
         if name := _hidden_module(task.failure):
             return Remedy(_HIDDEN.about, _HIDDEN.text.format(name=name))
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)

@@ -222,7 +222,8 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     report = next((report for report in (run.reports or {}).values() if report), {})
     state += ", nan" if "nan" in report.values() else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
-    arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike))
+    told = re.compile(rf"--?{re.escape(first).replace('_', '[-_]')}[ =].*" if first else r"(?!)")  # in its own column
+    arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike and not told.fullmatch(part)))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
     last = describe_report({key: report[key] for key in sorted(report, key=place_of) if key != first})
     number = describe_number(_numbers(run, first)[0]) if first and has_number(run, first) else str(report.get(first, ""))

@@ -234,6 +234,15 @@ def test_a_key_error_has_a_remedy_where_its_last_line_tells_whose_key_is_missing
     assert (said in found) if said else found == ""
 
 
+def test_an_assertion_of_a_strategy_without_a_word_is_a_model_outside_of_the_scope() -> None:
+    frame = '  File "/venv/keras/src/backend/tensorflow/optimizer.py", line 134, in _distributed_tf_update_step\n    {}\n'
+    found = []
+    for line in ("distribution.extended.update(", "assert x"):
+        failure = Failure("AssertionError", "", f"{TRACEBACK}{frame.format(line)}AssertionError\n", 1.0)
+        found.append(remedies.find(dataclasses.replace(failed("AssertionError", ""), failure=failure)).about)
+    assert found == ["made-outside-of-the-scope", ""]
+
+
 TRACEBACK = "Traceback (most recent call last):\n"
 SCRIPT = f'{TRACEBACK}  File "/w/train.py", line 1, in <module>\n    import absl\n'
 PACKAGE = '  File "/venv/lib/python3.11/site-packages/absl/app.py", line 1, in <module>\n    import random\n'

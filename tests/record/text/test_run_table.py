@@ -129,7 +129,9 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     by_val_loss = run_list.table(long, now, width=80, first="val_loss").splitlines()
     assert [line.split()[1] for line in by_val_loss[:5]] == ["val_loss", "0.5", "nan", "33.2", "0.25"], "also beside long names"
     assert "val_loss" not in run_list.table(summaries, now, first="val_loss").splitlines()[1]
-    assert run_list.table(summaries, now, first="lr").splitlines()[3].split()[1] == "0.3", "an argument"
+    by_rate = run_list.table(summaries, now, first="lr").splitlines()[3]
+    assert by_rate.split()[1] == "0.3", "an argument"
+    assert "--lr" not in by_rate, "the number stands in its own column"
     wide = [replace(run, arguments=["--data", "x" * 60, "--seed", run.run]) for run in summaries]
     assert "  val_loss=0.5" in run_list.table(wide, now, width=80).splitlines()[1], "arguments leave room for one value"
     epochs = [replace(run, arguments=["--epochs", f"5{place}"]) for place, run in enumerate(summaries)]
