@@ -190,6 +190,9 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         "left before its end, of a function": left(
             data.range(5).repeat().flat_map(lambda at: ten.map(lambda one: at * 10 + one)).batch(10), 5
         ),
+        "left before its end, samples": left(
+            data.sample_from_datasets([on_the_way.unbatch(), on_the_way.unbatch().skip(COUNT)], [0.5, 0.5]).batch(8).repeat(), 7
+        ),
         "with a seed": divided(data.range(COUNT).shuffle(COUNT, seed=5).batch(8)),
         "one file each": divided(lines(directory, 16, 16, 16).shuffle(16).batch(6)),
         "own order: off": divided(with_policy(on_the_way, "OFF")),
@@ -218,6 +221,7 @@ COMMON = (
     "left before its end",
     "left before its end, with a seed",
     "left before its end, of a function",
+    "left before its end, samples",
 )
 FITTED = ("fit, arrays", "fit, arrays, batches", "fit, a dataset", "fit, arrays, with a seed")
 
@@ -229,6 +233,8 @@ def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
         said = c.logs("worker-0")
     assert said.count(f"under the policy OFF each worker reads all of its dataset, so an epoch goes {workers} times over") == 1
     assert said.count(f"under the policy OFF each worker reads all of its dataset, so each row comes {workers} times, of data that") == 1
+    assert "is begun a second time: from here on its order is another one than in one process" in said
+    assert "cannot give all workers one order" not in said
     known, unknown = said.split("a fit ")[1:]
     assert (known[0], unknown[:4]) == ("7", "None")
     assert ["In one process Keras counts a step without data" in part for part in (said.split("a fit 7")[0], known)] == [False, True]

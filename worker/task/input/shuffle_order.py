@@ -94,6 +94,11 @@ def _begin(real: Any, self: Any) -> Any:
     number = getattr(self, _BEGUN, 0)
     setattr(self, _BEGUN, number + 1)
     if number:
+        print_once(
+            f"input: the dataset of {failure.calling_line()} shuffles and repeats without an end, and is begun a second time: from here on "
+            "its order is another one than in one process, where it depends on how far TensorFlow has read ahead; one iterator for all "
+            "epochs, iterator = iter(dataset) before the loop, has the same order"
+        )
         try:
             copy = _with_seeds(dataset, number)
             self._create_cloned_datasets_from_dataset(
@@ -101,9 +106,8 @@ def _begin(real: Any, self: Any) -> Any:
             )
         except Exception as error:  # the program must run as by hand
             print_once(
-                f"input: the dataset of {failure.calling_line()} shuffles and repeats without an end, and is begun a second time, and orch "
-                f"cannot give all workers one order ({_in_short(error)}): some elements may come twice in an epoch, and others never; "
-                "take one iterator for all epochs: iterator = iter(dataset), before the loop"
+                f"input: orch cannot give all workers one order of the dataset of {failure.calling_line()} ({_in_short(error)}): some "
+                "elements may come twice in an epoch, and others never"
             )
     return real(self)
 
@@ -352,7 +356,7 @@ def _other_seeds(nodes: Any, number: int) -> list[tuple[Any, list[int], int]]:
     values = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
     found = []
     for node, at in _seeded(nodes):
-        if node.attr["reshuffle_each_iteration"].b or node.attr["rerandomize_each_iteration"].b:
+        if any(name in node.attr and node.attr[name].b for name in ("reshuffle_each_iteration", "rerandomize_each_iteration")):
             seeds = [int(tf.make_ndarray(values[node.input[index].partition(":")[0]])) for index in at]
             found.append((node, at, _number_of(f"{seeds} {number}")))
     return found
