@@ -18,16 +18,17 @@ class TaskFailed(OrchError):
 
     def __init__(self, task: str, what: str, tasks: Mapping[str, Outcome], stacks: Mapping[str, str], traceback: str = "") -> None:
         first = tasks.get(task)
+        frames = traceback.rstrip() if not task or '  File "' in traceback else ""  # without a frame, the traceback is `what` once more
         others = [
             f"  {name}: {'raised the same' if first is not None and first.has_raised_as(outcome) else outcome.describe()}"
             for name, outcome in tasks.items()
             if name != task
         ]
         heading = ["the other tasks:" if task else "the tasks:"] if others else []
-        shown = _first_line(what) if traceback and task else what  # the traceback has the other lines
+        shown = _first_line(what) if frames and task else what  # the traceback has the other lines
         parts = [f"{task}: {shown}" if task else shown, "\n".join([*heading, *others])]
         self._brief = "\n".join(part for part in parts if part)
-        parts.insert(1, traceback.rstrip())
+        parts.insert(1, frames)
         super().__init__("\n".join(part for part in parts if part))
         self.task = task
         """The task that failed first; empty if the time was over."""

@@ -274,7 +274,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     failures = sys.modules.get("orchestrator.testing.failures")
     if call.excinfo is not None and failures is not None and isinstance(cause := call.excinfo.value.__cause__, failures.TaskFailed):
         cause.leave_out(call.excinfo.tb)  # pytest shows the same frames below
+    else:
+        cause = None
     report = yield
+    if cause is not None and (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
+        crash.message = f"{cause.task}: {crash.message}"  # in the line of pytest's summary
     session, options = _session(), item.config.option
     if session and (report.failed or (options.orch_logs and report.when == "call")):
         for task in [task for cluster in session.recent for task in cluster.tasks.values()]:

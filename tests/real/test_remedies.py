@@ -55,6 +55,7 @@ STATEMENTS = {
     "tf.keras.Sequential().compile('adm')": "no optimizer of the name adm; did you mean adam?",
     "tf.keras.layers.Dense(1, activation='rellu')": "no activation of the name rellu; did you mean relu?",
     "tf.distribute.MultiWorkerMirroredStrategy(num_workers=2)": "a strategy takes no num_workers",
+    "tf.constant([1.0, 2.0]) + tf.constant([1.0, 2.0, 3.0])": "two tensors of the shapes [2] and [3]",
     "os.environ['NO_SUCH_VARIABLE']": "--env NO_SUCH_VARIABLE=VALUE",
     "tf.keras.Input": None,
 }

@@ -485,6 +485,7 @@ def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> Non
     assert "TaskFailed: worker-1: AssertionError" in report
     assert "worker-0: had returned" in report
     assert "[worker-0] before the assertion" in report
+    assert re.search(r"^FAILED test_them\.py::test_everywhere_fails_in_one.* - worker-1: ", run.out, re.MULTILINE), run.out
     several = run.report("test_everywhere_differs")
     assert several.count("DESIRED: ") == 1, "pytest shows the exception with its frames; the text of its cause would repeat them"
     assert "Traceback (most recent call last)" not in several

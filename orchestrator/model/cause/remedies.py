@@ -182,6 +182,11 @@ OTHERS = {
         "the labels do not fit the outputs of the last layer: labels that are numbers of classes need a loss with Sparse in its name, such "
         "as SparseCategoricalCrossentropy, and one-hot labels need one without; other losses need as many outputs as a label has values",
     ),
+    r"Incompatible shapes: (?P<one>\[[\d,]*\]) vs\. (?P<other>\[[\d,]*\])": Remedy(
+        _SHAPE,
+        "an operation got two tensors of the shapes {one} and {other}, which do not fit: axes are compared from the last one on, and each "
+        "pair must be equal, or one of it 1; print(tensor.shape) before the line shows which is which",
+    ),
     r"Could not interpret (?P<kind>\w+)(?: function)? identifier: '?(?P<name>[\w.-]+)'?$"
     r"|Unknown (?P<kind_2>optimizer|loss|metric|activation|initializer|regularizer|constraint)(?: function)?:? "
     r"'(?P<name_2>[\w.-]+)'": Remedy(

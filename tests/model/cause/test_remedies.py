@@ -31,6 +31,11 @@ FAILURES = [
     ),
     ("EOFError", "EOF when reading a line", "a task has no keyboard"),
     (
+        TF + "InvalidArgumentError",
+        "{{function_node __wrapped__AddV2_device_/job:localhost/task:0/device:CPU:0}} Incompatible shapes: [2] vs. [3] [Op:AddV2]",
+        "two tensors of the shapes [2] and [3], which do not fit",
+    ),
+    (
         "TypeError",
         "CollectiveAllReduceStrategy.__init__() got an unexpected keyword argument 'num_workers'",
         "a strategy takes no num_workers: the number of workers comes from orch up -n N",
