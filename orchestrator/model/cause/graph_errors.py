@@ -116,6 +116,14 @@ def of_user(lines: Sequence[str]) -> Sequence[str]:
     return [*kept, *([_count(hidden)] if hidden else []), *lines[shown:]]
 
 
+def without_arguments(lines: Sequence[str]) -> Sequence[str]:
+    """A message without the arguments of the call, which Keras adds at its end, and without empty lines at the end."""
+    end = next((place for place, line in enumerate(lines) if line.startswith("Arguments received by ")), len(lines))
+    while 0 < end < len(lines) and not lines[end - 1].strip():
+        end -= 1
+    return lines[:end]
+
+
 def _count(frames: int) -> str:
     return f"  … {count_of(frames, 'frame')} of installed packages"
 

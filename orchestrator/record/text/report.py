@@ -145,7 +145,7 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     if cause.failure is not None:
         trace = cause.failure.traceback.rstrip().splitlines()
         message = next((at for at in reversed(range(len(trace))) if trace[at].startswith(cause.failure.type)), len(trace))
-        said = graph_errors.without_frames(trace[message:])
+        said = graph_errors.without_arguments(graph_errors.without_frames(trace[message:]))
         lines += _indent([*_shorten(graph_errors.of_user(trace[:message]), TRACEBACK_LINES), *_shorten(said, MESSAGE_LINES)])
     elif cause.code is not None:
         stream, tail = last_words(run, cause.task, cause.attempt)

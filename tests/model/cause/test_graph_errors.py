@@ -89,6 +89,12 @@ def test_the_verdict_has_the_frames_of_the_user_and_the_last_one() -> None:
     assert list(graph_errors.without_frames((user + wrapper + package).splitlines())) == (user + package).splitlines()
 
 
+def test_the_verdict_has_no_arguments_of_a_call_of_keras() -> None:
+    said = ["ValueError: Exception encountered when calling Dense.call().", "", "no such shape"]
+    assert graph_errors.without_arguments([*said, "", "Arguments received by Dense.call():", "  • mask=None"]) == said
+    assert graph_errors.without_arguments([*said, ""]) == [*said, ""]
+
+
 def test_a_traceback_after_the_error_of_a_graph_is_whole_and_of_the_error_no_line_of_a_frame_is_left() -> None:
     after = f"""
 During handling of the above exception, another exception occurred:
