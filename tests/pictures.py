@@ -64,7 +64,9 @@ def sentences(screen: str) -> list[str]:
         line = re.sub(r"-\d{8}-\d{6}-[0-9a-f]{8}", "-RUN", line.rstrip())
         line = re.sub(r"(\d+ min )?[\d.]+ ?m?s\b", "TIME", line)
         line = re.sub(r"\d[\d.]*(e[+-]?\d+)?", "N", line)
-        if line and not re.search(r"orch: waiting for|host local: tasks are forked|own messages folded|\| *[\^~]+$|^orch: *[\^~]+$", line):
+        if line and not re.search(
+            r"orch: waiting for|host local: tasks are forked|own messages (?:and of tracebacks )?folded|\| *[\^~]+$|^orch: *[\^~]+$", line
+        ):
             found.append(line)
     return sorted(found)
 

@@ -50,7 +50,7 @@ def found(orch: Orch, script: Script) -> dict[str, Any]:
     assert "the end" in done.out
     assert "device:CPU:0" not in done.out, "placements stay off the console"
     assert "Executing op" not in done.err
-    assert "of TensorFlow's own messages folded" in done.err
+    assert "of TensorFlow's own messages and of tracebacks folded" in done.err
     read: dict[str, Any] = json.loads(orch("placement", "--json", check=0).out)
     return read
 

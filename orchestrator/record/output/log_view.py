@@ -156,7 +156,7 @@ class LogView:
         if not self._folded:
             return ""
         repeated = sum(held.folded for held in self._tracebacks.values())
-        what = ["of TensorFlow's own messages"] * (self._folded > repeated) + ["of repeated tracebacks"] * (repeated > 0)
+        what = ["of TensorFlow's own messages"] * (self._folded > repeated) + ["of tracebacks"] * (repeated > 0)
         return f"{count_of(self._folded, 'line')} {' and '.join(what)} folded; --all shows all lines"
 
     def _shared(self, read: Callable[[SameLines], list[SharedLine]]) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ def both(first: str, second: str) -> tuple[str, str, str]:
 
 
 def test_the_same_traceback_of_a_second_task_is_one_line() -> None:
-    note = "4 lines of repeated tracebacks folded; --all shows all lines"
+    note = "4 lines of tracebacks folded; --all shows all lines"
     assert both(RAISED, f"before\n{RAISED}after\n") == (headed("worker-0", RAISED), f"worker-1 | before\n{SAME}worker-1 | after\n", note)
     own = "I0000 00:00:1.1 2 coordination_service.cc:502] Waiting for 1/2 tasks to connect.\n"
     assert both(RAISED, own + RAISED)[2] == note.replace("4 lines", "5 lines of TensorFlow's own messages and")
@@ -66,7 +66,7 @@ def test_the_frames_of_packages_in_the_error_of_a_graph_are_folded() -> None:
     assert "train.py" in first
     assert "site-packages" not in first
     assert second == "worker-1 | the same traceback as worker-0: errors.InvalidArgumentError: a label of 1\n"
-    assert note.startswith("16 lines of repeated tracebacks folded")
+    assert note.startswith("16 lines of tracebacks folded")
 
 
 def test_of_many_frames_of_packages_in_a_row_three_are_shown() -> None:
@@ -111,7 +111,7 @@ def test_of_a_crash_in_native_code_the_stack_of_the_program_is_shown_once() -> N
     first, second, note = both(f"before\n{crash}after\n", crash.replace("0x0f", "0x7f"))
     assert (first, second) == (shown, "worker-1 | the same traceback as worker-0: Fatal Python error: Segmentation fault\n")
     lines = f"before\n{crash}after\n{crash}".splitlines()
-    assert note.startswith(f"{len(lines) - 6} lines of repeated tracebacks folded")
+    assert note.startswith(f"{len(lines) - 6} lines of tracebacks folded")
     begun = crash.partition("Extension")[0]
     assert both(begun, "")[0] == headed("worker-0", f"Fatal Python error: Segmentation fault\n{frames}"), "its end was lost"
     native = crash.replace("Current thread", "Thread")
