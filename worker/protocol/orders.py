@@ -215,8 +215,6 @@ class StartTasks:
     """Host names that must be reached without a proxy."""
     may_restart: bool = False
     """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/tasks/snapshot_keeper.py)."""
-    is_last: bool = False
-    """No restart follows a failure of these tasks: nobody will ask a worker that outlives another one for its last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +223,6 @@ class StopTasks:
 
     tasks: tuple[str, ...]
     grace_s: Seconds
-    keeps: bool = False
-    """Another task has failed, and a restart follows: a training keeps what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from typing import Any
 
 from ...tensorflow_facts import keras_3
 from ..import_hooks import print_once, replace
-from ..snapshots import step_gate
 from . import fit
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -146,42 +145,23 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     grads = _counted(grads)
-    gate = step_gate.current() if _replicas() else None
-    is_wanted = _is_wanted()
-    if not is_wanted:
+    if not _is_wanted():
         _name_differences(self)
-        if gate is None or not _adds_first(self):
-            real(self, grads, trainable_variables)
-            return
-    elif _scales_losses(self):
+        real(self, grads, trainable_variables)
+        return
+    if _scales_losses(self):
         print_once(
             "mixed precision: the gradients of a part of a batch overflow and round in float16 at other values than those of the whole "
             "batch, so the loss scale and the weights can differ from those of one process"
         )
     _build(self, trainable_variables)
-    if gate is not None:
-        grads = gate.open_door(list(grads))
     grads = _added(self, grads, trainable_variables)
-    added = _tensors(grads)
-    with gate.bracket(added) if gate is not None else _gate(added), _is_added():
+    with _after(grads), _is_added():
         real(self, grads, trainable_variables)
 
 
-def _adds_first(optimizer: Any) -> bool:
-    """Whether the step that Keras would do with its own order has the same numbers with the gradients added first, before the decay."""
-    options = ("clipnorm", "global_clipnorm", "clipvalue", "gradient_accumulation_steps", "ema_overwrite_frequency", "loss_scale_factor")
-    used = [name for name in options if getattr(optimizer, name, None)]
-    if not fit.is_known():
-        step_gate.refuse("this is another release of Keras than orch knows")
-    elif used or _scales_losses(optimizer):
-        step_gate.refuse(f"{(*used, 'mixed precision')[0]} comes before the gradients are added; --keras-exact adds first")
-    else:
-        return True
-    return False
-
-
 def _build(optimizer: Any, variables: Any) -> None:
-    """Make the variables of the optimizer, as Keras does in its first step: no variable can be made behind the gate."""
+    """Make the variables of the optimizer, as Keras does in its first step: none can be made inside of `_after`."""
     if variables is not None and not optimizer.built:
         from keras.src import backend
 
@@ -230,20 +210,13 @@ def _is_added(is_added: bool = True) -> Iterator[None]:
         _here.is_added = before
 
 
-def _tensors(grads: Any) -> list[Any]:
-    import tensorflow as tf
-
-    found: list[Any] = tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True)
-    return found
-
-
-def _gate(added: list[Any]) -> Any:
+def _after(grads: Any) -> Any:
     """While this is entered in a graph, each operation waits for all of these sums: a worker that waits for a dead worker has changed no
     variable of the step.
     """
     import tensorflow as tf
 
-    return tf.control_dependencies(added)
+    return tf.control_dependencies(tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True))
 
 
 def _counted(grads: Any) -> Any:
