@@ -24,11 +24,6 @@ class Cell:
         parts = (self.python, f"tf{self.tensorflow}", keras, self.lowest and "lowest", self.ordinary and "user")
         return "-".join(part for part in parts if part)
 
-    @property
-    def trains_wrongly(self) -> bool:
-        """Keras that does not add up the gradients: a line must say so, and nothing else is asked of it."""
-        return self.keras.startswith(("3.3", "3.4"))
-
 
 LOWEST = Cell("3.10", "2.16", lowest=True)
 NEWEST = Cell("3.13", "2.21")
@@ -36,7 +31,6 @@ CORNERS = (LOWEST, NEWEST)
 CELLS = (
     LOWEST,
     NEWEST,
-    Cell("3.11", "2.16", keras="3.3"),
     Cell("3.11", "2.18"),
     Cell("3.10", "2.21"),
     Cell("3.11", "2.17"),

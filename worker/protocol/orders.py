@@ -128,6 +128,8 @@ class Hello:
     """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
     no_fit_under: str = ""
     """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
+    replicas_under: str = ""
+    """The class of the run's strategy, if several replicas may train in step under it, and orch may change Keras for them."""
     log_limit: Size | None = None
     """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False

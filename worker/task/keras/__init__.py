@@ -29,7 +29,7 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
 def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
-        from . import callbacks, fit, lines_of_keras_2, old_releases, optimizer, parts, saving, steps  # noqa: F401
+        from . import callbacks, fit, lines_of_keras_2, optimizer, parts, saving, steps  # noqa: F401
 
         import_hooks.compile_stand_in()
 
@@ -51,29 +51,25 @@ def _change_keras_2(is_reported: bool) -> None:
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     """Change what this release of Keras has. A change that fails leaves the other changes."""
     from ...tensorflow_facts import keras_3
-    from . import fit, old_releases, optimizer
+    from . import fit, optimizer
 
     trainer = sys.modules.get(fit.TRAINER)
     if trainer is None:  # Keras 2, or another backend than TensorFlow
         return
-    version = str(getattr(sys.modules["keras"], "__version__", ""))
+    if keras_3.is_old(str(getattr(sys.modules["keras"], "__version__", ""))):  # it has other functions, and stays as it is
+        if is_exact:
+            import_hooks.print_once(optimizer.UNKNOWN)
+        return
     in_cluster = "TF_CONFIG" in os.environ
-    has_workers = in_cluster and '"ps"' not in os.environ["TF_CONFIG"]
     changes: list[tuple[str, Callable[[], None]]] = [
-        ("the warning about old releases", lambda: old_releases.warn(version, trainer, has_workers=has_workers)),
         ("callbacks", lambda: _change_callbacks(trainer, in_cluster, is_reported)),
         ("numbers of a strategy's variables", _let_variables_be_numbers),
+        ("the optimizer", lambda: optimizer.mend(trainer, is_exact=is_exact)),
     ]
     if in_cluster:
-        changes.append(("saving", _change_saving))
-    if keras_3.release(version) >= keras_3.FIRST_KNOWN:  # older ones have other functions, and stay as they are
-        changes.append(("the optimizer", lambda: optimizer.mend(trainer, is_exact=is_exact)))
-        if in_cluster:
-            changes.append(("fit", lambda: _change_steps(trainer)))
-        else:
-            changes.append(("the line about parts", lambda: fit.name_parts(trainer)))
-    elif is_exact:
-        import_hooks.print_once(optimizer.UNKNOWN)
+        changes += [("saving", _change_saving), ("fit", lambda: _change_steps(trainer))]
+    else:
+        changes.append(("the line about parts", lambda: fit.name_parts(trainer)))
     for what, change in changes:
         import_hooks.attempt(change, what, "keras")
 

@@ -59,12 +59,9 @@ KNOWN = {
         "6e4577e03d1e",  # 3.12 to 3.15
     ),
     "loss_module.reduce_values": ("60b046214772",),  # 3.8 to 3.15
-    "metrics_module.Metric.add_variable": ("3bc628b9d872",),  # 3.10 to 3.15
 }
 """The functions that are replaced, or on whose order a replacement relies (`_backend_apply_gradients`, `_tf_apply`), each with the first
-digits of the SHA-256 of its source in the tested versions of Keras. The last function is not replaced: it identifies older versions, which
-are wrong under every strategy with replicas. Keras 3.3 to 3.7 add up the gradients of the replicas, and until 3.9 a loss or metric is that
-of some replicas only."""
+digits of the SHA-256 of its source in the tested versions of Keras."""
 
 
 def is_wanted(strategy: Any) -> bool:
