@@ -10,9 +10,9 @@ from typing import Any
 
 from ...checkpoint_files import saves
 from ...values.words import few
-from .. import save_orders
+from .. import patches, save_orders
 from ..context import context
-from ..import_hooks import print_once, replace
+from ..import_hooks import print_once
 from ..snapshots.snapshots import TrainingSnapshots
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
@@ -91,8 +91,8 @@ class Fit:
             self.is_over, self.model._initial_epoch = True, self._first
 
 
-def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
-    """Have Keras's list of callbacks save and restore, after all of them. `now`: the fit that runs."""
+def mend(feature: str, package: str, now: Callable[[], Fit | None]) -> None:
+    """Have Keras's list of callbacks save and restore, after all of them. `package`: ``tf_keras `` or nothing; `now`: the fit that runs."""
 
     def begin(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
@@ -110,7 +110,7 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
         setattr(self, _SESSION, session)
         session.begin()
 
-    replace(callback_list, "on_train_begin", begin)
+    patches.replace(feature, f"{package}CallbackList.on_train_begin", begin)
     for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end"):
 
         def hook(real: Any, self: Any, *args: Any, name: str = name, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
             if session is not None and name == "on_train_end":
                 session.end()
 
-        replace(callback_list, name, hook)
+        patches.replace(feature, f"{package}CallbackList.{name}", hook)
 
 
 class FitSession:
