@@ -23,13 +23,13 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def hide_own() -> None:
     """Leave orch's files out, as soon as the libraries are imported."""
     what = "the filter of tracebacks"
-    after("tensorflow.python.util.tf_stack", lambda module: _put("tensorflow stacks", lambda stacks: _of_own(module, stacks)), what)
+    after("tensorflow.python.util.tf_stack", lambda module: _put("tensorflow.stacks", lambda stacks: _of_own(module, stacks)), what)
     for package in ("tensorflow.python.util", "keras.src.utils", "tf_keras.src.utils"):
         after(f"{package}.traceback_utils", _exclude, what)
 
 
 def _exclude(module: ModuleType) -> None:
-    _put(f"{module.__name__.partition('.')[0]} traceback", lambda paths: (*paths, _ROOT + os.sep))
+    _put(f"{module.__name__.partition('.')[0]}.traceback", lambda paths: (*paths, _ROOT + os.sep))
 
 
 def _put(name: str, change: Callable[[Any], Any]) -> None:

@@ -92,7 +92,7 @@ class Fit:
 
 
 def mend(feature: str, package: str, now: Callable[[], Fit | None]) -> None:
-    """Have Keras's list of callbacks save and restore, after all of them. `package`: ``tf_keras `` or nothing; `now`: the fit that runs."""
+    """Have Keras's list of callbacks save and restore, after all of them. `package`: ``tf_keras.`` or nothing; `now`: the fit that runs."""
 
     def begin(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)

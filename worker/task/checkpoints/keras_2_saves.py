@@ -54,11 +54,11 @@ def install() -> None:
     if not patches.is_on(SAVES_2):
         return
     shuffle_order.apply_soon()
-    patches.replace(SAVES_2, "tf_keras Model._check_call_args", _begin)
-    patches.replace(SAVES_2, "tf_keras get_data_handler", _take_data)
-    patches.replace(SAVES_2, "tf_keras DataHandler.enumerate_epochs", _enumerate)
-    patches.replace(SAVES_2, "tf_keras sync_to_numpy", _results)
-    mend(SAVES_2, "tf_keras ", lambda: _now)
+    patches.replace(SAVES_2, "tf_keras.Model._check_call_args", _begin)
+    patches.replace(SAVES_2, "tf_keras.get_data_handler", _take_data)
+    patches.replace(SAVES_2, "tf_keras.DataHandler.enumerate_epochs", _enumerate)
+    patches.replace(SAVES_2, "tf_keras.sync_to_numpy", _results)
+    mend(SAVES_2, "tf_keras.", lambda: _now)
 
 
 def _begin(real: Any, model: Any, method_name: str) -> None:

@@ -34,7 +34,7 @@ PLACE = 5
 def report(package: str) -> None:
     """Have each `fit` report its progress and its input. `package`: ``keras`` or ``tf_keras``."""
     is_keras_3 = package == "keras"
-    feature, name = (REPORTS, "Trainer.fit") if is_keras_3 else (REPORTS_2, "tf_keras Model.fit")
+    feature, name = (REPORTS, "Trainer.fit") if is_keras_3 else (REPORTS_2, "tf_keras.Model.fit")
     base = sys.modules[f"{package}.src.callbacks"].Callback
     progress = _progress(base)
 

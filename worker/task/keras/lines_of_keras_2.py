@@ -23,12 +23,12 @@ def name_differences() -> None:
     """Have the lines printed."""
     from tf_keras.src.engine import training
 
-    patches.replace(WARNINGS_2, "tf_keras Model.fit", functools.partial(_fit, training.Model.train_step))
+    patches.replace(WARNINGS_2, "tf_keras.Model.fit", functools.partial(_fit, training.Model.train_step))
     for name in ("train_on_batch", "test_on_batch"):
-        patches.replace(WARNINGS_2, f"tf_keras Model.{name}", functools.partial(_on_batch, name))
-    patches.replace(WARNINGS_2, "tf_keras DataHandler._configure", _divide)
-    patches.replace(WARNINGS_2, "tf_keras apply_valid_mask", _apply_mask)
-    patches.replace(WARNINGS_2, "tf_keras compute_weighted_loss", _reduce)
+        patches.replace(WARNINGS_2, f"tf_keras.Model.{name}", functools.partial(_on_batch, name))
+    patches.replace(WARNINGS_2, "tf_keras.DataHandler._configure", _divide)
+    patches.replace(WARNINGS_2, "tf_keras.apply_valid_mask", _apply_mask)
+    patches.replace(WARNINGS_2, "tf_keras.compute_weighted_loss", _reduce)
 
 
 def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -223,33 +223,33 @@ NAMES: dict[str, Name] = {
     ),
     "file_utils.makedirs": Name("keras.src.utils.file_utils:makedirs", "another worker may make the directory at the same time", "path"),
     # What TensorFlow and Keras leave out of tracebacks.
-    "keras traceback": Name("keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "the frames of orch are left out of tracebacks"),
-    "tf_keras traceback": Name("tf_keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),
-    "tensorflow traceback": Name("tensorflow.python.util.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),
-    "tensorflow stacks": Name("tensorflow.python.util.tf_stack:_source_filter_stacks", "the same for ``Detected at node … defined at``"),
+    "keras.traceback": Name("keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "the frames of orch are left out of tracebacks"),
+    "tf_keras.traceback": Name("tf_keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),
+    "tensorflow.traceback": Name("tensorflow.python.util.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),
+    "tensorflow.stacks": Name("tensorflow.python.util.tf_stack:_source_filter_stacks", "the same for ``Detected at node … defined at``"),
     # tf_keras.
-    "tf_keras Model.fit": Name("tf_keras.src.engine.training:Model.fit", "as Trainer.fit", "self, x"),
-    "tf_keras Model.train_on_batch": Name("tf_keras.src.engine.training:Model.train_on_batch", "a warning about sums", "self, x"),
-    "tf_keras Model.test_on_batch": Name("tf_keras.src.engine.training:Model.test_on_batch", "a warning about sums", "self, x"),
-    "tf_keras DataHandler._configure": Name(
+    "tf_keras.Model.fit": Name("tf_keras.src.engine.training:Model.fit", "as Trainer.fit", "self, x"),
+    "tf_keras.Model.train_on_batch": Name("tf_keras.src.engine.training:Model.train_on_batch", "a warning about sums", "self, x"),
+    "tf_keras.Model.test_on_batch": Name("tf_keras.src.engine.training:Model.test_on_batch", "a warning about sums", "self, x"),
+    "tf_keras.DataHandler._configure": Name(
         "tf_keras.src.engine.data_adapter:DataHandler._configure_dataset_and_inferred_steps", "warnings about parts", "self, strategy"
     ),
-    "tf_keras apply_valid_mask": Name(
+    "tf_keras.apply_valid_mask": Name(
         "tf_keras.src.utils.losses_utils:apply_valid_mask", "a warning about masked losses", "losses, sw, mask"
     ),
-    "tf_keras compute_weighted_loss": Name(
+    "tf_keras.compute_weighted_loss": Name(
         "tf_keras.src.utils.losses_utils:compute_weighted_loss", "a warning about scalar losses", "losses"
     ),
-    "tf_keras Model._check_call_args": Name("tf_keras.src.engine.training:Model._check_call_args", "saves: the beginning of a fit", "self"),
+    "tf_keras.Model._check_call_args": Name("tf_keras.src.engine.training:Model._check_call_args", "saves: the beginning of a fit", "self"),
     **{
-        f"tf_keras CallbackList.{name}": Name(f"tf_keras.src.callbacks:CallbackList.{name}", "saves: after all callbacks", "self")
+        f"tf_keras.CallbackList.{name}": Name(f"tf_keras.src.callbacks:CallbackList.{name}", "saves: after all callbacks", "self")
         for name in HOOKS
     },
-    "tf_keras get_data_handler": Name("tf_keras.src.engine.data_adapter:get_data_handler", "saves: where the data are"),
-    "tf_keras DataHandler.enumerate_epochs": Name(
+    "tf_keras.get_data_handler": Name("tf_keras.src.engine.data_adapter:get_data_handler", "saves: where the data are"),
+    "tf_keras.DataHandler.enumerate_epochs": Name(
         "tf_keras.src.engine.data_adapter:DataHandler.enumerate_epochs", "saves: a training continues within an epoch", "self"
     ),
-    "tf_keras sync_to_numpy": Name("tf_keras.src.utils.tf_utils:sync_to_numpy_or_python_type", "saves: the logs of an epoch that was cut"),
+    "tf_keras.sync_to_numpy": Name("tf_keras.src.utils.tf_utils:sync_to_numpy_or_python_type", "saves: the logs of an epoch that was cut"),
     # TensorFlow: input.
     "StrategyBase.experimental_distribute_dataset": Name(
         f"{DISTRIBUTE}.distribute_lib:StrategyBase.experimental_distribute_dataset",
@@ -317,5 +317,5 @@ NAMES: dict[str, Name] = {
     # Python, and the tools of tests.
     "os.environ": Name("os:_Environ", "a program that replaces TF_CONFIG is noticed"),
     "inspect.getmodule": Name("inspect:getmodule", "AutoGraph converts no function that a test has sent by value", "object, _filename"),
-    "pytest comparisons": Name("_pytest.assertion.util:_reprcompare", "a failed comparison in a task is explained as in the test"),
+    "pytest.comparisons": Name("_pytest.assertion.util:_reprcompare", "a failed comparison in a task is explained as in the test"),
 }

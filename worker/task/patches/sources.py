@@ -92,16 +92,19 @@ def block_of(text: str, name: str) -> str:
     """The lines of a name in a module's text, from ``class``, ``def``, the assignment or the import on, without their indentation; empty:
     there is no such name.
     """
-    lines, first, last, indent = text.splitlines(), 0, None, -1
-    for part in name.split("."):
+    lines, first, last, indent = text.splitlines(), 0, None, 0
+    for depth, part in enumerate(name.split(".")):
         word = re.escape(part)
-        begin = re.compile(rf"( *)(?:(?:(?:async )?def|class) {word}\b|{word}(?:: [^=]*)? = |from \S+ import (?:.* as )?{word}\b)")
-        for number in range(first, last if last is not None else len(lines)):
+        begin = re.compile(
+            rf"( *)(?:(?:(?:async )?def|class) {word}\b|{word}(?:: [^=]*)? = |from \S+ import (?:.* as )?{word}\s*(?:#.*)?$)"
+        )
+        if depth:
+            depths = [len(line) - len(line.lstrip()) for line in lines[first:last] if line.strip()]
+            indent = min((each for each in depths if each > indent), default=0)
+        for number in range(first, len(lines) if last is None else last):
             found = begin.match(lines[number])
-            depth = len(found[1]) if found else -1
-            if depth > indent:
-                first, indent = number, depth
-                last = _end(lines, number, depth, last)
+            if found and len(found[1]) == indent:
+                first, last = number, _end(lines, number, indent, last)
                 break
         else:
             return ""

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from ...values.fast_dataclass import dataclass
-from .names import BASE, DISTRIBUTE, HOOKS, NAMES, TRAINER
+from .names import BASE, DISTRIBUTE, NAMES, TRAINER
 
 __all__ = ["FEATURES", "NAMES", "Feature"]
 
@@ -65,17 +65,16 @@ _STRATEGY_READS = {
 }
 _LAYER_READS = {"keras.src.layers.layer": "_flatten_layers _non_trainable_variables"}
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 FEATURES: dict[str, Feature] = {
     FIT: Feature(
-        (
-            *("Trainer.fit", "Trainer.predict", "Trainer.predict_on_batch", "Trainer.make_train_function", "Trainer.make_test_function"),
-            *(
-                "Trainer.make_predict_function",
-                "Trainer._maybe_symbolic_build",
-                "TFEpochIterator",
-                "reduce_per_replica",
-                "Metric.add_variable",
-            ),
+        _names(
+            "Trainer.fit Trainer.predict Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
+            "Trainer.make_predict_function Trainer._maybe_symbolic_build TFEpochIterator reduce_per_replica Metric.add_variable"
         ),
         "changes",
         "fit, evaluate and predict of Keras cannot run on several workers",
@@ -83,24 +82,18 @@ FEATURES: dict[str, Feature] = {
         needs=(STEP, PARTS, ORDER),
     ),
     STEP: Feature(
-        (
-            *(
-                "BaseOptimizer.apply",
-                "BaseOptimizer._backend_apply_gradients",
-                "BaseOptimizer._backend_update_step",
-                "Loss.__call__",
-                "LossScaleOptimizer.apply",
-            ),
-            *("LossScaleOptimizer._tf_apply", "LossScaleOptimizer._stateful_handle_finite_grads", "TFOptimizer._all_reduce_sum_gradients"),
-            *("TFOptimizer._overwrite_model_variables_with_average_value", "backend.cond", "loss.scale_loss_for_distribution"),
-            *("loss.reduce_values", "Trainer.make_train_function", "Trainer.make_test_function"),
+        _names(
+            "BaseOptimizer.apply BaseOptimizer._backend_apply_gradients BaseOptimizer._backend_update_step Loss.__call__ "
+            "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
+            "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
+            "loss.scale_loss_for_distribution loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
         ),
         "changes",
         "keras: {exact: true} changes nothing",
         reads={BASE.partition(":")[0]: "_trainable_variables _overwrite_variable_with_gradient"},
     ),
     PARTS: Feature(
-        ("nn._compute_moments_sync", "Variable.__init__", "Mean.update_state", "input_lib._calculate_replicas_with_values"),
+        _names("Trainer.train_step nn._compute_moments_sync Variable.__init__ Mean.update_state input_lib._calculate_replicas_with_values"),
         "changes",
         "several replicas need batches that they can share evenly",
         reads={
@@ -110,10 +103,10 @@ FEATURES: dict[str, Feature] = {
         },
     ),
     SAVES: Feature(
-        (
-            *("Trainer._assert_compile_called", "TFEpochIterator", "Trainer._get_metrics_result_or_logs", "Trainer._should_eval"),
-            *(f"CallbackList.{name}" for name in HOOKS),
-            *("EpochIterator._enumerate_iterator", "EpochIterator.reset", "EpochIterator.catch_stop_iteration"),
+        _names(
+            "Trainer._assert_compile_called TFEpochIterator Trainer._get_metrics_result_or_logs Trainer._should_eval "
+            "CallbackList.on_train_begin CallbackList.on_epoch_begin CallbackList.on_train_batch_end CallbackList.on_epoch_end "
+            "CallbackList.on_train_end EpochIterator._enumerate_iterator EpochIterator.reset EpochIterator.catch_stop_iteration"
         ),
         "changes",
         "--checkpoint and worker.KerasCheckpoint save nothing",
@@ -121,14 +114,10 @@ FEATURES: dict[str, Feature] = {
         needs=(ORDER,),
     ),
     SAVES_2: Feature(
-        (
-            *(
-                "tf_keras Model._check_call_args",
-                "tf_keras get_data_handler",
-                "tf_keras DataHandler.enumerate_epochs",
-                "tf_keras sync_to_numpy",
-            ),
-            *(f"tf_keras CallbackList.{name}" for name in HOOKS),
+        _names(
+            "tf_keras.Model._check_call_args tf_keras.get_data_handler tf_keras.DataHandler.enumerate_epochs tf_keras.sync_to_numpy "
+            "tf_keras.CallbackList.on_train_begin tf_keras.CallbackList.on_epoch_begin tf_keras.CallbackList.on_train_batch_end "
+            "tf_keras.CallbackList.on_epoch_end tf_keras.CallbackList.on_train_end"
         ),
         "changes",
         "--checkpoint and worker.KerasCheckpoint save nothing",
@@ -139,12 +128,12 @@ FEATURES: dict[str, Feature] = {
         needs=(ORDER,),
     ),
     FILES: Feature(
-        ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5", "file_utils.makedirs"),
+        _names("saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5 file_utils.makedirs"),
         "changes",
         "workers that save one model to one path may find half of a file",
     ),
     ORDER: Feature(
-        ("StrategyBase.experimental_distribute_dataset", "random.shuffle", "DistributedDataset.__iter__", "Strategy.gather"),
+        _names("StrategyBase.experimental_distribute_dataset random.shuffle DistributedDataset.__iter__ Strategy.gather"),
         "changes",
         "a shuffle without a seed has another order in each worker",
         reads={
@@ -154,66 +143,62 @@ FEATURES: dict[str, Feature] = {
         },
     ),
     INPUT: Feature(
-        ("StrategyBase.experimental_distribute_dataset", "StrategyBase.distribute_datasets_from_function", "DatasetV2.list_files"),
+        _names("StrategyBase.experimental_distribute_dataset StrategyBase.distribute_datasets_from_function DatasetV2.list_files"),
         "changes",
         "the section input acts on worker.distribute only",
     ),
-    COPIES: Feature(("FuncRegistry.__call__",), "changes", "TensorFlow may write into arrays that a generator or numpy_function returns"),
-    REFUSAL: Feature(("Trainer.fit",), "changes", "fit on several workers fails with an error of TensorFlow"),
-    REPORTS: Feature(("Trainer.fit",), "measures", "fit reports no progress"),
-    REPORTS_2: Feature(("tf_keras Model.fit",), "measures", "fit reports no progress"),
+    COPIES: Feature(
+        _names("FuncRegistry.__call__"), "changes", "TensorFlow may write into arrays that a generator or numpy_function returns"
+    ),
+    REFUSAL: Feature(_names("Trainer.fit"), "changes", "fit on several workers fails with an error of TensorFlow"),
+    REPORTS: Feature(_names("Trainer.fit"), "measures", "fit reports no progress"),
+    REPORTS_2: Feature(_names("tf_keras.Model.fit"), "measures", "fit reports no progress"),
     WARNINGS: Feature(
-        (
-            *("Trainer.fit", "TFEpochIterator", "Trainer.predict_on_batch", "Trainer.make_train_function", "Trainer.make_test_function"),
-            *(
-                "BaseOptimizer.apply",
-                "LossScaleOptimizer.apply",
-                "loss.reduce_values",
-                "loss.scale_loss_for_distribution",
-                "loss.apply_mask",
-            ),
+        _names(
+            "Trainer.fit TFEpochIterator Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
+            "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.scale_loss_for_distribution loss.apply_mask"
         ),
         "measures",
         "orch prints no warning where Keras's numbers on several replicas differ from those of one process",
     ),
     WARNINGS_2: Feature(
-        (
-            *("tf_keras Model.fit", "tf_keras Model.train_on_batch", "tf_keras Model.test_on_batch", "tf_keras DataHandler._configure"),
-            *("tf_keras apply_valid_mask", "tf_keras compute_weighted_loss"),
+        _names(
+            "tf_keras.Model.fit tf_keras.Model.train_on_batch tf_keras.Model.test_on_batch tf_keras.DataHandler._configure "
+            "tf_keras.apply_valid_mask tf_keras.compute_weighted_loss"
         ),
         "measures",
         "orch prints no warning where the numbers on several replicas differ from those of one process",
         reads={"tf_keras.src.engine.data_adapter": "_adapter _dataset _inferred_steps"},
     ),
     COUNTS: Feature(
-        ("DistributedIteratorBase.get_next", "DistributedIteratorBase.get_next_as_optional", "input_lib._create_per_replica"),
+        _names("DistributedIteratorBase.get_next DistributedIteratorBase.get_next_as_optional input_lib._create_per_replica"),
         "measures",
         "batches, rows and the wait for input are not counted",
     ),
     MEETINGS: Feature(
-        ("CollectiveReplicaLauncher.all_reduce", "CollectiveReplicaLauncher._all_gather"),
+        _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather"),
         "measures",
         "orch cannot tell which worker the others wait for",
     ),
     SIGTERM: Feature(
-        ("Context.ensure_initialized", "PreemptionWatcher.__init__"),
+        _names("Context.ensure_initialized PreemptionWatcher.__init__"),
         "changes",
         "TensorFlow keeps the program's handler of SIGTERM from running",
     ),
-    PROFILES: Feature(("Context._initialize_logical_devices",), "measures", "orch profile gets no answer"),
-    HEARTBEAT: Feature(("Context.configure_coordination_service",), "measures", "collectives.heartbeat_s has no effect"),
-    IMPLEMENTATION: Feature(("CollectiveAllReduceExtended.__init__",), "measures", "collectives.implementation has no effect"),
-    TPU: Feature(("TPUClusterResolver.__init__",), "changes", "TPUClusterResolver(tpu='') does not find the TPU of the spec"),
-    SERVING: Feature(("Server.join",), "measures", "orch does not notice that all tasks only serve"),
+    PROFILES: Feature(_names("Context._initialize_logical_devices"), "measures", "orch profile gets no answer"),
+    HEARTBEAT: Feature(_names("Context.configure_coordination_service"), "measures", "collectives.heartbeat_s has no effect"),
+    IMPLEMENTATION: Feature(_names("CollectiveAllReduceExtended.__init__"), "measures", "collectives.implementation has no effect"),
+    TPU: Feature(_names("TPUClusterResolver.__init__"), "changes", "TPUClusterResolver(tpu='') does not find the TPU of the spec"),
+    SERVING: Feature(_names("Server.join"), "measures", "orch does not notice that all tasks only serve"),
     NUMBERS: Feature(
-        ("DistributedVariable.__int__", "DistributedVariable.__float__"), "changes", "int() of a variable fails under a strategy"
+        _names("DistributedVariable.__int__ DistributedVariable.__float__"), "changes", "int() of a variable fails under a strategy"
     ),
     TRACEBACKS: Feature(
-        ("keras traceback", "tf_keras traceback", "tensorflow traceback", "tensorflow stacks"), "measures", "tracebacks show frames of orch"
+        _names("keras.traceback tf_keras.traceback tensorflow.traceback tensorflow.stacks"), "measures", "tracebacks show frames of orch"
     ),
-    RANDOM: Feature(("random_seed.get_seed",), "measures", "orch prints no warning about random numbers that no save has"),
-    OTHER_TF_CONFIG: Feature(("os.environ",), "measures", "orch does not notice a program that replaces TF_CONFIG"),
+    RANDOM: Feature(_names("random_seed.get_seed"), "measures", "orch prints no warning about random numbers that no save has"),
+    OTHER_TF_CONFIG: Feature(_names("os.environ"), "measures", "orch does not notice a program that replaces TF_CONFIG"),
     TESTS: Feature(
-        ("inspect.getmodule", "pytest comparisons"), "measures", "comparisons of a test's function in a task have no explanation"
+        _names("inspect.getmodule pytest.comparisons"), "measures", "comparisons of a test's function in a task have no explanation"
     ),
 }
