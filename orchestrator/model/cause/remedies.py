@@ -110,7 +110,7 @@ ABOUT_NAMES = {
     ),
     r"No module named 'tensorboard": _TENSORBOARD,
     r"No module named 'pkg_resources'": Remedy(
-        "setuptools-without-pkg-resources",
+        "setuptools-without-pkg_resources",
         "setuptools 82 and newer have no pkg_resources: {python} -m pip install 'setuptools<82'; or take a release of the package that "
         "imports it which does without (TensorBoard 2.21)",
     ),

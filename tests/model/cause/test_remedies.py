@@ -209,7 +209,7 @@ def test_a_known_failure_has_its_remedy(kind: str, message: str, remedy: str) ->
 def test_where_python_names_the_right_word_orch_is_silent() -> None:
     message = "module 'keras.layers' has no attribute 'Dens'"
     task = failed("AttributeError", message)
-    assert "--keras legacy" not in remedies.find(task).text, "Keras 2 has no such name either: remedies.REMOVED_NAMES has those that it has"
+    assert "--keras legacy" not in remedies.find(task).text, "Keras 2 has no such name either: keras_2_names.INSTEAD has those that it has"
     failure = Failure("AttributeError", message, f"Traceback …\nAttributeError: {message}. Did you mean: 'Dense'?\n", 1.0)
     assert remedies.find(dataclasses.replace(task, failure=failure)).text == ""
 
