@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 FIRST_KNOWN = (3, 10)
-"""The first release whose `fit` orch mends."""
-INSTALL = "pip install 'keras>=3.10,<3.16'"
+"""The first release whose `fit` orch mends (`releases.OLDEST_KERAS`)."""
 
 
 def release(version: str) -> tuple[int, ...]:
