@@ -23,13 +23,12 @@ TESTS = (
     "tests/real/test_placement.py",
     "tests/real/test_causes.py",
     "tests/real/installed_keras.py",
-    "tests/real/test_step_gate.py",
-    "tests/real/test_survivors.py::test_a_killed_worker_costs_no_finished_step[0]",
-    "tests/real/test_survivors.py::test_fit_loses_no_step_and_ends_as_without",
+    "tests/real/test_snapshots.py::test_a_killed_worker_costs_about_a_second",
+    "tests/real/test_snapshots.py::test_fit_that_is_killed_costs_about_a_second",
     "tests/real/test_keras.py::test_fit_reports_to_whoever_asks",
     "tests/real/test_keras.py::test_a_keras_that_orch_does_not_know_is_left_as_it_is",
 )
-"""The real tests of placement, causes, Keras and the saves of survivors that ask what another release may change."""
+"""The real tests of placement, causes, Keras and the snapshots in memory that ask what another release may change."""
 CORNER_TESTS = ("tests/real/test_placement.py", "tests/test_added_setting.py")
 """Those that have found something in another version, and take little time."""
 _STEP = """
