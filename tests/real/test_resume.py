@@ -43,7 +43,7 @@ def die_at(*place):
 KILLS, SEED = int(os.environ.get("KILLS", 0)), os.environ.get("SEED")
 alike, own = random.Random(f"{SEED}/{ATTEMPT}"), random.Random(f"{SEED}/{ATTEMPT}/{TASK}")
 dies = int(ATTEMPT) <= KILLS and TASK in alike.choice((["worker-0"], ["worker-1"], ["worker-0", "worker-1"]))
-steps_left = alike.choice((None, 1, 2, 3, 4))  # None: it dies while it starts, or restores
+steps_left = alike.choice((None, 1, 2, 4, 8))  # None: it dies while it starts, or restores
 
 def die_within(seconds):
     dying = threading.Timer(own.uniform(0, seconds), os.kill, (os.getpid(), signal.SIGKILL))
