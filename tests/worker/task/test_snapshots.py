@@ -18,7 +18,7 @@ from worker.checkpoint_files import saves, snapshot_files, snapshot_memory
 from worker.checkpoint_files.saves import LOCAL
 from worker.checkpoint_files.snapshot_memory import Memory
 from worker.task.snapshots.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
-from worker.task.snapshots.snapshots import LONG_S
+from worker.task.snapshots.snapshots import LONG_S, TrainingSnapshots
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
 
@@ -161,6 +161,20 @@ def test_copies_that_take_long_are_made_after_a_hundred_times_as_long(size: int,
     assert schedule.every * step == pytest.approx(COPIES * cost, abs=step * 2)
     assert (schedule.interval_s, schedule.cost_s) == (pytest.approx(COPIES * cost, abs=step * 2), pytest.approx(cost))
     assert schedule.interval_s > LONG_S, "so a line tells it"
+
+
+def test_an_interval_longer_than_about_a_second_is_printed_and_again_if_it_has_doubled(capsys: pytest.CaptureFixture[str]) -> None:
+    snapshots = object.__new__(TrainingSnapshots)
+    snapshots._told_s = 0.0
+    for cost in (0.0005, 0.04, 0.05, 0.12, 0.0005):
+        schedule = Schedule(1000)
+        steps(schedule, 20, step=0.05, cost=cost)
+        snapshots._tell_of(schedule)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("; ")[0] for line in lines] == [
+        "orch: checkpoints: a copy of the training into memory takes 0.04 s, so one is made every 4 s (80 steps)",
+        "orch: checkpoints: a copy of the training into memory takes 0.12 s, so one is made every 12 s (240 steps)",
+    ]
 
 
 def test_the_interval_follows_steps_that_become_longer() -> None:
