@@ -99,8 +99,8 @@ def test_even_a_short_banner_is_refused_at_once() -> None:
 
 def test_another_version_is_named() -> None:
     message = bytearray(encode(HELLO))
-    message[4] = 10
-    with pytest.raises(ChannelError, match=rf"speaks version 10 .* this end speaks {contract.PROTOCOL}"):
+    message[4] = contract.PROTOCOL + 1
+    with pytest.raises(ChannelError, match=rf"speaks version {contract.PROTOCOL + 1} .* this end speaks {contract.PROTOCOL}"):
         decode(bytes(message))
 
 
