@@ -79,23 +79,29 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
 
 
 def _change_callbacks(trainer: Any, is_in_cluster: bool, is_reported: bool) -> None:
+    from keras import Model
     from keras.src import callbacks as keras_callbacks
 
     from . import callbacks
 
-    callbacks.mend(keras_callbacks, trainer.TensorFlowTrainer, is_in_cluster=is_in_cluster, is_reported=is_reported)
+    callbacks.mend(keras_callbacks, Model, is_in_cluster=is_in_cluster, is_reported=is_reported)
 
 
 def _change_steps(trainer: Any) -> None:
+    from keras import Model
     from keras.src.backend import tensorflow as backend
     from keras.src.metrics import reduction_metrics
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
     from tensorflow.python.distribute import input_lib
 
-    from . import fit, parts, steps
+    from . import contract, parts, steps
+    from . import trainer as trainer_b
 
-    fit.mend(trainer)
-    steps.mend(trainer)
+    steps.mend(Model)
+    if os.environ.get("ORCH_TRAINER") == "b":
+        trainer_b.mend(Model)
+    else:
+        contract.mend(Model)
     parts.mend(input_lib, backend, reduction_metrics.Mean, base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
 
 

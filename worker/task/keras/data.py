@@ -221,7 +221,7 @@ def tell_of_second_order(iterator: Any) -> None:
         )
 
 
-def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+def in_order(strategy: Any, x: Any) -> Any:
     """Have each worker read all of the data and predict its share of each batch: then the predictions come in the order of the data.
 
     Keras 2 does so, too (`Model.predict` in tf_keras/src/engine/training.py). Under FILE the workers would predict different files, and
@@ -229,8 +229,8 @@ def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) ->
     """
     import tensorflow as tf
 
-    if not (shuffle_order.has_several_workers(self.distribute_strategy) and isinstance(x, tf.data.Dataset)):
-        return real(self, x, *args, **kwargs)
+    if not (shuffle_order.has_several_workers(strategy) and isinstance(x, tf.data.Dataset)):
+        return x
     policy = x.options().experimental_distribute.auto_shard_policy
     if any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(x)):
         raise ValueError(
@@ -244,4 +244,4 @@ def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) ->
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = policies.DATA
         x = x.with_options(options)
-    return real(self, x, *args, **kwargs)
+    return x

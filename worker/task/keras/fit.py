@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import sys
 from typing import Any
 
@@ -22,7 +23,6 @@ from ...tensorflow_facts.keras_3 import INSTALL
 from .. import reports
 from ..context import context
 from ..import_hooks import print_once, replace
-from ..input import input_policy
 from ..strategy import strategy_builder
 from . import data
 
@@ -77,6 +77,8 @@ def is_wanted(strategy: Any) -> bool:
 @functools.cache
 def is_known() -> bool:
     """Whether orch knows the functions of Keras that it replaces. Their sources are read at the first need."""
+    if os.environ.get("ORCH_TRAINER"):  # of the experiment: any release
+        return True
     try:
         return all(_fingerprint(operator.attrgetter(name)(sys.modules[TRAINER])) in known for name, known in KNOWN.items())
     except (AttributeError, OSError, TypeError):  # a function that is missing, or has no source
@@ -101,15 +103,6 @@ def _fingerprint(function: Any) -> str:
     import inspect
 
     return hashlib.sha256(inspect.getsource(function).rstrip("\n").encode() + b"\n").hexdigest()[:12]
-
-
-def mend(trainer: Any) -> None:
-    """Replace the functions that fail in the module of Keras's trainer. A replacement calls the original where it is not wanted."""
-    replace(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build)
-    replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
-    replace(trainer.TFEpochIterator, "reset", _reset)
-    replace(trainer.TFEpochIterator, "_get_iterator", _iterator)
-    replace(trainer.TensorFlowTrainer, "predict", data.predict_in_order)
 
 
 def name_parts(trainer: Any) -> None:
@@ -165,69 +158,6 @@ def _no_means(model: Any) -> list[str]:
     return [metric.name for metric in made if not isinstance(metric, MeanMetricWrapper) and type(metric) is not metrics.Mean]
 
 
-def _build(real: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-    """Build the model from the shapes of the data: Keras would take a batch for this, which a generator makes only once. A model without
-    `call` (its `train_step` calls the parts of the model, as in a GAN) cannot be built, and need not be: Keras builds none without a
-    strategy.
-    """
-    from keras import Model
-
-    strategy = self._distribute_strategy
-    if type(self).call is Model.call and is_wanted(strategy):
-        return
-    if iterator is not None and (is_wanted(strategy) or _begins_with_the_first(iterator, strategy)):
-        from keras.src import tree
-
-        data_batch = tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
-        iterator = None
-    real(self, iterator, data_batch)
-
-
-def _begins_with_the_first(iterator: Any, strategy: Any) -> bool:
-    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
-
-    Keras would take a batch for the model, and so begin with the second order. It does so by hand under a strategy that the script makes,
-    and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
-    """
-    if not (hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode") and is_known()):
-        return False
-    if input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False):
-        return True
-    data.tell_of_second_order(iterator)
-    return False
-
-
-def _of_first_replica(spec: Any) -> Any:
-    """The spec of the first replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
-    parts = getattr(spec, "_value_specs", None)
-    return parts[0] if parts else spec
-
-
-def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches
-    (tensorflow/python/distribute/input_lib.py, `DistributedIteratorBase.get_next`).
-    """
-    import tensorflow as tf
-
-    strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
-    with data.arrays_in_one_order(strategy, kwargs.get("shuffle")):
-        real(self, *args, **kwargs)
-    if is_wanted(strategy):
-        own = data.steps_of_epoch(self._num_batches, self._distributed_dataset, strategy)
-        rows = data.rows_of_parts(self._distributed_dataset, strategy)
-        told = [-1 if own is None else int(own), data.fingerprint(self._distributed_dataset), rows]
-        counts, fingerprints, parts = strategy.gather(tf.constant([told], tf.int64), axis=0).numpy().T
-        self._orch_is_even = bool(rows > 0 and (parts == rows).all())
-        self._orch_num_batches = self._num_batches = int(counts.max()) if counts.min() >= 0 else None
-        data.warn_of_other_data(fingerprints)
-        if "class_weight" in kwargs:  # of `fit`, and not of `evaluate` or `predict`
-            tell_of_right_scope()
-            if self.num_batches is None:
-                data.tell_of_one_step_more(self._distributed_dataset)
-    elif "class_weight" in kwargs:
-        tell_of_other_scope(strategy)
-
-
 def tell_of_other_scope(strategy: Any) -> None:
     """Say that a `fit` under this strategy trains in each worker by itself, in a cluster whose workers train together."""
     global _is_apart
@@ -254,18 +184,3 @@ def _has_strategy() -> bool:
     """Whether the program has made the strategy of the workers. Where it has made none, the end of the run says that none was formed."""
     made = sys.modules["tensorflow.python.eager.context"].context()
     return getattr(made, "_collective_ops_server_def", True) is not None
-
-
-def _iterator(real: Any, self: Any) -> Any:
-    """An iterator that says whether all parts of all batches have the same number of rows (see `steps`)."""
-    made = real(self)
-    if not getattr(self, "_orch_is_even", False):
-        return made
-    made = iter(made)
-    made._orch_is_even = True
-    return made
-
-
-def _reset(real: Any, self: Any) -> None:
-    real(self)
-    self._num_batches = getattr(self, "_orch_num_batches", self._num_batches)

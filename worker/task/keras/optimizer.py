@@ -70,6 +70,7 @@ def part(has_rows: Any) -> Iterator[None]:
 
 def mend(trainer: Any, *, is_exact: bool) -> None:
     """Replace the functions of Keras's optimizers and losses. `trainer`: the module of Keras 3 with `fit`; `is_exact`: the setting."""
+    from keras import Model
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
     from keras.src.losses import loss
     from keras.src.optimizers import base_optimizer
@@ -87,7 +88,7 @@ def mend(trainer: Any, *, is_exact: bool) -> None:
     replace(loss, "apply_mask", _apply_mask)
     replace(loss, "reduce_values", functools.partial(_reduce_values, loss.scale_loss_for_distribution))
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
-        replace(trainer.TensorFlowTrainer, name, _in_loop)
+        replace(Model, name, _in_loop)
 
 
 def _in_loop(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -330,10 +331,10 @@ def counted_losses() -> int:
 
 def tell_of_sum(model: Any, replicas: int) -> None:
     """Say that a `train_step` of the program, which has reduced no loss by Keras, divides none either, as far as its source shows."""
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras import Model
 
     own = type(model).train_step
-    if own is TensorFlowTrainer.train_step:
+    if own is Model.train_step:
         return
     try:
         source = inspect.getsource(own)

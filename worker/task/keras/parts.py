@@ -43,8 +43,10 @@ def mend(input_lib: Any, tensorflow_backend: Any, mean: Any, *optimizers: Any) -
     `optimizers`: Keras's classes that scale a loss.
     """
     replace(input_lib, "_calculate_replicas_with_values", _count)
+    from keras import Variable
+
+    replace(Variable, "__init__", _make_variable)
     replace(tensorflow_backend.nn, "_compute_moments_sync", _moments)
-    replace(tensorflow_backend.core.Variable, "__init__", _make_variable)
     replace(mean, "update_state", _track)
     for kind in optimizers:
         replace(kind, "scale_loss", _scaled)
@@ -86,7 +88,7 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[
 def predict(model: Any, step: Callable[[Any], Any], data: Any) -> Any:
     """The predictions for a part: none for an empty part."""
     import tensorflow as tf
-    from keras.src import tree
+    from keras import tree
 
     outputs, rows = run(model, step, data, None)
 
@@ -203,12 +205,11 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
 
 def _is_mean(model: Any) -> bool:
     """Whether the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
-    from keras.src import tree
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras import Model, tree
 
     fit.tell_of_circle(model)
     losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    is_keras = all(getattr(type(model), name) is getattr(TensorFlowTrainer, name) for name in ("train_step", "compute_loss"))
+    is_keras = all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
     return is_keras and not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
 
 

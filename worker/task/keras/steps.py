@@ -26,21 +26,33 @@ _BUILT_TOO_LATE = (
 )
 
 
-def mend(trainer: Any) -> None:
-    """Replace the functions of Keras's trainer. A replacement calls the original where it is not wanted."""
-    replace(trainer.TensorFlowTrainer, "_make_function", _make_function)
-    replace(trainer.TensorFlowTrainer, "make_predict_function", _make_predict_function)
-    replace(trainer.TensorFlowTrainer, "predict_on_batch", _predict_on_batch)
+def mend(model: Any) -> None:
+    """Replace functions of the class `keras.Model` that a program may override. A replacement calls the original where it is not wanted."""
+    replace(model, "make_train_function", functools.partial(_make, "train"))
+    replace(model, "make_test_function", functools.partial(_make, "test"))
+    replace(model, "make_predict_function", _make_predict_function)
+    replace(model, "predict_on_batch", _predict_on_batch)
 
 
-def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _make(kind: str, real: Any, self: Any, force: bool = False) -> None:
+    name = f"{kind}_function"
+    if getattr(self, name) is not None and not force:
+        return
+    if is_wanted(self.distribute_strategy):
+        setattr(self, name, _function(self, getattr(self, f"{kind}_step")))
+    else:
+        real(self, force)
+        made = getattr(self, name)
+        setattr(self, name, lambda iterator: made(getattr(iterator, "real", iterator)))
+
+
+def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function that runs the steps of one execution, one after the other, and returns the logs of the last one."""
     import tensorflow as tf
 
+    from .feed import BatchIterator
+
     strategy = self.distribute_strategy
-    if not is_wanted(strategy):
-        function: Callable[[Any], Any] = real(self, step)
-        return function
     _leave_out_xla(self)
     metrics.adopt(self, strategy)
     one_step = _one_step(self, strategy, step)
@@ -56,13 +68,12 @@ def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable
     next_even = _in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
 
     def steps(iterator: Any) -> Any:
-        is_distributed = isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator))
-        if not is_distributed:  # that of train_on_batch, which gives the same rows to all replicas
+        if not isinstance(iterator, BatchIterator):  # that of train_on_batch, which gives the same rows to all replicas
             return [one_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
-        logs, of_iterator = None, next_even if getattr(iterator, "_orch_is_even", False) else next_step
+        logs, of_iterator = None, next_even if iterator.is_even else next_step
         for _ in range(self.steps_per_execution):
             try:
-                logs = of_iterator(iterator)
+                logs = of_iterator(iterator.real)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
                     raise
@@ -81,6 +92,8 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
     than the others, or empty.
     """
 
+    from keras import tree
+
     def one_step(batch: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
@@ -91,7 +104,14 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
         return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
 
     function = _in_graph(model, one_step)
-    return model._autoconvert_optionals(function) if hasattr(model, "_autoconvert_optionals") else function  # Keras 3.12
+    return lambda batch: function(tree.map_structure(_or_none, batch))
+
+
+def _or_none(leaf: Any) -> Any:
+    """Keras's datasets of generators have an Optional in the place of None."""
+    import tensorflow as tf
+
+    return None if isinstance(leaf, tf.experimental.Optional) else leaf
 
 
 def _in_graph(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,0 +1,107 @@
+"""Way (a): Keras's own `fit`, `evaluate` and `predict` with several workers, given data of orch's own (see `feed`)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ..import_hooks import replace
+from ..input import input_policy
+from ..strategy import strategy_builder
+from . import data, fit
+from .fit import is_wanted
+
+
+def mend(model: Any) -> None:
+    replace(model, "fit", _fit)
+    replace(model, "evaluate", _evaluate)
+    replace(model, "predict", _predict)
+    for name in ("train_on_batch", "test_on_batch"):
+        replace(model, name, _on_batch)
+
+
+def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.utils import unpack_x_y_sample_weight
+
+    strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
+    if not (is_wanted(strategy) or _begins_with_the_first(strategy)):
+        fit.tell_of_other_scope(strategy)
+        return real(self, *args, **kwargs)
+    _needs_no_build(self)
+    if given["validation_split"] and given["validation_data"] is None:
+        (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = array_slicing.train_validation_split(
+            (given["x"], given["y"], given["sample_weight"]), validation_split=given["validation_split"]
+        )
+    given["x"] = made = _feed(strategy, given, given["steps_per_epoch"], class_weight=given["class_weight"], shuffle=given["shuffle"])
+    if is_wanted(strategy):
+        fit.tell_of_right_scope()
+        if not given["steps_per_epoch"] and made.num_batches is None:
+            data.tell_of_one_step_more(made.distributed)
+    if given["validation_data"] is not None:
+        x, y, weights = unpack_x_y_sample_weight(given["validation_data"])
+        of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
+        given["validation_data"] = _feed(strategy, of_validation, given["validation_steps"])
+    return real(self, **given, **dict.fromkeys(("y", "sample_weight", "class_weight")))
+
+
+def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    from .feed import Feed
+
+    strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
+    if isinstance(given["x"], Feed) or not (is_wanted(strategy) or _begins_with_the_first(strategy)):
+        return real(self, *args, **kwargs)
+    _needs_no_build(self)
+    given["x"] = _feed(strategy, given, given["steps"])
+    return real(self, **given, **dict.fromkeys(("y", "sample_weight")))
+
+
+def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    strategy = self.distribute_strategy
+    if not is_wanted(strategy):
+        return real(self, *args, **kwargs)
+    given = _bound(real, self, args, kwargs)
+    given["x"] = _feed(strategy, {**given, "x": data.in_order(strategy, given["x"])}, given["steps"], is_read=True)
+    return real(self, **given)
+
+
+def _on_batch(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if is_wanted(self.distribute_strategy):
+        _needs_no_build(self)
+    return real(self, *args, **kwargs)
+
+
+def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by name, with the defaults."""
+    bound = inspect.signature(real).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    given = dict(list(bound.arguments.items())[1:])
+    more = given.pop("kwargs", {})
+    return given | more
+
+
+def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
+    """The data, which are taken out of the arguments."""
+    from .feed import Feed
+
+    taken = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
+    return Feed(strategy, given["x"], batch_size=given["batch_size"], steps_per_epoch=steps, **{**taken, **more})
+
+
+def _needs_no_build(model: Any) -> None:
+    """A model without `call` (its `train_step` calls the parts of the model, as in a GAN) cannot be built, and need not be: Keras builds
+    none without a strategy.
+    """
+    from keras import Model
+
+    if type(model).call is Model.call:
+        model.built = True
+
+
+def _begins_with_the_first(strategy: Any) -> bool:
+    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy."""
+    return (
+        hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode")
+        and fit.is_known()
+        and (input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False))
+    )

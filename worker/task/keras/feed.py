@@ -1,0 +1,120 @@
+"""The data of one call of `fit`, `evaluate` or `predict` on several workers, as an adapter of orch's own: Keras takes such an adapter in the
+place of `x` (keras/src/trainers/data_adapters/__init__.py, "Allow passing a custom data adapter").
+
+It wraps the adapter that Keras makes of the program's data. So Keras's loops see an epoch that is as long in all workers, and data that
+TensorFlow has divided already; and the batch of which Keras builds the model is made of the shapes of the data, and taken from no data.
+
+This module imports Keras: import it only once Keras is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from keras import tree
+from keras.src.trainers.data_adapters import get_data_adapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from ..input import shuffle_order
+from . import data
+
+
+class Feed(DataAdapter):  # type: ignore[misc]
+    """Keras's adapter of the program's data, which TensorFlow has divided, and the number of steps that all workers take."""
+
+    def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **given: Any) -> None:
+        """`given`: what Keras's adapter takes. `is_read`: the batches are for `predict`, which takes them from the iterator itself."""
+        with data.arrays_in_one_order(strategy, shuffle):
+            self._adapter = get_data_adapter(x=x, shuffle=shuffle, **given)
+            dataset = self._adapter.get_tf_dataset()
+        if not isinstance(dataset, tf.distribute.DistributedDataset):
+            dataset = strategy.experimental_distribute_dataset(dataset)
+        self.distributed, self.is_even, self._num_batches = dataset, False, self._adapter.num_batches
+        if shuffle_order.has_several_workers(strategy):
+            self._agree(strategy)
+        self.batches = Batches(dataset, is_even=self.is_even, is_read=is_read)
+
+    def _agree(self, strategy: Any) -> None:
+        """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches."""
+        own = data.steps_of_epoch(self._num_batches, self.distributed, strategy)
+        rows = data.rows_of_parts(self.distributed, strategy)
+        told = [-1 if own is None else int(own), data.fingerprint(self.distributed), rows]
+        counts, fingerprints, parts = strategy.gather(tf.constant([told], tf.int64), axis=0).numpy().T
+        self.is_even = bool(rows > 0 and (parts == rows).all())
+        self._num_batches = int(counts.max()) if counts.min() >= 0 else None
+        data.warn_of_other_data(fingerprints)
+
+    def get_tf_dataset(self) -> Any:
+        return self.batches
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._num_batches
+
+    @property
+    def batch_size(self) -> Any:
+        return self._adapter.batch_size
+
+    def on_epoch_begin(self) -> None:
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._adapter.on_epoch_end()
+
+    def of_first_replica(self) -> Any:
+        """The shapes of a batch of one replica."""
+        return tree.map_structure(_of_first_replica, self.distributed.element_spec)
+
+
+class Batches(tf.distribute.DistributedDataset):  # type: ignore[misc]
+    """Data that are divided already: Keras takes them as they are."""
+
+    def __init__(self, distributed: Any, *, is_even: bool, is_read: bool) -> None:
+        self.distributed, self.is_even, self.is_read = distributed, is_even, is_read
+        self.waiting = 0
+        """How many iterators Keras has asked for since one has begun: each would draw an order of the data."""
+
+    @property
+    def element_spec(self) -> Any:
+        return self.distributed.element_spec
+
+    def __iter__(self) -> BatchIterator:
+        self.waiting += 1
+        return BatchIterator(self)
+
+    def begin(self) -> Any:
+        """An iterator of TensorFlow. The data begin as often as without orch, where each beginning draws an order."""
+        for _ in range(self.waiting):
+            made = iter(self.distributed)
+        self.waiting = 0
+        return made
+
+
+class BatchIterator:
+    """Begins with its first batch. Keras takes a batch by `next` only to build the model, which needs the shapes alone."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches, self._real = batches, None
+        self.is_even = batches.is_even
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches.is_read:
+            return next(self.real)
+        self._batches.waiting -= 1
+        return tree.map_structure(_of_first_replica, self._batches.element_spec)
+
+    @property
+    def real(self) -> Any:
+        if self._real is None:
+            self._real = self._batches.begin()
+        return self._real
+
+
+def _of_first_replica(spec: Any) -> Any:
+    """The spec of the first replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
+    parts = getattr(spec, "_value_specs", None)
+    return parts[0] if parts else spec
