@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from ..import_hooks import replace
-from ..input import input_policy
+from ..input import input_policy, shuffle_order
 from ..strategy import strategy_builder
 from . import data, fit
 from .fit import is_wanted
 
+begin_saves: Callable[[Any, dict[str, Any]], Any] = lambda model, given: None  # noqa: E731
+"""Gives the saves of a `fit`, or None. `keras_saves` replaces this."""
+_evaluates: Callable[[Any], bool] = lambda feed: True  # noqa: E731
+
 
 def mend(model: Any) -> None:
-    replace(model, "fit", _fit)
-    replace(model, "evaluate", _evaluate)
-    replace(model, "predict", _predict)
-    for name in ("train_on_batch", "test_on_batch"):
-        replace(model, name, _on_batch)
+    if not hasattr(model.fit, _MENDED):
+        replace(model, "fit", _fit)
+        replace(model, "evaluate", _evaluate)
+        replace(model, "predict", _predict)
+        for name in ("train_on_batch", "test_on_batch"):
+            replace(model, name, _on_batch)
+        setattr(model.fit, _MENDED, True)
+
+
+_MENDED = "_orch_contract"
 
 
 def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -25,30 +36,45 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from keras.utils import unpack_x_y_sample_weight
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    if not (is_wanted(strategy) or _begins_with_the_first(strategy)):
+    saves = begin_saves(self, given)
+    is_ours = is_wanted(strategy) or _begins_with_the_first(strategy)
+    if not is_ours:
         fit.tell_of_other_scope(strategy)
-        return real(self, *args, **kwargs)
-    _needs_no_build(self)
+        if saves is None:
+            return real(self, *args, **kwargs)
+    else:
+        _needs_no_build(self)
     if given["validation_split"] and given["validation_data"] is None:
         (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = array_slicing.train_validation_split(
             (given["x"], given["y"], given["sample_weight"]), validation_split=given["validation_split"]
         )
-    given["x"] = made = _feed(strategy, given, given["steps_per_epoch"], class_weight=given["class_weight"], shuffle=given["shuffle"])
+    with shuffle_order.of_training(f"fit-{saves.number}") if saves else nullcontext():
+        class_weight, shuffle = given["class_weight"], given["shuffle"]
+        made = _feed(strategy, given, given["steps_per_epoch"], class_weight=class_weight, shuffle=shuffle, is_read=not is_ours)
     if is_wanted(strategy):
         fit.tell_of_right_scope()
         if not given["steps_per_epoch"] and made.num_batches is None:
             data.tell_of_one_step_more(made.distributed)
+    validation = None
     if given["validation_data"] is not None:
         x, y, weights = unpack_x_y_sample_weight(given["validation_data"])
         of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
-        given["validation_data"] = _feed(strategy, of_validation, given["validation_steps"])
-    return real(self, **given, **dict.fromkeys(("y", "sample_weight", "class_weight")))
+        with shuffle_order.of_training(f"fit-{saves.number} validation") if saves else nullcontext():
+            validation = _feed(strategy, of_validation, given["validation_steps"], is_read=not is_ours)
+    given |= {"x": made, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
+    if saves is None:
+        return real(self, **given)
+    saves.prepare(given, made, validation)
+    with saves.running():
+        return real(self, **given)
 
 
 def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from .feed import Feed
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
+    if isinstance(given["x"], Feed) and not _evaluates(given["x"]):
+        return {}
     if isinstance(given["x"], Feed) or not (is_wanted(strategy) or _begins_with_the_first(strategy)):
         return real(self, *args, **kwargs)
     _needs_no_build(self)

@@ -1,5 +1,5 @@
-"""The data of one call of `fit`, `evaluate` or `predict` on several workers, as an adapter of orch's own: Keras takes such an adapter in the
-place of `x` (keras/src/trainers/data_adapters/__init__.py, "Allow passing a custom data adapter").
+"""The data of one call of `fit`, `evaluate` or `predict` on several workers, as an adapter of orch's own, which Keras takes for `x`
+(keras/src/trainers/data_adapters/__init__.py, "Allow passing a custom data adapter").
 
 It wraps the adapter that Keras makes of the program's data. So Keras's loops see an epoch that is as long in all workers, and data that
 TensorFlow has divided already; and the batch of which Keras builds the model is made of the shapes of the data, and taken from no data.
@@ -24,13 +24,15 @@ class Feed(DataAdapter):  # type: ignore[misc]
     """Keras's adapter of the program's data, which TensorFlow has divided, and the number of steps that all workers take."""
 
     def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **given: Any) -> None:
-        """`given`: what Keras's adapter takes. `is_read`: the batches are for `predict`, which takes them from the iterator itself."""
+        """`given`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
+        to build a model under a strategy of the program.
+        """
         with data.arrays_in_one_order(strategy, shuffle):
-            self._adapter = get_data_adapter(x=x, shuffle=shuffle, **given)
-            dataset = self._adapter.get_tf_dataset()
+            self.adapter = get_data_adapter(x=x, shuffle=shuffle, **given)
+            dataset = self.adapter.get_tf_dataset()
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = strategy.experimental_distribute_dataset(dataset)
-        self.distributed, self.is_even, self._num_batches = dataset, False, self._adapter.num_batches
+        self.distributed, self.is_even, self._num_batches = dataset, False, self.adapter.num_batches
         if shuffle_order.has_several_workers(strategy):
             self._agree(strategy)
         self.batches = Batches(dataset, is_even=self.is_even, is_read=is_read)
@@ -54,13 +56,13 @@ class Feed(DataAdapter):  # type: ignore[misc]
 
     @property
     def batch_size(self) -> Any:
-        return self._adapter.batch_size
+        return self.adapter.batch_size
 
     def on_epoch_begin(self) -> None:
-        self._adapter.on_epoch_begin()
+        self.adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        self._adapter.on_epoch_end()
+        self.adapter.on_epoch_end()
 
     def of_first_replica(self) -> Any:
         """The shapes of a batch of one replica."""
@@ -72,6 +74,8 @@ class Batches(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     def __init__(self, distributed: Any, *, is_even: bool, is_read: bool) -> None:
         self.distributed, self.is_even, self.is_read = distributed, is_even, is_read
+        self.asked = 0
+        """How many iterators Keras has asked for in all."""
         self.waiting = 0
         """How many iterators Keras has asked for since one has begun: each would draw an order of the data."""
 
@@ -81,6 +85,7 @@ class Batches(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
     def __iter__(self) -> BatchIterator:
         self.waiting += 1
+        self.asked += 1
         return BatchIterator(self)
 
     def begin(self) -> Any:
@@ -95,7 +100,7 @@ class BatchIterator:
     """Begins with its first batch. Keras takes a batch by `next` only to build the model, which needs the shapes alone."""
 
     def __init__(self, batches: Batches) -> None:
-        self._batches, self._real = batches, None
+        self._batches, self._real, self._is_for_build = batches, None, False
         self.is_even = batches.is_even
 
     def __iter__(self) -> BatchIterator:
@@ -104,7 +109,10 @@ class BatchIterator:
     def __next__(self) -> Any:
         if self._batches.is_read:
             return next(self.real)
-        self._batches.waiting -= 1
+        if self._real is None and not self._is_for_build:
+            self._is_for_build = True
+            self._batches.waiting -= 1
+            self._batches.asked -= 1
         return tree.map_structure(_of_first_replica, self._batches.element_spec)
 
     @property
