@@ -60,6 +60,7 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     in_cluster = "TF_CONFIG" in os.environ
     has_workers = in_cluster and '"ps"' not in os.environ["TF_CONFIG"]
     changes: list[tuple[str, Callable[[], None]]] = [
+        ("the trainer", lambda: _change_trainer(in_cluster)),
         ("the warning about old releases", lambda: old_releases.warn(version, trainer, has_workers=has_workers)),
         ("callbacks", lambda: _change_callbacks(trainer, in_cluster, is_reported)),
         ("numbers of a strategy's variables", _let_variables_be_numbers),
@@ -76,6 +77,15 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
         import_hooks.print_once(optimizer.UNKNOWN)
     for what, change in changes:
         import_hooks.attempt(change, what, "keras")
+
+
+def _change_trainer(in_cluster: bool) -> None:
+    if in_cluster and os.environ.get("ORCH_TRAINER") == "b":  # innermost: what else is changed calls it
+        from keras import Model
+
+        from . import trainer
+
+        trainer.mend(Model)
 
 
 def _change_callbacks(trainer: Any, is_in_cluster: bool, is_reported: bool) -> None:
@@ -95,12 +105,9 @@ def _change_steps(trainer: Any) -> None:
     from tensorflow.python.distribute import input_lib
 
     from . import contract, parts, steps
-    from . import trainer as trainer_b
 
     steps.mend(Model)
-    if os.environ.get("ORCH_TRAINER") == "b":
-        trainer_b.mend(Model)
-    else:
+    if os.environ.get("ORCH_TRAINER") != "b":
         contract.mend(Model)
     parts.mend(input_lib, backend, reduction_metrics.Mean, base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
 

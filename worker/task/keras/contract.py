@@ -121,7 +121,7 @@ def _needs_no_build(model: Any) -> None:
     from keras import Model
 
     if type(model).call is Model.call:
-        model.built = True
+        vars(model)["_symbolic_build"] = lambda *_, **__: None
 
 
 def _begins_with_the_first(strategy: Any) -> bool:

@@ -83,7 +83,8 @@ def mend(trainer: Any, *, is_exact: bool) -> None:
     replace(LossScaleOptimizer, "_stateful_handle_finite_grads", _apply_finite)
     replace(TFOptimizer, "_all_reduce_sum_gradients", lambda real, self, pairs: list(pairs) if _here.is_added else real(self, pairs))
     replace(TFOptimizer, "_overwrite_model_variables_with_average_value", _overwrite)
-    base_optimizer.ops = _Operations(base_optimizer.ops)
+    if hasattr(base_optimizer, "ops"):
+        base_optimizer.ops = _Operations(base_optimizer.ops)
     replace(loss, "scale_loss_for_distribution", _scale)
     replace(loss, "apply_mask", _apply_mask)
     replace(loss, "reduce_values", functools.partial(_reduce_values, loss.scale_loss_for_distribution))

@@ -46,7 +46,7 @@ def mend(input_lib: Any, tensorflow_backend: Any, mean: Any, *optimizers: Any) -
     from keras import Variable
 
     replace(Variable, "__init__", _make_variable)
-    replace(tensorflow_backend.nn, "_compute_moments_sync", _moments)
+    replace(getattr(tensorflow_backend, "nn", None) or tensorflow_backend.ops.nn, "_compute_moments_sync", _moments)
     replace(mean, "update_state", _track)
     for kind in optimizers:
         replace(kind, "scale_loss", _scaled)

@@ -125,6 +125,7 @@ def _evaluate(
 
 def _evaluated(model: Any, passes: _Passes, callbacks: Any) -> dict[str, Any]:
     passes.build(model)
+    passes.reset()
     model.make_test_function()
     model.stop_evaluating = False
     callbacks.on_test_begin()
@@ -186,6 +187,11 @@ class _Passes:
         if type(model).call is not Model.call:
             with model.distribute_strategy.scope():
                 model._symbolic_build(data_batch=self.feed.of_first_replica())
+
+    def reset(self) -> None:
+        """Begin the next pass with the first batch, and forget how many there were."""
+        self._iterator, self._seen, self._batches = None, 0, self.feed.num_batches
+        self.feed.on_epoch_end()
 
     def run(
         self,
