@@ -76,7 +76,7 @@ def install() -> None:
     import keras
 
     shuffle_order.apply_soon()
-    contract.begin_saves, contract._evaluates = begin, evaluates
+    contract.begin_saves, contract.evaluates = begin, evaluates
     contract.mend(keras.Model)
 
 

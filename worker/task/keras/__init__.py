@@ -60,7 +60,7 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     in_cluster = "TF_CONFIG" in os.environ
     has_workers = in_cluster and '"ps"' not in os.environ["TF_CONFIG"]
     changes: list[tuple[str, Callable[[], None]]] = [
-        ("the trainer", lambda: _change_trainer(in_cluster)),
+        ("the data of fit", _change_trainer),
         ("the warning about old releases", lambda: old_releases.warn(version, trainer, has_workers=has_workers)),
         ("callbacks", lambda: _change_callbacks(trainer, in_cluster, is_reported)),
         ("numbers of a strategy's variables", _let_variables_be_numbers),
@@ -72,20 +72,28 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
         if in_cluster:
             changes.append(("fit", lambda: _change_steps(trainer)))
         else:
-            changes.append(("the line about parts", lambda: fit.name_parts(trainer)))
+            changes.append(("the line about parts", _name_parts))
     elif is_exact:
         import_hooks.print_once(optimizer.UNKNOWN)
     for what, change in changes:
         import_hooks.attempt(change, what, "keras")
 
 
-def _change_trainer(in_cluster: bool) -> None:
-    if in_cluster and os.environ.get("ORCH_TRAINER") == "b":  # innermost: what else is changed calls it
-        from keras import Model
+def _change_trainer() -> None:
+    """Change what all others call: so they are changed after it."""
+    from keras import Model
 
-        from . import trainer
+    from . import contract, trainer
 
-        trainer.mend(Model)
+    (trainer if os.environ.get("ORCH_TRAINER") == "b" else contract).mend(Model)
+
+
+def _name_parts() -> None:
+    from keras import Model
+
+    from . import fit
+
+    fit.name_parts(Model)
 
 
 def _change_callbacks(trainer: Any, is_in_cluster: bool, is_reported: bool) -> None:
@@ -98,17 +106,13 @@ def _change_callbacks(trainer: Any, is_in_cluster: bool, is_reported: bool) -> N
 
 
 def _change_steps(trainer: Any) -> None:
-    from keras import Model
     from keras.src.backend import tensorflow as backend
     from keras.src.metrics import reduction_metrics
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
     from tensorflow.python.distribute import input_lib
 
-    from . import contract, parts, steps
+    from . import parts
 
-    steps.mend(Model)
-    if os.environ.get("ORCH_TRAINER") != "b":
-        contract.mend(Model)
     parts.mend(input_lib, backend, reduction_metrics.Mean, base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
 
 

@@ -10,16 +10,17 @@ from typing import Any
 from ..import_hooks import replace
 from ..input import input_policy, shuffle_order
 from ..strategy import strategy_builder
-from . import data, fit
+from . import data, fit, steps
 from .fit import is_wanted
 
 begin_saves: Callable[[Any, dict[str, Any]], Any] = lambda model, given: None  # noqa: E731
 """Gives the saves of a `fit`, or None. `keras_saves` replaces this."""
-_evaluates: Callable[[Any], bool] = lambda feed: True  # noqa: E731
+evaluates: Callable[[Any], bool] = lambda feed: True  # noqa: E731
 
 
 def mend(model: Any) -> None:
     if not hasattr(model.fit, _MENDED):
+        steps.mend(model)
         replace(model, "fit", _fit)
         replace(model, "evaluate", _evaluate)
         replace(model, "predict", _predict)
@@ -37,34 +38,32 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
     saves = begin_saves(self, given)
-    is_ours = is_wanted(strategy) or _begins_with_the_first(strategy)
-    if not is_ours:
+    if not is_wanted(strategy):
         fit.tell_of_other_scope(strategy)
-        if saves is None:
+        if saves is None and not _is_named(strategy):
             return real(self, *args, **kwargs)
-    else:
-        _needs_no_build(self)
+    _needs_no_build(self)
     if given["validation_split"] and given["validation_data"] is None:
         (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = array_slicing.train_validation_split(
             (given["x"], given["y"], given["sample_weight"]), validation_split=given["validation_split"]
         )
+    more = {"class_weight": given["class_weight"], "shuffle": given["shuffle"]}
     with shuffle_order.of_training(f"fit-{saves.number}") if saves else nullcontext():
-        class_weight, shuffle = given["class_weight"], given["shuffle"]
-        made = _feed(strategy, given, given["steps_per_epoch"], class_weight=class_weight, shuffle=shuffle, is_read=not is_ours)
+        training = _feed(strategy, given, given["steps_per_epoch"], **more)
     if is_wanted(strategy):
         fit.tell_of_right_scope()
-        if not given["steps_per_epoch"] and made.num_batches is None:
-            data.tell_of_one_step_more(made.distributed)
+        if not given["steps_per_epoch"] and training.num_batches is None:
+            data.tell_of_one_step_more(training.distributed)
     validation = None
     if given["validation_data"] is not None:
         x, y, weights = unpack_x_y_sample_weight(given["validation_data"])
         of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
         with shuffle_order.of_training(f"fit-{saves.number} validation") if saves else nullcontext():
-            validation = _feed(strategy, of_validation, given["validation_steps"], is_read=not is_ours)
-    given |= {"x": made, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
+            validation = _feed(strategy, of_validation, given["validation_steps"])
+    given |= {"x": training, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
     if saves is None:
         return real(self, **given)
-    saves.prepare(given, made, validation)
+    saves.prepare(given, training, validation)
     with saves.running():
         return real(self, **given)
 
@@ -73,9 +72,9 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from .feed import Feed
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    if isinstance(given["x"], Feed) and not _evaluates(given["x"]):
+    if isinstance(given["x"], Feed) and not evaluates(given["x"]):
         return {}
-    if isinstance(given["x"], Feed) or not (is_wanted(strategy) or _begins_with_the_first(strategy)):
+    if isinstance(given["x"], Feed) or not _is_named(strategy):
         return real(self, *args, **kwargs)
     _needs_no_build(self)
     given["x"] = _feed(strategy, given, given["steps"])
@@ -84,7 +83,7 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     strategy = self.distribute_strategy
-    if not is_wanted(strategy):
+    if not _is_named(strategy):
         return real(self, *args, **kwargs)
     given = _bound(real, self, args, kwargs)
     given["x"] = _feed(strategy, {**given, "x": data.in_order(strategy, given["x"])}, given["steps"], is_read=True)
@@ -92,8 +91,7 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_batch(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_wanted(self.distribute_strategy):
-        _needs_no_build(self)
+    _needs_no_build(self)
     return real(self, *args, **kwargs)
 
 
@@ -101,9 +99,10 @@ def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments of a call by name, with the defaults."""
     bound = inspect.signature(real).bind(model, *args, **kwargs)
     bound.apply_defaults()
-    given = dict(list(bound.arguments.items())[1:])
-    more = given.pop("kwargs", {})
-    return given | more
+    given: dict[str, Any] = dict(list(bound.arguments.items())[1:])
+    more: dict[str, Any] = given.pop("kwargs", {})
+    given.update(more)
+    return given
 
 
 def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
@@ -111,7 +110,14 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
     from .feed import Feed
 
     taken = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
-    return Feed(strategy, given["x"], batch_size=given["batch_size"], steps_per_epoch=steps, **{**taken, **more})
+    is_ours = is_wanted(strategy) or _begins_with_the_first(strategy)
+    options: dict[str, Any] = {"batch_size": given["batch_size"], "steps_per_epoch": steps, "is_read": not is_ours, **taken, **more}
+    made = Feed(strategy, given["x"], **options)
+    if not is_wanted(strategy) and strategy.num_replicas_in_sync > 1:
+        data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync)
+    elif not is_ours and _has_workers(strategy):
+        data.tell_of_second_order(made)
+    return made
 
 
 def _needs_no_build(model: Any) -> None:
@@ -120,14 +126,24 @@ def _needs_no_build(model: Any) -> None:
     """
     from keras import Model
 
-    if type(model).call is Model.call:
+    if type(model).call is Model.call and is_wanted(model.distribute_strategy):
         vars(model)["_symbolic_build"] = lambda *_, **__: None
 
 
+def _is_named(strategy: Any) -> bool:
+    """Whether the data of a call matter: several workers share them, a worker begins with another order, or replicas get other parts."""
+    return fit.is_known() and (_has_workers(strategy) or strategy.num_replicas_in_sync > 1)
+
+
+def _has_workers(strategy: Any) -> bool:
+    return hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode")
+
+
 def _begins_with_the_first(strategy: Any) -> bool:
-    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy."""
-    return (
-        hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode")
-        and fit.is_known()
-        and (input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False))
-    )
+    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
+
+    Keras would take a batch for the model, and so begin with the second order. It does so by hand under a strategy that the script makes,
+    and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
+    """
+    is_built_here = input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False)
+    return _has_workers(strategy) and fit.is_known() and is_built_here

@@ -209,10 +209,10 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
         tf.random.shuffle = real
 
 
-def tell_of_second_order(iterator: Any) -> None:
-    """Say of a generator or a shuffled dataset, in an iterator of Keras, that Keras takes a batch of it to build the model."""
-    dataset: Any = getattr(iterator._distributed_dataset, "_original_dataset", None)
-    is_generator = type(iterator.data_adapter).__name__ == "GeneratorDataAdapter"
+def tell_of_second_order(feed: Any) -> None:
+    """Say of a generator or a shuffled dataset that Keras takes a batch of it to build the model."""
+    dataset: Any = getattr(feed.distributed, "_original_dataset", None)
+    is_generator = type(feed.adapter).__name__ == "GeneratorDataAdapter"
     if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
         lost = "without the first batches of the generator" if is_generator else "with the second order of a shuffle"
         print_once(

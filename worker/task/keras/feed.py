@@ -51,7 +51,7 @@ class Feed(DataAdapter):  # type: ignore[misc]
         return self.batches
 
     @property
-    def num_batches(self) -> int | None:
+    def num_batches(self) -> Any:
         return self._num_batches
 
     @property

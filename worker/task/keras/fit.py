@@ -24,7 +24,6 @@ from .. import reports
 from ..context import context
 from ..import_hooks import print_once, replace
 from ..strategy import strategy_builder
-from . import data
 
 _is_apart = False
 """A `fit` of this process has trained a model outside of the scope."""
@@ -105,15 +104,8 @@ def _fingerprint(function: Any) -> str:
     return hashlib.sha256(inspect.getsource(function).rstrip("\n").encode() + b"\n").hexdigest()[:12]
 
 
-def name_parts(trainer: Any) -> None:
-    """Have a line printed where several replicas of one process, as under MirroredStrategy, get parts of different size."""
-
-    def begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        real(self, *args, **kwargs)
-        strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
-        replicas = getattr(strategy, "num_replicas_in_sync", 1)
-        if replicas > 1 and is_known():
-            data.warn_of_uneven_parts(self._distributed_dataset, self.data_adapter, replicas)
+def name_parts(model: Any) -> None:
+    """Have lines printed about several replicas of one process, as under MirroredStrategy."""
 
     def predict_on_batch(real: Any, self: Any, x: Any) -> Any:
         replicas = self.distribute_strategy.num_replicas_in_sync
@@ -133,9 +125,8 @@ def name_parts(trainer: Any) -> None:
             )
         return real(self, *args, **kwargs)
 
-    replace(trainer.TFEpochIterator, "__init__", begin_to_iterate)
-    replace(trainer.TensorFlowTrainer, "predict_on_batch", predict_on_batch)
-    replace(trainer.TensorFlowTrainer, "fit", fit)
+    replace(model, "predict_on_batch", predict_on_batch)
+    replace(model, "fit", fit)
 
 
 def tell_of_circle(model: Any) -> None:

@@ -68,12 +68,14 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     next_even = _in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
 
     def steps(iterator: Any) -> Any:
-        if not isinstance(iterator, BatchIterator):  # that of train_on_batch, which gives the same rows to all replicas
+        if not isinstance(
+            iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)
+        ):  # that of train_on_batch, which gives the same rows to all replicas
             return [one_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
-        logs, of_iterator = None, next_even if iterator.is_even else next_step
+        logs, of_iterator = None, next_even if getattr(iterator, "is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
-                logs = of_iterator(iterator.real)
+                logs = of_iterator(getattr(iterator, "real", iterator))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
                     raise

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..import_hooks import replace
-from . import data, fit
+from . import data, fit, steps
 from .contract import _begins_with_the_first, _bound, _needs_no_build
 from .fit import is_wanted
 
 
 def mend(model: Any) -> None:
+    steps.mend(model)
     for name, ours in (("fit", _fit), ("evaluate", _evaluate), ("predict", _predict)):
         replace(model, name, functools.partial(_or_real, ours))
     for name in ("train_on_batch", "test_on_batch"):
@@ -81,7 +82,7 @@ def _fit(
     model.stop_training = False
     model.make_train_function()
     callbacks.on_train_begin()
-    epoch_logs, logs = None, {}
+    epoch_logs, logs = None, dict[str, Any]()
     for epoch in range(model._initial_epoch or initial_epoch, epochs):  # BackupAndRestore sets the attribute
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
@@ -176,7 +177,7 @@ class _Passes:
         self._seen = 0
 
     @property
-    def steps(self) -> int | None:
+    def steps(self) -> Any:
         """The steps of a pass; None: unknown before the end of the first one."""
         return self._given or self._batches
 
