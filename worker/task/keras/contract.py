@@ -109,7 +109,7 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
     """The data, which are taken out of the arguments."""
     from .feed import Feed
 
-    taken = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
+    taken: dict[str, Any] = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
     is_ours = is_wanted(strategy) or _begins_with_the_first(strategy)
     options: dict[str, Any] = {"batch_size": given["batch_size"], "steps_per_epoch": steps, "is_read": not is_ours, **taken, **more}
     made = Feed(strategy, given["x"], **options)
