@@ -29,7 +29,7 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
 def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
-        from . import callbacks, fit, lines_of_keras_2, old_releases, optimizer, parts, saving, steps  # noqa: F401
+        from . import callbacks, contract, feed, fit, lines_of_keras_2, old_releases, optimizer, parts, saving, steps  # noqa: F401
 
         import_hooks.compile_stand_in()
 
@@ -83,9 +83,9 @@ def _change_trainer() -> None:
     """Change what all others call: so they are changed after it."""
     from keras import Model
 
-    from . import contract, trainer
+    from . import contract
 
-    (trainer if os.environ.get("ORCH_TRAINER") == "b" else contract).mend(Model)
+    contract.mend(Model)
 
 
 def _name_parts() -> None:

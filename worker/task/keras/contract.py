@@ -107,12 +107,12 @@ def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
     """The data, which are taken out of the arguments."""
-    from .feed import Feed
+    from . import feed
 
     taken: dict[str, Any] = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
     is_ours = is_wanted(strategy) or _begins_with_the_first(strategy)
     options: dict[str, Any] = {"batch_size": given["batch_size"], "steps_per_epoch": steps, "is_read": not is_ours, **taken, **more}
-    made = Feed(strategy, given["x"], **options)
+    made = feed.make(strategy, given["x"], **options)
     if not is_wanted(strategy) and strategy.num_replicas_in_sync > 1:
         data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync)
     elif not is_ours and _has_workers(strategy):

@@ -3,30 +3,42 @@
 
 It wraps the adapter that Keras makes of the program's data. So Keras's loops see an epoch that is as long in all workers, and data that
 TensorFlow has divided already; and the batch of which Keras builds the model is made of the shapes of the data, and taken from no data.
-
-This module imports Keras: import it only once Keras is imported.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
-
-import tensorflow as tf
-from keras import tree
-from keras.src.trainers.data_adapters import get_data_adapter
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from ..input import shuffle_order
 from . import data
 
 
-class Feed(DataAdapter):  # type: ignore[misc]
+def make(*args: Any, **kwargs: Any) -> Feed:
+    """A `Feed` that is an adapter of Keras."""
+    made: Feed = _kinds()[0](*args, **kwargs)
+    return made
+
+
+@functools.cache
+def _kinds() -> tuple[Any, Any]:
+    """The classes `Feed` and `Batches`, as Keras takes them."""
+    import tensorflow as tf
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    return type("Feed", (Feed, DataAdapter), {}), type("Batches", (Batches, tf.distribute.DistributedDataset), {})
+
+
+class Feed:
     """Keras's adapter of the program's data, which TensorFlow has divided, and the number of steps that all workers take."""
 
     def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **given: Any) -> None:
         """`given`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
         to build a model under a strategy of the program.
         """
+        import tensorflow as tf
+        from keras.src.trainers.data_adapters import get_data_adapter
+
         with data.arrays_in_one_order(strategy, shuffle):
             self.adapter = get_data_adapter(x=x, shuffle=shuffle, **given)
             dataset = self.adapter.get_tf_dataset()
@@ -35,10 +47,12 @@ class Feed(DataAdapter):  # type: ignore[misc]
         self.distributed, self.is_even, self._num_batches = dataset, False, self.adapter.num_batches
         if shuffle_order.has_several_workers(strategy):
             self._agree(strategy)
-        self.batches = Batches(dataset, is_even=self.is_even, is_read=is_read)
+        self.batches = _kinds()[1](dataset, is_even=self.is_even, is_read=is_read)
 
     def _agree(self, strategy: Any) -> None:
         """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches."""
+        import tensorflow as tf
+
         own = data.steps_of_epoch(self._num_batches, self.distributed, strategy)
         rows = data.rows_of_parts(self.distributed, strategy)
         told = [-1 if own is None else int(own), data.fingerprint(self.distributed), rows]
@@ -66,10 +80,10 @@ class Feed(DataAdapter):  # type: ignore[misc]
 
     def of_first_replica(self) -> Any:
         """The shapes of a batch of one replica."""
-        return tree.map_structure(_of_first_replica, self.distributed.element_spec)
+        return _of_replica(self.distributed.element_spec)
 
 
-class Batches(tf.distribute.DistributedDataset):  # type: ignore[misc]
+class Batches:
     """Data that are divided already: Keras takes them as they are."""
 
     def __init__(self, distributed: Any, *, is_even: bool, is_read: bool) -> None:
@@ -113,7 +127,7 @@ class BatchIterator:
             self._is_for_build = True
             self._batches.waiting -= 1
             self._batches.asked -= 1
-        return tree.map_structure(_of_first_replica, self._batches.element_spec)
+        return _of_replica(self._batches.element_spec)
 
     @property
     def real(self) -> Any:
@@ -122,7 +136,8 @@ class BatchIterator:
         return self._real
 
 
-def _of_first_replica(spec: Any) -> Any:
+def _of_replica(spec: Any) -> Any:
     """The spec of the first replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
-    parts = getattr(spec, "_value_specs", None)
-    return parts[0] if parts else spec
+    from keras import tree
+
+    return tree.map_structure(lambda each: (getattr(each, "_value_specs", None) or [each])[0], spec)
