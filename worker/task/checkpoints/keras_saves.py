@@ -68,7 +68,7 @@ def install() -> None:
     from ..keras import contract
     from ..keras import fit as keras_fit
 
-    if sys.modules.get(keras_fit.TRAINER) is None or contract.begin_saves is begin:
+    if sys.modules.get(keras_fit.TRAINER) is None or contract.saves_of_fit:
         return
     if not keras_fit.is_known():
         print_once("checkpoints: fit saves nothing: orch knows Keras 3.10 to 3.15, and this is another release")
@@ -76,7 +76,7 @@ def install() -> None:
     import keras
 
     shuffle_order.apply_soon()
-    contract.begin_saves, contract.evaluates = begin, evaluates
+    contract.saves_of_fit.update(begin=begin, evaluates=evaluates)
     contract.mend(keras.Model)
 
 

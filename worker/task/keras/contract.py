@@ -9,13 +9,13 @@ from typing import Any
 
 from ..import_hooks import replace
 from ..input import input_policy, shuffle_order
+from ..pace import shared
 from ..strategy import strategy_builder
 from . import data, fit, steps
 from .fit import is_wanted
 
-begin_saves: Callable[[Any, dict[str, Any]], Any] = lambda model, given: None  # noqa: E731
-"""Gives the saves of a `fit`, or None. `keras_saves` replaces this."""
-evaluates: Callable[[Any], bool] = lambda feed: True  # noqa: E731
+saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
+"""What `keras_saves` adds: ``begin`` gives the saves of a `fit`, or None; ``evaluates`` says whether a validation runs."""
 
 
 def mend(model: Any) -> None:
@@ -37,7 +37,7 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from keras.utils import unpack_x_y_sample_weight
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    saves = begin_saves(self, given)
+    saves = saves_of_fit["begin"](self, given) if saves_of_fit else None
     if not is_wanted(strategy):
         fit.tell_of_other_scope(strategy)
         if saves is None and not _is_named(strategy):
@@ -72,7 +72,7 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from .feed import Feed
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    if isinstance(given["x"], Feed) and not evaluates(given["x"]):
+    if isinstance(given["x"], Feed) and saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
         return {}
     if isinstance(given["x"], Feed) or not _is_named(strategy):
         return real(self, *args, **kwargs)
