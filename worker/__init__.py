@@ -50,6 +50,21 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _wait_for_keras() -> None:
+    """Wrap Keras's `fit` before a script takes it from a model: ``model.fit(callbacks=[worker.KerasCheckpoint()])`` takes it first."""
+    from .task import import_hooks
+
+    def wrap(keras: Any) -> None:
+        from .task.keras import loops
+
+        loops.mend()
+
+    import_hooks.after("keras", wrap, "fit")
+
+
+_wait_for_keras()
+
+
 def context() -> Context:
     """This task, its cluster and its run. In a script run by hand: a chief without other tasks, or the task of a pasted TF_CONFIG.
 

@@ -1,30 +1,32 @@
 """Keras 3's `fit` continues after a restart with the step after its newest save.
 
 Keras's own BackupAndRestore never continues within an epoch, and leaves out the order of the data, seeds, metrics, History and the other
-callbacks. Here the hooks of `CallbackList` save and restore after all callbacks have run, and Keras's iterator over the epochs begins in
-the right epoch: it draws the orders of the epochs before, and takes the batches that were trained on without training.
+callbacks. Here a list of callbacks of orch's own saves and restores after all callbacks have run. Keras's loop runs over what was trained
+before the restart as well: its steps only take their batches, so that the data draw the same orders, and no callback sees them.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import itertools
 import os
 import sys
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from .. import import_hooks, patches
+from ..context import context
 from ..input import shuffle_order
 from ..patches.table import SAVES
 from . import input_check, keras_2_saves, saver
-from .fit_session import DATASETS, MARK, Fit, mend
+from .fit_session import DATASETS, MARK, Data, Fit, FitSession
 
 _fits = 0
-_now: Fit | None = None
-"""The `fit` that runs in this process."""
+_running: list[SavedFit] = []
+"""The calls of `fit` that run in this process and are saved, one inside the other."""
 
 
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
@@ -62,154 +64,219 @@ class KerasCheckpoint:
 
 
 def install() -> None:
-    """Change Keras's functions, once in this process."""
+    """Have `fit` save, once in this process."""
     from ..keras import fit as keras_fit
+    from ..keras import loops
 
-    if keras_fit.TRAINER not in sys.modules or not patches.is_on(SAVES):
+    if keras_fit.TRAINER not in sys.modules or loops.saves_of_fit or not patches.is_on(SAVES):
         return
     shuffle_order.apply_soon()
-    patches.replace(SAVES, "Trainer._assert_compile_called", _begin)
-    patches.replace(SAVES, "Trainer._get_metrics_result_or_logs", _results)
-    patches.replace(SAVES, "Trainer._should_eval", _should_validate)
-    patches.extend(SAVES, "TFEpochIterator", _epochs)
-    mend(SAVES, "", lambda: _now)
+    loops.saves_of_fit.update(begin=begin, evaluates=evaluates)
+    loops.mend()
 
 
-def _begin(real: Any, model: Any, method_name: Any = None) -> None:
-    """The beginning of a `fit`. Keras calls this function first in it; `fit` itself may be bound before a callback installs this."""
-    global _fits, _now
-    real(model, method_name)
-    if method_name == "fit":
-        if _now is not None:  # it has failed, or calls this one
-            _now.end()
-        _fits += 1
-        _now = Fit(_fits, model)
+def begin(model: Any, given: dict[str, Any]) -> SavedFit | None:
+    """The saves of a `fit` that begins, if it is saved."""
+    global _fits
+    from keras import tree
+
+    callbacks = getattr(given["callbacks"], "callbacks", given["callbacks"])
+    asked = next((one for one in tree.flatten(callbacks) if hasattr(one, MARK)), None)
+    _fits += 1
+    return SavedFit(_fits, model, asked) if asked is not None or context().settings.checkpoints.fit else None
 
 
-def _results(real: Any, model: Any, logs: Any) -> Any:
-    """The metrics of an epoch of which all steps were before the restart."""
-    if _now is not None and _now.model is model and _now.is_begun_within and logs == {}:
-        return model.get_metrics_result()
-    return real(model, logs)
+class SavedFit(Fit):
+    """One call of `fit`. `iterator`: its data, a `Feed`."""
 
+    def __init__(self, number: int, model: Any, asked: Any) -> None:
+        self._validation: Any = None
+        self._validations_before = self._before_steps = 0
+        super().__init__(number, model)
+        self._asked = asked or SimpleNamespace(every=None, keep=None, dir=None)
+        self._is_skipped = self._has_left = self._is_everything_over = False
+        self._shift = 0
+        """By how many steps the numbers of steps are higher than Keras's, where `steps_per_execution` has changed since the save."""
 
-# --- the data ---------------------------------------------------------------------------------------
+    def data(self) -> Data:
+        adapter = self.iterator.adapter
+        kind = {DATASETS: "dataset", "ArrayDataAdapter": "arrays"}.get(type(adapter).__name__, "")
+        return Data(self.iterator.distributed, kind, adapter.batch_size if kind == "arrays" else None, self.model.steps_per_execution)
 
+    def build(self) -> None:
+        model = self.model
+        if model._distribute_strategy is None:
+            with contextlib.suppress(Exception):  # a model of the program's own; `_unbuilt` says what is missing
+                model._symbolic_build(data_batch=self.iterator.of_first_replica())
+        if not getattr(model.optimizer, "built", True) and model.trainable_variables:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
 
-def _epochs(base: Any) -> Any:
-    """Keras's class `TFEpochIterator`, which continues within a training. `base`: the class so far."""
+    # --- what Keras gets ---------------------------------------------------------------------------
 
-    class EpochIterator(base):  # type: ignore[misc]
-        _orch_fit: Fit | None = None
+    def prepare(self, given: dict[str, Any], training: Any, validation: Any) -> None:
+        """Put what saves into the arguments of `fit`, of which the data are prepared."""
+        from keras.callbacks import CallbackList
 
-        def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
-            with _of_now(self, distribute_strategy, kwargs.get("shuffle")) as is_validation:
-                super().__init__(distribute_strategy, *args, **kwargs)
-            if is_validation and _now is not None:
-                _begin_to_validate(_now, self)
+        self.iterator, self._validation, callbacks = training, validation, given["callbacks"]
+        if not isinstance(callbacks, CallbackList):
+            callbacks = CallbackList(
+                callbacks,
+                add_history=True,
+                add_progbar=given["verbose"] != 0,
+                verbose=given["verbose"],
+                epochs=given["epochs"],
+                steps=given["steps_per_epoch"] or training.num_batches,
+                model=self.model,
+            )
+        self._steps_per_epoch = given["steps_per_epoch"]
+        self._is_whole = bool(given["steps_per_epoch"]) or training.num_batches is None
+        given["callbacks"] = _saving(self, callbacks, FitSession(self, callbacks, self._asked))
 
-        def _enumerate_iterator(self) -> Iterator[Any]:
-            return _enumerate(base._enumerate_iterator, self)
+    @contextlib.contextmanager
+    def running(self) -> Any:
+        _running.append(self)
+        model, real = self.model, self.model.make_train_function
+        vars(model)["make_train_function"] = functools.partial(self._make, real)
+        try:
+            yield
+        finally:
+            del vars(model)["make_train_function"]
+            model.train_function = getattr(model.train_function, "orch_real", model.train_function)
+            _running.remove(self)
 
-    return EpochIterator
+    def _make(self, real: Callable[..., None], force: bool = False) -> None:
+        real(force)
+        made = self.model.train_function
 
+        def function(iterator: Any) -> Any:
+            return self._skip(iterator.real, made, iterator) if self._has_left else made(iterator)
 
-@contextlib.contextmanager
-def _of_now(iterator: Any, strategy: Any, shuffle: Any) -> Iterator[bool]:
-    """While this is entered, Keras makes an iterator of the `fit` that runs, or another one. Gives whether it is that of its validation."""
-    from ..keras import data
+        function.orch_real = made  # type: ignore[attr-defined]
+        self.model.train_function = function
 
-    if _now is not None and _now.is_about_to_validate:
-        _now.is_about_to_validate, _now.has_validated = False, True
-        with shuffle_order.of_training(f"fit-{_now.number} validation"):
-            yield True
-    elif _now is None or _now.is_over or _now.iterator is not None:
-        yield False
-    else:
-        _now.iterator, iterator._orch_fit = iterator, _now
-        with shuffle_order.of_training(f"fit-{_now.number}"), data.arrays_in_one_order(strategy, shuffle):
-            yield False
+    # --- what was trained before the restart ---------------------------------------------------------
 
+    def begin_with(self, epoch: int, batch: int, first: int) -> None:
+        self.left_out = (epoch - first, batch)
+        self._has_left, self._before_steps = self.left_out != (0, 0), batch
+        self._is_everything_over = bool(self.model.stop_training)
+        self._is_whole = self._is_whole or (epoch > first and self.reads_whole_epochs())
+        self._is_first = True
 
-def _should_validate(real: Any, model: Any, epoch: int, validation_freq: Any) -> Any:
-    """Keras asks whether an epoch ends with a validation. If so, the first time it makes an iterator over the validation data next."""
-    is_due = real(model, epoch, validation_freq)
-    if _now is not None and _now.model is model and not _now.is_over and not _now.has_validated:
-        _now.is_about_to_validate = bool(is_due)
-    return is_due
+    def end(self) -> None:
+        self.is_over = True
 
+    @property
+    def is_epoch_left_out(self) -> bool:
+        return self.left_out[0] > 0
 
-def _begin_to_validate(fit: Fit, iterator: Any) -> None:
-    """Begin the validation data as often as before the restart, because each time they draw an order; and count from now on.
+    def begin_epoch(self) -> None:
+        self._is_first = True
+        if self._is_everything_over:
+            self.model.stop_training = True
 
-    Keras begins them once or several times for a validation, as its release, the strategy and the number of batches have it.
-    """
-    data = iterator._distributed_dataset
-    if type(iterator.data_adapter).__name__ != DATASETS or not input_check.shuffles(data):
-        return
-    for _ in range(fit.validations):
-        collections.deque(itertools.islice(data, 1), maxlen=0)
+    def end_epoch(self) -> None:
+        epochs, steps = self.left_out
+        self.left_out = (epochs - 1, steps)
 
-    def begun() -> Any:
-        fit.validations += 1
-        return data
+    def begin_step(self, step: int) -> int | None:
+        """The number of the step that Keras begins; None: it was trained before the restart."""
+        epochs, steps = self.left_out
+        each = self.model.steps_per_execution
+        self._is_skipped = epochs > 0 or steps >= each
+        if 0 < steps < each and not self._is_skipped:
+            self._shift = steps
+        limit = self._steps_per_epoch or self.iterator.num_batches
+        self._is_skipped = self._is_skipped or bool(self._shift and limit and step + self._shift >= limit)
+        return None if self._is_skipped else step + self._shift
 
-    iterator._get_iterator = begun
+    def end_step(self, step: int) -> int | None:
+        return None if self._is_skipped else step + self._shift
 
-
-def _enumerate(real: Any, self: Any) -> Iterator[Any]:
-    """The steps of an epoch that are left."""
-    fit: Any = self._orch_fit
-    epochs, steps = (0, 0) if fit is None else fit.left_out
-    if fit is not None:
-        fit.left_out = (0, 0)
-    is_whole = bool(self.steps_per_epoch) or self.data_adapter.num_batches is None or (epochs > 0 and fit.reads_whole_epochs())
-    for _ in range(epochs):
-        _pass(real, self, is_whole=is_whole)
-    left, shift = steps, 0
-    for begin, end, iterator in real(self):
-        count = min(left, self.steps_per_execution)
-        taken = _leave_out(self, iterator, count)
-        left -= taken
+    def _skip(self, real: Any, function: Any, iterator: Any) -> Any:
+        """Take the batches of an execution that was trained on."""
+        epochs, steps = self.left_out
+        each, found = self.model.steps_per_execution, self.model.get_metrics_result()
+        if self._is_everything_over:
+            return found
+        if epochs:
+            if (self._is_whole or self._is_first) and not _take(real, each):
+                raise StopIteration
+            self._is_first = False
+            return found
+        if self._is_skipped and not steps:  # the end of an epoch whose steps are shifted
+            return found
+        count = min(steps, each)
+        taken = _take(real, count)
+        self.left_out = (0, steps - taken)
         if taken < count:
-            break
-        if count == self.steps_per_execution:
-            continue
-        shift = shift or count  # steps_per_execution was another one, so the save is within an execution of now
-        if begin + shift < (self.steps_per_epoch or self._num_batches or float("inf")):
-            yield begin + shift, end + shift, iterator
-    if left > 0:
-        input_check.tell_of_fewer(steps - left, steps)
+            input_check.tell_of_fewer(self._before_steps - self.left_out[1], self._before_steps)
+            self.left_out = (0, 0)
+            raise StopIteration
+        self._has_left = steps > count or self._shift > 0
+        return found if self._is_skipped else function(iterator)
+
+    @property
+    def validations(self) -> int:
+        """How often Keras has begun the validation data, also before the restart: each time they draw an order if they shuffle."""
+        return self._validations_before + (self._validation.batches.asked if self._validation is not None else 0)
+
+    @validations.setter
+    def validations(self, before: int) -> None:
+        self._validations_before = before
+        if before and self._validation is not None and input_check.shuffles(self._validation.distributed):
+            for _ in range(before):
+                collections.deque(itertools.islice(self._validation.distributed, 1), maxlen=0)
 
 
-def _leave_out(self: Any, iterator: Any, count: int) -> int:
-    """Take batches that were trained on; returns how many there were. If the data end, the epoch ends as Keras ends it."""
-    taken = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the line of orch says more
-        with self.catch_stop_iteration() if count else contextlib.nullcontext():
-            for _ in range(count):
-                next(iterator)
-                taken += 1
-    return taken
+def _saving(fit: SavedFit, callbacks: Any, session: FitSession) -> Any:
+    """Keras's list of callbacks with the saves after them, and without what was trained before the restart."""
+    from keras.callbacks import CallbackList
+
+    def hook(name: str) -> Any:
+        real = getattr(callbacks, name)
+
+        def called(self: Any, *args: Any, **kwargs: Any) -> None:
+            if name == "on_epoch_begin":
+                fit.begin_epoch()
+            if name in ("on_train_batch_begin", "on_train_batch_end"):
+                step = (fit.begin_step if name.endswith("begin") else fit.end_step)(args[0])
+                if step is None:
+                    return
+                args = (step, *args[1:])
+            elif fit.is_epoch_left_out and name in ("on_epoch_begin", "on_epoch_end"):
+                if name == "on_epoch_end":
+                    fit.end_epoch()
+                return
+            real(*args, **kwargs)
+            if name == "on_train_begin":
+                session.begin()
+            elif session.is_on and hasattr(session, name):
+                getattr(session, name)(*args)
+            if name == "on_train_end":
+                session.end()
+
+        return called
+
+    hooks = {name: hook(name) for name in dir(callbacks) if name.startswith("on_")}
+    made = type("SavingCallbacks", (CallbackList,), hooks)(model=None)
+    made.callbacks, made.params = callbacks.callbacks, callbacks.params
+    return made
 
 
-def _pass(real: Any, self: Any, *, is_whole: bool) -> None:
-    """Begin an epoch, which draws its order, and end it as Keras does. The batches are read only where the next epoch depends on it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "your input ran out of data" was said before the restart
-        with self.catch_stop_iteration():
-            for number, (_, _, iterator) in enumerate(real(self)):
-                if is_whole or number == 0:
-                    _take(iterator, self.steps_per_execution)
+def evaluates(feed: Any) -> bool:
+    """Whether a validation on this data runs: not at the end of an epoch before the restart."""
+    return not any(fit.is_epoch_left_out and fit._validation is feed for fit in _running)
 
 
-def _take(iterator: Any, count: int) -> None:
-    """Take the batches of one execution, of which the last may have fewer."""
+def _take(iterator: Any, count: int) -> int:
+    """Take batches; returns how many there were."""
+    import tensorflow as tf
+
     for number in range(count):
         try:
             next(iterator)
-        except StopIteration:
-            if number == 0:
-                raise
-            break
+        except (StopIteration, tf.errors.OutOfRangeError):
+            return number
+    return count

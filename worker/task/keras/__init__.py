@@ -29,7 +29,7 @@ def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
         from .. import patches
-        from . import callbacks, fit, lines_of_keras_2, optimizer, parts, saving, steps  # noqa: F401
+        from . import callbacks, feed, fit, lines_of_keras_2, loops, optimizer, parts, saving, steps  # noqa: F401
 
         patches.prepare_forks()
 
@@ -48,7 +48,7 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     from ...tensorflow_facts import keras_3
     from .. import patches
     from ..patches import table
-    from . import callbacks, fit, optimizer, parts, saving, steps
+    from . import callbacks, fit, loops, optimizer, parts, saving
 
     if fit.TRAINER not in sys.modules:  # Keras 2, or another backend than TensorFlow
         return
@@ -59,14 +59,14 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
         return
     if in_cluster:
         patches.is_on(table.FIT)  # prints a line if not
-    changes: list[tuple[str, Callable[[], None]]] = [(table.NUMBERS, _let_variables_be_numbers)]
+    changes: list[tuple[str, Callable[[], None]]] = [(table.LOOPS, loops.mend), (table.NUMBERS, _let_variables_be_numbers)]
     if is_reported:
         changes.append((table.REPORTS, lambda: callbacks.report("keras")))
     if in_cluster:
         changes += [(table.FIT, callbacks.share), (table.FILES, saving.mend)]
     changes.append((table.STEP, lambda: optimizer.mend(is_exact=is_exact, in_cluster=in_cluster)))
     if in_cluster:
-        changes += [(table.FIT, fit.mend), (table.FIT, steps.mend), (table.PARTS, parts.mend)]
+        changes += [(table.FIT, fit.mend), (table.PARTS, parts.mend)]
     else:
         changes.append((table.WARNINGS, fit.name_parts))
     for what, change in changes:

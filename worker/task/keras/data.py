@@ -215,10 +215,10 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
         _orders.pop()
 
 
-def tell_of_second_order(iterator: Any) -> None:
-    """Say of a generator or a shuffled dataset, in an iterator of Keras, that Keras takes a batch of it to build the model."""
-    dataset: Any = getattr(iterator._distributed_dataset, "_original_dataset", None)
-    is_generator = type(iterator.data_adapter).__name__ == "GeneratorDataAdapter"
+def tell_of_second_order(feed: Any) -> None:
+    """Say of a generator or a shuffled dataset that Keras takes a batch of it to build the model."""
+    dataset: Any = getattr(feed.distributed, "_original_dataset", None)
+    is_generator = type(feed.adapter).__name__ == "GeneratorDataAdapter"
     if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
         lost = "without the first batches of the generator" if is_generator else "with the second order of a shuffle"
         print_once(
@@ -227,7 +227,7 @@ def tell_of_second_order(iterator: Any) -> None:
         )
 
 
-def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+def in_order(strategy: Any, x: Any) -> Any:
     """Have each worker read all of the data and predict its share of each batch: then the predictions come in the order of the data.
 
     Keras 2 does so, too (`Model.predict` in tf_keras/src/engine/training.py). Under FILE the workers would predict different files, and
@@ -235,8 +235,8 @@ def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) ->
     """
     import tensorflow as tf
 
-    if not (shuffle_order.has_several_workers(self.distribute_strategy) and isinstance(x, tf.data.Dataset)):
-        return real(self, x, *args, **kwargs)
+    if not (shuffle_order.has_several_workers(strategy) and isinstance(x, tf.data.Dataset)):
+        return x
     policy = x.options().experimental_distribute.auto_shard_policy
     if any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(x)):
         raise ValueError(
@@ -250,4 +250,4 @@ def predict_in_order(real: Any, self: Any, x: Any, *args: Any, **kwargs: Any) ->
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = policies.DATA
         x = x.with_options(options)
-    return real(self, x, *args, **kwargs)
+    return x

@@ -202,11 +202,11 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
 
 def _is_mean(model: Any) -> bool:
     """Whether the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
-    from keras.src import tree
+    from keras import Model, tree
 
     fit.tell_of_circle(model)
     losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    is_keras = all(getattr(type(model), name) is getattr(fit.trainer_of(), name) for name in ("train_step", "compute_loss"))
+    is_keras = all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
     return is_keras and not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
 
 

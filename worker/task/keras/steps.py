@@ -15,8 +15,8 @@ from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.table import FIT
-from . import metrics, optimizer, parts
+from ..patches.table import FIT, LOOPS
+from . import metrics, parts
 from .fit import is_wanted
 from .rows import count
 
@@ -29,30 +29,30 @@ _BUILT_TOO_LATE = (
 
 
 def mend() -> None:
-    """Replace the functions of Keras's trainer. A replacement calls the original where it is not wanted."""
-    patches.replace(FIT, "Trainer.make_train_function", _make_train_function)
-    patches.replace(FIT, "Trainer.make_test_function", _make_test_function)
+    """Replace functions that a program may override. A replacement calls the original where it is not wanted."""
+    patches.replace(LOOPS, "Trainer.make_train_function", functools.partial(_make, "train"))
+    patches.replace(LOOPS, "Trainer.make_test_function", functools.partial(_make, "test"))
     patches.replace(FIT, "Trainer.make_predict_function", _make_predict_function)
     patches.replace(FIT, "Trainer.predict_on_batch", _predict_on_batch)
 
 
-def _make_train_function(real: Any, self: Any, force: bool = False) -> None:
-    if not is_wanted(self.distribute_strategy):
+def _make(kind: str, real: Any, self: Any, force: bool = False) -> None:
+    name = f"{kind}_function"
+    if getattr(self, name) is not None and not force:
+        return
+    if is_wanted(self.distribute_strategy):
+        setattr(self, name, _function(self, getattr(self, f"{kind}_step")))
+    else:
         real(self, force)
-    elif self.train_function is None or force:
-        self.train_function = optimizer.in_loop(self, _make_function(self, self.train_step))
+        made = getattr(self, name)
+        setattr(self, name, lambda iterator: made(getattr(iterator, "real", iterator)))
 
 
-def _make_test_function(real: Any, self: Any, force: bool = False) -> None:
-    if not is_wanted(self.distribute_strategy):
-        real(self, force)
-    elif self.test_function is None or force:
-        self.test_function = optimizer.in_loop(self, _make_function(self, self.test_step))
-
-
-def _make_function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function that runs the steps of one execution of a model, one after the other, and returns the logs of the last one."""
+def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function that runs the steps of one execution, one after the other, and returns the logs of the last one."""
     import tensorflow as tf
+
+    from .feed import BatchIterator
 
     strategy = self.distribute_strategy
     _leave_out_xla(self)
@@ -70,13 +70,14 @@ def _make_function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
     next_even = _in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
 
     def steps(iterator: Any) -> Any:
-        is_distributed = isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator))
-        if not is_distributed:  # that of train_on_batch, which gives the same rows to all replicas
+        if not isinstance(
+            iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)
+        ):  # that of train_on_batch, which gives the same rows to all replicas
             return [one_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
-        logs, of_iterator = None, next_even if getattr(iterator, "_orch_is_even", False) else next_step
+        logs, of_iterator = None, next_even if getattr(iterator, "is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
-                logs = of_iterator(iterator)
+                logs = of_iterator(getattr(iterator, "real", iterator))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
                     raise
@@ -95,6 +96,8 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
     than the others, or empty.
     """
 
+    from keras import tree
+
     def one_step(batch: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
@@ -106,7 +109,14 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
             return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
 
     function = _in_graph(model, one_step)
-    return model._autoconvert_optionals(function) if hasattr(model, "_autoconvert_optionals") else function  # Keras 3.12
+    return lambda batch: function(tree.map_structure(_or_none, batch))
+
+
+def _or_none(leaf: Any) -> Any:
+    """Keras's datasets of generators have an Optional in the place of None."""
+    import tensorflow as tf
+
+    return None if isinstance(leaf, tf.experimental.Optional) else leaf
 
 
 def _in_graph(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -62,6 +62,7 @@ _ISSUE = "fit fails on several workers, keras#20585"
 NAMES: dict[str, Name] = {
     # Keras 3: the trainer.
     "Trainer.fit": Name(_of_trainer("fit"), "callbacks of orch, the run's seed and saves are added to each fit", "self, x"),
+    "Trainer.evaluate": Name(_of_trainer("evaluate"), "gets data of orch's own", "self, x"),
     "Trainer.predict": Name(_of_trainer("predict"), "the workers predict shares of each batch, so that rows come in order", "self, x"),
     "Trainer.predict_on_batch": Name(_of_trainer("predict_on_batch"), "Keras returns each row once for each replica", "self, x"),
     "Trainer.make_train_function": Name(
@@ -74,36 +75,36 @@ NAMES: dict[str, Name] = {
         "self, force",
         forms={"85bfcac81c": "3.10 and 3.11", "f52167535c": "3.12 to 3.15", "92bfcf7248": "3.16"},
     ),
-    "Trainer._maybe_symbolic_build": Name(
-        _of_trainer("_maybe_symbolic_build"),
-        f"{_ISSUE}: it reduces a structure of PerReplica values",
-        "self, iterator, data_batch",
-        forms={"b4c990171c": "3.10", "3760f262fc": "3.11 to 3.16"},
+    "get_data_adapter": Name(
+        "keras.src.trainers.data_adapters:get_data_adapter",
+        "takes an adapter of orch's own for x",
+        "x, y, sample_weight, batch_size, steps_per_epoch, shuffle, class_weight",
+        is_read=True,
     ),
+    "train_validation_split": Name(
+        "keras.src.trainers.data_adapters.array_slicing:train_validation_split",
+        "divides arrays before they become data of orch's own",
+        "arrays, validation_split",
+        is_read=True,
+    ),
+    "DataAdapter": Name("keras.src.trainers.data_adapters.data_adapter:DataAdapter", "the class of an adapter", is_read=True),
     "TFEpochIterator": Name(
         f"{TRAINER}:TFEpochIterator",
-        "each worker counts its own batches; a training continues within an epoch; subclassed",
+        "takes data that are divided already",
+        is_read=True,
         forms={"f6cd4a3cd7": "3.10 to 3.16"},
+    ),
+    "Trainer._maybe_symbolic_build": Name(
+        _of_trainer("_maybe_symbolic_build"),
+        "takes one batch of the data, keras#20585",
+        is_read=True,
+        forms={"b4c990171c": "3.10", "3760f262fc": "3.11 to 3.16"},
     ),
     "reduce_per_replica": Name(
         f"{TRAINER}:reduce_per_replica",
         "predict joins the rows of the workers with it",
         is_read=True,
         forms={"b80faaba24": "3.10 to 3.16"},
-    ),
-    "Trainer._assert_compile_called": Name(_of_base("_assert_compile_called"), "saves: the beginning of a fit", "self, method_name"),
-    **{
-        f"CallbackList.{name}": Name(f"keras.src.callbacks.callback_list:CallbackList.{name}", "saves: after all callbacks", "self")
-        for name in HOOKS
-    },
-    "Trainer._get_metrics_result_or_logs": Name(
-        _of_base("_get_metrics_result_or_logs"), "the logs of an epoch that a restart has cut", forms={"d63611fadb": "3.10 to 3.16"}
-    ),
-    "Trainer._should_eval": Name(
-        _of_base("_should_eval"),
-        "a validation of an epoch that a restart has cut",
-        "self, epoch, validation_freq",
-        forms={"a45d0a3f37": "3.10 to 3.16"},
     ),
     "Trainer.train_step": Name(
         _of_trainer("train_step"),
@@ -116,12 +117,6 @@ NAMES: dict[str, Name] = {
         "sets the number of batches",
         is_read=True,
         forms={"e16a03c5c5": "3.10 to 3.16"},
-    ),
-    "EpochIterator._enumerate_iterator": Name(
-        "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator",
-        "the steps of an epoch, of which a restart leaves some out",
-        is_read=True,
-        forms={"3a1e6674fb": "3.10", "f52fa03f03": "3.11 to 3.16"},
     ),
     "EpochIterator.catch_stop_iteration": Name(
         "keras.src.trainers.epoch_iterator:EpochIterator.catch_stop_iteration",

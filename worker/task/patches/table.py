@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from ...values.fast_dataclass import dataclass
-from .names import BASE, DISTRIBUTE, NAMES, TRAINER
+from .names import BASE, DISTRIBUTE, NAMES
 
 __all__ = ["FEATURES", "NAMES", "Feature"]
 
@@ -27,6 +27,7 @@ class Feature:
     """Other features that must be on."""
 
 
+LOOPS = "data for the loops of Keras"
 FIT = "fit on several workers"
 STEP = "exact order of a step"
 PARTS = "parts of a batch"
@@ -55,10 +56,6 @@ RANDOM = "warnings about random numbers that no save has"
 OTHER_TF_CONFIG = "a program that replaces TF_CONFIG"
 TESTS = "functions of a test in tasks"
 
-_ITERATOR_READS = {
-    TRAINER: "_distribute_strategy _distributed_dataset _get_iterator",
-    "keras.src.trainers.epoch_iterator": "_num_batches data_adapter steps_per_execution _enumerate_iterator reset catch_stop_iteration",
-}
 _STRATEGY_READS = {
     f"{DISTRIBUTE}.collective_all_reduce_strategy": "_in_multi_worker_mode _num_workers _is_chief _id_in_cluster",
     f"{DISTRIBUTE}.input_lib": "_original_dataset",
@@ -71,15 +68,22 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 FEATURES: dict[str, Feature] = {
-    FIT: Feature(
+    LOOPS: Feature(
         _names(
-            "Trainer.fit Trainer.predict Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
-            "Trainer.make_predict_function Trainer._maybe_symbolic_build TFEpochIterator reduce_per_replica Metric.add_variable"
+            "Trainer.fit Trainer.evaluate Trainer.predict Trainer.make_train_function Trainer.make_test_function get_data_adapter "
+            "DataAdapter train_validation_split TFEpochIterator EpochIterator.reset EpochIterator.catch_stop_iteration "
+            "Trainer._maybe_symbolic_build"
         ),
         "changes",
+        "fit of Keras can neither run on several workers nor save",
+        reads={"keras.src.trainers.trainer": "_symbolic_build _initial_epoch"},
+    ),
+    FIT: Feature(
+        _names("Trainer.make_predict_function Trainer.predict_on_batch reduce_per_replica Metric.add_variable"),
+        "changes",
         "fit, evaluate and predict of Keras cannot run on several workers",
-        reads={**_ITERATOR_READS, **_STRATEGY_READS, **_LAYER_READS},
-        needs=(STEP, PARTS, ORDER),
+        reads={**_STRATEGY_READS, **_LAYER_READS},
+        needs=(LOOPS, STEP, PARTS, ORDER),
     ),
     STEP: Feature(
         _names(
@@ -103,15 +107,11 @@ FEATURES: dict[str, Feature] = {
         },
     ),
     SAVES: Feature(
-        _names(
-            "Trainer._assert_compile_called TFEpochIterator Trainer._get_metrics_result_or_logs Trainer._should_eval "
-            "CallbackList.on_train_begin CallbackList.on_epoch_begin CallbackList.on_train_batch_end CallbackList.on_epoch_end "
-            "CallbackList.on_train_end EpochIterator._enumerate_iterator EpochIterator.reset EpochIterator.catch_stop_iteration"
-        ),
+        _names("Trainer.fit Trainer.make_train_function"),
         "changes",
         "--checkpoint and worker.KerasCheckpoint save nothing",
-        reads={**_ITERATOR_READS, "keras.src.trainers.trainer": "_initial_epoch _symbolic_build"},
-        needs=(ORDER,),
+        reads={"keras.src.trainers.trainer": "_initial_epoch _symbolic_build"},
+        needs=(LOOPS, ORDER),
     ),
     SAVES_2: Feature(
         _names(
@@ -155,7 +155,7 @@ FEATURES: dict[str, Feature] = {
     REPORTS_2: Feature(_names("tf_keras.Model.fit"), "measures", "fit reports no progress"),
     WARNINGS: Feature(
         _names(
-            "Trainer.fit TFEpochIterator Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
+            "Trainer.fit Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
             "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.scale_loss_for_distribution loss.apply_mask"
         ),
         "measures",

@@ -1,0 +1,143 @@
+"""The data of one call of `fit`, `evaluate` or `predict` on several workers, as an adapter of orch's own, which Keras takes for `x`
+(keras/src/trainers/data_adapters/__init__.py, "Allow passing a custom data adapter").
+
+It wraps the adapter that Keras makes of the program's data. So Keras's loops see an epoch that is as long in all workers, and data that
+TensorFlow has divided already; and the batch of which Keras builds the model is made of the shapes of the data, and taken from no data.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ..input import shuffle_order
+from . import data
+
+
+def make(*args: Any, **kwargs: Any) -> Feed:
+    """A `Feed` that is an adapter of Keras."""
+    made: Feed = _kinds()[0](*args, **kwargs)
+    return made
+
+
+@functools.cache
+def _kinds() -> tuple[Any, Any]:
+    """The classes `Feed` and `Batches`, as Keras takes them."""
+    import tensorflow as tf
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    return type("Feed", (Feed, DataAdapter), {}), type("Batches", (Batches, tf.distribute.DistributedDataset), {})
+
+
+class Feed:
+    """Keras's adapter of the program's data, which TensorFlow has divided, and the number of steps that all workers take."""
+
+    def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **given: Any) -> None:
+        """`given`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
+        to build a model under a strategy of the program.
+        """
+        import tensorflow as tf
+        from keras.src.trainers.data_adapters import get_data_adapter
+
+        with data.arrays_in_one_order(strategy, shuffle):
+            self.adapter = get_data_adapter(x=x, shuffle=shuffle, **given)
+            dataset = self.adapter.get_tf_dataset()
+        if not isinstance(dataset, tf.distribute.DistributedDataset):
+            dataset = strategy.experimental_distribute_dataset(dataset)
+        self.distributed, self.is_even, self._num_batches = dataset, False, self.adapter.num_batches
+        if shuffle_order.has_several_workers(strategy):
+            self._agree(strategy)
+        self.batches = _kinds()[1](dataset, is_even=self.is_even, is_read=is_read)
+
+    def _agree(self, strategy: Any) -> None:
+        """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches."""
+        import tensorflow as tf
+
+        own = data.steps_of_epoch(self._num_batches, self.distributed, strategy)
+        rows = data.rows_of_parts(self.distributed, strategy)
+        told = [-1 if own is None else int(own), data.fingerprint(self.distributed), rows]
+        counts, fingerprints, parts = strategy.gather(tf.constant([told], tf.int64), axis=0).numpy().T
+        self.is_even = bool(rows > 0 and (parts == rows).all())
+        self._num_batches = int(counts.max()) if counts.min() >= 0 else None
+        data.warn_of_other_data(fingerprints)
+
+    def get_tf_dataset(self) -> Any:
+        return self.batches
+
+    @property
+    def num_batches(self) -> Any:
+        return self._num_batches
+
+    @property
+    def batch_size(self) -> Any:
+        return self.adapter.batch_size
+
+    def on_epoch_begin(self) -> None:
+        self.adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self.adapter.on_epoch_end()
+
+    def of_first_replica(self) -> Any:
+        """The shapes of a batch of one replica."""
+        return _of_replica(self.distributed.element_spec)
+
+
+class Batches:
+    """Data that are divided already: Keras takes them as they are."""
+
+    def __init__(self, distributed: Any, *, is_even: bool, is_read: bool) -> None:
+        self.distributed, self.is_even, self.is_read = distributed, is_even, is_read
+        self.asked = 0
+        """How many iterators Keras has asked for in all."""
+        self.waiting = 0
+        """How many iterators Keras has asked for since one has begun: each would draw an order of the data."""
+
+    @property
+    def element_spec(self) -> Any:
+        return self.distributed.element_spec
+
+    def __iter__(self) -> BatchIterator:
+        self.waiting += 1
+        self.asked += 1
+        return BatchIterator(self)
+
+    def begin(self) -> Any:
+        """An iterator of TensorFlow. The data begin as often as without orch, where each beginning draws an order."""
+        for _ in range(self.waiting):
+            made = iter(self.distributed)
+        self.waiting = 0
+        return made
+
+
+class BatchIterator:
+    """Begins with its first batch. Keras takes a batch by `next` only to build the model, which needs the shapes alone."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches, self._real, self._is_for_build = batches, None, False
+        self.is_even = batches.is_even
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches.is_read:
+            return next(self.real)
+        if self._real is None and not self._is_for_build:
+            self._is_for_build = True
+            self._batches.waiting -= 1
+            self._batches.asked -= 1
+        return _of_replica(self._batches.element_spec)
+
+    @property
+    def real(self) -> Any:
+        if self._real is None:
+            self._real = self._batches.begin()
+        return self._real
+
+
+def _of_replica(spec: Any) -> Any:
+    """The spec of the first replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
+    from keras import tree
+
+    return tree.map_structure(lambda each: (getattr(each, "_value_specs", None) or [each])[0], spec)

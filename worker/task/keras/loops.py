@@ -1,0 +1,144 @@
+"""Keras's own loops `fit`, `evaluate` and `predict`, which get data of orch's own (see `feed`): they need no other change.
+
+So orch relies on what Keras lets a program do: to give a data adapter for `x`, a `CallbackList`, and functions that run steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from .. import patches
+from ..input import input_policy, shuffle_order
+from ..pace import shared
+from ..patches.table import LOOPS
+from ..strategy import strategy_builder
+from . import data, fit, steps
+from .fit import is_wanted
+
+saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
+"""What `keras_saves` adds: ``begin`` gives the saves of a `fit`, or None; ``evaluates`` says whether a validation runs."""
+
+
+def mend() -> None:
+    """Wrap the loops, once in this process: before all others that wrap `fit`, so that these see the program's own data."""
+    if patches.problems(LOOPS):  # what depends on this prints a line
+        return
+    steps.mend()
+    patches.replace(LOOPS, "Trainer.fit", _fit)
+    patches.replace(LOOPS, "Trainer.evaluate", _evaluate)
+    patches.replace(LOOPS, "Trainer.predict", _predict)
+
+
+def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.utils import unpack_x_y_sample_weight
+
+    strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
+    saves = saves_of_fit["begin"](self, given) if saves_of_fit else None
+    if not is_wanted(strategy):
+        fit.tell_of_other_scope(strategy)
+        if saves is None and not _is_named(strategy):
+            return real(self, *args, **kwargs)
+    _needs_no_build(self)
+    if given["validation_split"] and given["validation_data"] is None:
+        (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = array_slicing.train_validation_split(
+            (given["x"], given["y"], given["sample_weight"]), validation_split=given["validation_split"]
+        )
+    more = {"class_weight": given["class_weight"], "shuffle": given["shuffle"]}
+    with shuffle_order.of_training(f"fit-{saves.number}") if saves else nullcontext():
+        training = _feed(strategy, given, given["steps_per_epoch"], **more)
+    if is_wanted(strategy):
+        fit.tell_of_right_scope()
+        if not given["steps_per_epoch"] and training.num_batches is None:
+            data.tell_of_one_step_more(training.distributed)
+    validation = None
+    if given["validation_data"] is not None:
+        x, y, weights = unpack_x_y_sample_weight(given["validation_data"])
+        of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
+        with shuffle_order.of_training(f"fit-{saves.number} validation") if saves else nullcontext():
+            validation = _feed(strategy, of_validation, given["validation_steps"])
+    given |= {"x": training, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
+    if saves is None:
+        return real(self, **given)
+    saves.prepare(given, training, validation)
+    with saves.running():
+        return real(self, **given)
+
+
+def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    from .feed import Feed
+
+    strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
+    if isinstance(given["x"], Feed) and saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
+        return {}
+    if isinstance(given["x"], Feed) or not _is_named(strategy):
+        return real(self, *args, **kwargs)
+    _needs_no_build(self)
+    given["x"] = _feed(strategy, given, given["steps"])
+    return real(self, **given, **dict.fromkeys(("y", "sample_weight")))
+
+
+def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    strategy = self.distribute_strategy
+    if not _is_named(strategy):
+        return real(self, *args, **kwargs)
+    given = _bound(real, self, args, kwargs)
+    given["x"] = _feed(strategy, {**given, "x": data.in_order(strategy, given["x"])}, given["steps"], is_read=True)
+    return real(self, **given)
+
+
+def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by name, with the defaults."""
+    bound = inspect.signature(real).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    given: dict[str, Any] = dict(list(bound.arguments.items())[1:])
+    more: dict[str, Any] = given.pop("kwargs", {})
+    given.update(more)
+    return given
+
+
+def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
+    """The data, which are taken out of the arguments."""
+    from . import feed
+
+    taken: dict[str, Any] = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
+    is_ours = is_wanted(strategy) or _begins_with_the_first(strategy)
+    options: dict[str, Any] = {"batch_size": given["batch_size"], "steps_per_epoch": steps, "is_read": not is_ours, **taken, **more}
+    made = feed.make(strategy, given["x"], **options)
+    if not is_wanted(strategy) and strategy.num_replicas_in_sync > 1:
+        data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync)
+    elif not is_ours and _has_workers(strategy):
+        data.tell_of_second_order(made)
+    return made
+
+
+def _needs_no_build(model: Any) -> None:
+    """A model without `call` (its `train_step` calls the parts of the model, as in a GAN) cannot be built, and need not be: Keras builds
+    none without a strategy.
+    """
+    from keras import Model
+
+    if type(model).call is Model.call and is_wanted(model.distribute_strategy):
+        vars(model)["_symbolic_build"] = lambda *_, **__: None
+
+
+def _is_named(strategy: Any) -> bool:
+    """Whether the data of a call matter: several workers share them, a worker begins with another order, or replicas get other parts."""
+    return _has_workers(strategy) or strategy.num_replicas_in_sync > 1
+
+
+def _has_workers(strategy: Any) -> bool:
+    return hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode")
+
+
+def _begins_with_the_first(strategy: Any) -> bool:
+    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
+
+    Keras would take a batch for the model, and so begin with the second order. It does so by hand under a strategy that the script makes,
+    and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
+    """
+    is_built_here = input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False)
+    return _has_workers(strategy) and is_built_here
