@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +74,7 @@ class Tree:
         script = _ENTER.format(shared=" ".join(map(shlex.quote, (str(ROOT), sys.prefix, sys.base_prefix))))
         return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", str(self.path), str(cwd), *words]
 
-    def run_tests(self, python: str, *arguments: str, env: Mapping[str, str] = os.environ) -> int:
+    def run_tests(self, python: str, *arguments: str, path: str = PATH) -> int:
         """The exit code of pytest, in the tree."""
         command = self.command(python, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
-        return subprocess.run(command, env={**env, "PATH": PATH}).returncode
+        return subprocess.run(command, env={**os.environ, "PATH": path}).returncode

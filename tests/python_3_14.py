@@ -1,7 +1,8 @@
-"""The controller on Python 3.14, for which there is no TensorFlow: ``python -m tests.python_3_14 [ARGUMENTS OF PYTEST]`` (`make python-3.14`).
+"""The controller on Python 3.14, for which there is no TensorFlow: ``python -m tests.python_3_14 [ARGUMENTS OF PYTEST]``.
 
 Debian's unstable has this Python. In a tree of it the wheel is installed with what it depends on, and runs train with the Python of this
-environment, where TensorFlow is. Then the tests that need no TensorFlow run there. Root only. `--brief`: without the tests, for `make corners`.
+environment, where TensorFlow is. Then the tests that need no TensorFlow run there (`make python-3.14`), unless the arguments begin with
+``--brief`` (`make corners`). Root only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TOOLS = ("hypothesis", "jsonschema", "numpy", "pytest-timeout", "pytest-xdist")
 """What the tests below need besides the extras `testing` and `report`."""
 TESTS = ("model", "record", "supervision", "worker/values", "worker/protocol", "worker/machine", "worker/host", "cli/test_bad_input.py")
 ORCH = "python -W error -X dev -m orchestrator"
-"""A warning in the controller is an error. The variables of a task would hold PYTHONWARNINGS, and TensorFlow's own warnings would end it."""
+"""A warning in the controller is an error. With PYTHONWARNINGS, a warning of TensorFlow would end the tasks."""
 _PROGRAM = """
 import os, sys
 import worker
@@ -35,7 +36,7 @@ class PlaceInTree(Place):
     """A `Place` whose programs run in the tree. The directory is in /tmp, which the tree shares."""
 
     def install(self, wheel: Path) -> None:
-        """Install the wheel with what it depends on: pip of this environment knows the index, and the Python of the tree cannot run here."""
+        """Install the wheel with what it depends on: only pip of this environment knows the index."""
         here = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--python-version", "3.14", "--only-binary", ":all:"]
         wheels = self.directory / "wheels"
         super()._finish([*here, "--dest", str(wheels), f"{wheel}[testing,report]", *TOOLS], dict(os.environ), self.directory)
@@ -95,7 +96,8 @@ def main() -> int:
         except Wrong as error:
             print(error, file=sys.stderr)
             return 1
-        return TREE.run_tests(str(place.python), *(arguments or [f"tests/{name}" for name in TESTS]))
+        tests = arguments or [f"tests/{name}" for name in TESTS]
+        return TREE.run_tests(str(place.python), *tests, path=f"{place.python.parent}:{PATH}")
 
 
 def _no_3_14() -> str:

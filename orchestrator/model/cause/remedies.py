@@ -108,6 +108,11 @@ ABOUT_NAMES = {
         "alone. Use tf.distribute.MultiWorkerMirroredStrategy() in the script, or start the script with horovodrun",
     ),
     r"No module named 'tensorboard": _TENSORBOARD,
+    r"No module named 'pkg_resources'": Remedy(
+        "setuptools-without-pkg_resources",
+        "setuptools 82 and newer have no pkg_resources: {python} -m pip install 'setuptools<82', or a newer release of the package that "
+        "imports it (TensorBoard: 2.21)",
+    ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
         "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python; a file of your own lies "

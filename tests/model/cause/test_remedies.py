@@ -158,6 +158,7 @@ FAILURES = [
     ),
     ("ModuleNotFoundError", "No module named 'horovod'", "each task would train alone"),
     ("ModuleNotFoundError", "No module named 'tensorboard'", "or leave its summaries and its callback out"),
+    ("ModuleNotFoundError", "No module named 'pkg_resources'", "/opt/py/bin/python -m pip install 'setuptools<82'"),
     (
         "tensorflow.python.summary.tb_summary.TBNotInstalledError",
         "TensorBoard is not installed, missing implementation for tf.summary.scalar",

@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 
 
 def serve(directory: str, port: str) -> NoReturn:
-    """Serve without end. `directory`: relative to the working directory of the tasks. Exits with 1 if TensorBoard is not installed."""
+    """Serve without end. `directory`: relative to the working directory of the tasks. Exits with 1 if TensorBoard cannot be imported."""
     try:
         from tensorboard import default, program
     except ImportError as error:
-        print(f"orch: TensorBoard cannot be imported ({error}): pip install tensorboard, for {sys.executable}", file=sys.stderr)
+        # TensorBoard before 2.21 needs what setuptools 82 has removed (tensorflow/tensorboard#7064).
+        package = "'setuptools<82'" if error.name == "pkg_resources" else "tensorboard"
+        print(f"orch: TensorBoard cannot be imported ({error}): pip install {package}, for {sys.executable}", file=sys.stderr)
         sys.exit(1)
 
     class Server(program.WerkzeugServer):  # type: ignore[misc]
