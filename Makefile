@@ -1,4 +1,4 @@
-# What has to be there first: make, a Python from 3.10 to 3.13 and a package index that pip can reach.
+# What has to be there first: make, a Python from 3.10 to 3.13, for which there is a TensorFlow, and a package index that pip can reach.
 # Everything else goes into .venv on the first call of any target. `make PYTHON=python3.12` chooses the Python.
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
@@ -33,13 +33,14 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test slurm-24 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
+.PHONY: help demo test slurm-24 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     a cluster of 4 workers trains on handwritten digits'
 	@echo 'make test     all tests, the fast ones first (PYTEST_ARGS="-k logs" chooses)'
 	@echo 'make slurm-24 the tests of Slurm with that of Debian 13, 24.11: in a tree that debootstrap makes once in ~/.cache/orch-tests; root only'
+	@echo 'make python-3.14 the controller on Python 3.14: in a tree of Debian unstable, made as for slurm-24; tasks keep the Python of .venv'
 	@echo 'make kubernetes  the Kubernetes of the tests, built once from the source package of Debian 12: some ten minutes, 500 MB in ~/.cache/orch-tests'
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
@@ -55,7 +56,7 @@ help:
 	@echo 'make chaos    the long soaks: many runs, hosts and forks at once; then kill, stop and end tasks, templates, agents and controllers'
 	@echo '              of real clusters (CHAOS_ARGS="--trials 200 --seed 1"); then drawn trainings (DRAWS_ARGS="--draws 3000 --minutes 60")'
 	@echo 'make matrix   the checks of tests/matrix with other releases of Python, TensorFlow and Keras; writes the table of README.md'
-	@echo '              (MATRIX_ARGS=--help); make corners: the lowest and the newest alone'
+	@echo '              (MATRIX_ARGS=--help); make corners: the lowest and the newest alone, and the controller on Python 3.14'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 # Without the tools of developers, which the other targets install.
@@ -69,6 +70,10 @@ test: $(READY) hosts
 slurm-24: $(READY) hosts
 	$(call install_for_tests,Slurm 24.11 of Debian 13,command -v debootstrap >/dev/null,debootstrap)
 	@$(BIN)/python -m tests.debian_13 $(PYTEST_ARGS)
+
+python-3.14: $(READY)
+	$(call install_for_tests,the controller on Python 3.14,command -v debootstrap >/dev/null,debootstrap)
+	@$(BIN)/python -m tests.python_3_14 $(PYTEST_ARGS)
 
 # The tests of SSH and Slurm make hosts of network namespaces, which takes root, sshd and ip, and Slurm's daemons; a browser draws the page
 # of a run. What is missing is installed if that can be done without starting a daemon (no systemd runs here); otherwise it is said, and
@@ -151,6 +156,8 @@ matrix: $(READY)
 
 corners: $(READY)
 	@$(BIN)/python -m tests.matrix --corners
+	$(call install_for_tests,the controller on Python 3.14,command -v debootstrap >/dev/null,debootstrap)
+	@$(BIN)/python -m tests.python_3_14 --brief
 
 clean:
 	@rm -rf build dist .cache/matrix .cache/uv .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -161,7 +168,7 @@ clean:
 # progress with TensorFlow.
 $(RUNTIME_READY): pyproject.toml Makefile
 	@rm -f $(RUNTIME_READY)
-	@test -n '$(PYTHON)' || { echo 'orch: no Python from 3.10 to 3.13 on PATH; name one: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@test -n '$(PYTHON)' || { echo 'orch: no Python from 3.10 to 3.13 on PATH, for which there is a TensorFlow; name one: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || { \
 		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 			echo 'orch: $(PYTHON) cannot make a virtual environment: its venv or ensurepip module is missing.' >&2; \

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from orchestrator import __version__
 
-_LOOK = """
+LOOK = """
 import importlib.metadata, pathlib, orchestrator, worker
 found = importlib.metadata.distribution("orch-tf")
 assert found.version == orchestrator.__version__, found.version
@@ -31,7 +31,7 @@ for package in (orchestrator, worker):
 assert found.metadata["License-Expression"] == "Apache-2.0"
 assert any(file.name == "LICENSE" for file in found.files)
 """
-_LAUNCH = 'from orchestrator import launch; print("code", launch("hello.py", strategy="none").wait().exit_code)'
+LAUNCH = 'from orchestrator import launch; print("code", launch("hello.py", strategy="none").wait().exit_code)'
 
 
 class Wrong(Exception):
@@ -90,7 +90,7 @@ def try_release(dist: Path) -> None:
         with tarfile.open(source) as archive:
             archive.extractall(name)
         tree = source.name.removesuffix(".tar.gz")
-        (place.directory / "look.py").write_text(_LOOK.format(prefix=str(place.python.parents[1])))
+        (place.directory / "look.py").write_text(LOOK.format(prefix=str(place.python.parents[1])))
         (place.directory / "hello.py").write_text("print('hello')\n")
         place.install(wheel)
         # Without TensorFlow.
@@ -99,7 +99,7 @@ def try_release(dist: Path) -> None:
         place.run("cat venv/share/man/man1/orch.1", r"\fB\-\-max\-restarts")
         place.run("orch help kubernetes", "site-packages/orchestrator/cli/pages/kubernetes.md")
         place.run("orch up --no-python /bin/echo -n 2 -- hello", "worker-1 | hello")
-        place.run(f"python -c '{_LAUNCH}'", "code 0")
+        place.run(f"python -c '{LAUNCH}'", "code 0")
         # With TensorFlow, from a directory with the examples and without the packages. One import serves all.
         place.borrow_tensorflow()
         for package in ("orchestrator", "worker"):

@@ -4,5 +4,5 @@
 README.md (table.py). What cannot be checked on a machine is said, and stands in the table as not run.
 
 The interpreters are those of pyenv and of PATH: pyenv has had all from 3.10 to 3.13 wherever this was run, so nothing here makes a tree of
-another Debian (debootstrap) for one that is missing.
+another Debian (debootstrap) for one that is missing. tests/python_3_14.py does, for the controller on a Python without a TensorFlow.
 """

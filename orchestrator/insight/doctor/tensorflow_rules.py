@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from worker.settings.tpu_settings import AUTO, LOCAL
-from worker.tensorflow_facts import keras_3, releases
+from worker.tensorflow_facts import NEWEST_PYTHON, keras_3, releases
 from worker.values.words import count_of
 
 from ...model.strategies import named
 from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Wanted, error, note, warning
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
-"""The Pythons for which there are releases of TensorFlow that orch knows."""
+OLDEST_PYTHON = (3, 10)
+"""The oldest Python in which worker/ runs."""
 OLDEST_TENSORFLOW = (2, 16)
 _LIBTPU, _SKIP = "0.0.14", "TPU_SKIP_MDS_QUERY"
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
@@ -36,7 +36,8 @@ def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         package = "'tensorflow[and-cuda]'" if facts.machine and facts.machine.nvidia.gpus else "tensorflow-cpu"
         remedy = f"{facts.python.executable} -m pip install {package}; or {_CHOOSE}"
         if _version(facts.python.version) > NEWEST_PYTHON:
-            remedy = f"there is no TensorFlow for Python {facts.python.version}: {_CHOOSE}, with Python 3.13 or older"
+            newest = ".".join(map(str, NEWEST_PYTHON))
+            remedy = f"there is no TensorFlow for Python {facts.python.version}: {_CHOOSE}, with Python {newest} or older"
         yield severe("tensorflow", f"{facts.python.executable} has no TensorFlow", "every task would fail at its import", remedy)
     elif not found.version:
         yield severe("tensorflow", "TensorFlow cannot be imported", found.problem, _import_remedy(facts))

@@ -175,5 +175,8 @@ def test_a_program_that_begins_with_a_missing_tensorflow(monkeypatch: pytest.Mon
         return program_notes.find_no_tensorflow(sources(tmp_path, s=text), str(tmp_path), [{}])
 
     assert find("/lib/tensorflow/__init__.py") == []
+    monkeypatch.setattr(program_notes, "NEWEST_PYTHON", sys.version_info[:2])
     how = f"{sys.executable} -m pip install tensorflow-cpu; or choose another Python with --python"
     assert find("") == ([f"{sys.executable} has no TensorFlow, which s.py:{line} imports: {how}"] if line else [])
+    monkeypatch.setattr(program_notes, "NEWEST_PYTHON", (3, 9))
+    assert all("there is no TensorFlow for Python 3." in note and "pip" not in note for note in find(""))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.frames import OWN_CLUSTER
+from ...tensorflow_facts import NEWEST_PYTHON
 from .import_path import find_module
 from .keras_source import Source, called_in
 
@@ -98,6 +99,9 @@ def find_no_tensorflow(sources: Sequence[Source], cwd: str, envs: Sequence[Mappi
         directory = os.path.dirname(os.path.join(cwd, source.path))
         if all(find_module("tensorflow", env, place) == "" for env in envs for place in dict.fromkeys((directory, cwd))):
             how = f"{sys.executable} -m pip install tensorflow-cpu; or choose another Python with --python"
+            if sys.version_info[:2] > NEWEST_PYTHON:
+                version = ".".join(map(str, sys.version_info[:2]))
+                how = f"there is no TensorFlow for Python {version}: choose another Python with --python"
             return [f"{sys.executable} has no TensorFlow, which {source.path}:{line} imports: {how}"]
     return []
 
