@@ -13,13 +13,14 @@ from typing import Any
 from .. import patches
 from ..input import input_policy, shuffle_order
 from ..pace import shared
-from ..patches.table import LOOPS
+from ..patches.table import LOOPS, SAVES_2
 from ..strategy import strategy_builder
 from . import data, fit, steps
 from .fit import is_wanted
 
 saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
-"""What `keras_saves` adds: ``begin`` gives the saves of a `fit`, or None; ``evaluates`` says whether a validation runs."""
+"""What saves add: ``begin`` gives the saves of a `fit`, or None; ``evaluates`` says whether a validation runs; ``tf_keras`` calls `fit` of
+Keras 2."""
 
 
 def mend() -> None:
@@ -32,12 +33,24 @@ def mend() -> None:
     patches.replace(LOOPS, "Trainer.predict", _predict)
 
 
+def wrap_keras_2() -> None:
+    """Wrap `fit` of Keras 2, as `mend` does for Keras 3. It gets no data of orch's own."""
+    if not patches.problems(SAVES_2):
+        patches.replace(SAVES_2, "tf_keras.Model.fit", _fit_of_keras_2)
+
+
+def _fit_of_keras_2(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if "tf_keras" not in saves_of_fit:
+        return real(self, *args, **kwargs)
+    return saves_of_fit["tf_keras"](real, self, _bound(real, self, args, kwargs))
+
+
 def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from keras.src.trainers.data_adapters import array_slicing
     from keras.utils import unpack_x_y_sample_weight
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    saves = saves_of_fit["begin"](self, given) if saves_of_fit else None
+    saves = saves_of_fit["begin"](self, given) if "begin" in saves_of_fit else None
     if not is_wanted(strategy):
         fit.tell_of_other_scope(strategy)
         if saves is None and not _is_named(strategy):
@@ -72,7 +85,7 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from .feed import Feed
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    if isinstance(given["x"], Feed) and saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
+    if isinstance(given["x"], Feed) and "evaluates" in saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
         return {}
     if isinstance(given["x"], Feed) or not _is_named(strategy):
         return real(self, *args, **kwargs)
