@@ -48,7 +48,7 @@ class KerasCheckpoint:
     of the saves, as in `worker.checkpoints`.
 
     The object is a callback of the Keras that TensorFlow uses: Keras 3, or Keras 2 (tf-keras). Under ParameterServerStrategy nothing is
-    saved, and a line says so.
+    saved, and orch prints the reason.
     """
 
     def __new__(cls, every: int | None = None, keep: int | None = None, dir: str | None = None) -> Any:

@@ -105,7 +105,11 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments of a call by name, with the defaults."""
-    bound = inspect.signature(real).bind(model, *args, **kwargs)
+    try:
+        bound = inspect.signature(real).bind(model, *args, **kwargs)
+    except TypeError:
+        real(model, *args, **kwargs)  # raises Python's error, which names the function
+        raise
     bound.apply_defaults()
     given: dict[str, Any] = dict(list(bound.arguments.items())[1:])
     more: dict[str, Any] = given.pop("kwargs", {})
@@ -123,7 +127,7 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
     made = feed.make(strategy, given["x"], **options)
     if not is_wanted(strategy) and strategy.num_replicas_in_sync > 1:
         data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync)
-    elif not is_ours and _has_workers(strategy):
+    elif not is_ours and _is_named(strategy):
         data.tell_of_second_order(made)
     return made
 
@@ -139,12 +143,8 @@ def _needs_no_build(model: Any) -> None:
 
 
 def _is_named(strategy: Any) -> bool:
-    """Whether the data of a call matter: several workers share them, a worker begins with another order, or replicas get other parts."""
-    return _has_workers(strategy) or strategy.num_replicas_in_sync > 1
-
-
-def _has_workers(strategy: Any) -> bool:
-    return hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode")
+    """Whether this is not TensorFlow's default strategy, under which Keras's own data are right."""
+    return not type(strategy.extended).__name__.startswith("_DefaultDistribution")
 
 
 def _begins_with_the_first(strategy: Any) -> bool:
@@ -154,4 +154,4 @@ def _begins_with_the_first(strategy: Any) -> bool:
     and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
     """
     is_built_here = input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False)
-    return _has_workers(strategy) and is_built_here
+    return _is_named(strategy) and is_built_here

@@ -46,11 +46,6 @@ def _of_trainer(name: str) -> str:
     return f"{TRAINER}:TensorFlowTrainer.{name}|{TRAINER}:Trainer.{name}"
 
 
-def _of_base(name: str) -> str:
-    """A method of the class below it."""
-    return f"keras.src.trainers.trainer:Trainer.{name}|keras.src.trainers.trainer:BaseTrainer.{name}"
-
-
 def _of_backend(module: str, name: str) -> str:
     """A function of Keras's TensorFlow backend, which has the folder ``ops`` since 3.16."""
     return f"keras.src.backend.tensorflow.{module}:{name}|keras.src.backend.tensorflow.ops.{module}:{name}"
