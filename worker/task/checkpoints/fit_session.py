@@ -102,7 +102,7 @@ def asked_of(callbacks: Any) -> Any:
 
 
 def saving_list(base: Any, fit: Fit) -> Any:
-    """A list of callbacks for `fit`, of Keras's class `base`: it calls those of the fit, and saves after all of them. Callbacks see no epoch
+    """A list of callbacks for `fit`, of Keras's class `base`: it calls its callbacks, and saves after all of them. Callbacks see no epoch
     and no step that was trained before the restart.
     """
 
