@@ -31,6 +31,8 @@ TESTS = (
     "tests/real/test_keras.py::test_a_keras_that_orch_does_not_know_is_left_as_it_is",
 )
 """The real tests of placement, causes, Keras and the saves of survivors that ask what another release may change."""
+JUDGE = "tests/real/test_keras.py::test_the_judge_finds_again_what_the_table_says"
+"""The judge's cut, for releases that the judge has not seen as a whole."""
 CORNER_TESTS = ("tests/real/test_placement.py", "tests/test_added_setting.py")
 """Those that have found something in another version, and take little time."""
 _STEP = """
@@ -112,6 +114,13 @@ def bench(cell: Cell, python: Path) -> Iterator[Bench]:
         yield Bench(cell, python, Path(directory))
 
 
+def patches(bench: Bench) -> None:
+    """Every row of the table of patches fits what is installed."""
+    code, text = bench.run("-m", "worker.task.patches", "--check")
+    if code:
+        raise Wrong(f"python -m worker.task.patches --check: exit code {code}\n{textwrap.indent(text[-4000:], '    ')}")
+
+
 def warm(bench: Bench) -> None:
     bench.orch("warm", "start", said=("has imported tensorflow at",))
     (bench.place / "hello.py").write_text("import tensorflow\nprint('hello')\n")
@@ -167,7 +176,7 @@ def fixture(bench: Bench) -> None:
 
 
 def tests(bench: Bench) -> None:
-    _pytest(bench, TESTS)
+    _pytest(bench, (*TESTS, JUDGE) if bench.cell.is_next else TESTS)
 
 
 def corner_tests(bench: Bench) -> None:
@@ -184,6 +193,7 @@ def _pytest(bench: Bench, words: tuple[str, ...]) -> None:
 
 Check = Callable[[Bench], None]
 CHECKS: dict[str, Check] = {
+    "patches": patches,
     "warm start": warm,
     "a loop of one's own": loop,
     "fit": fit,

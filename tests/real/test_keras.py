@@ -215,7 +215,7 @@ def test_a_keras_that_orch_does_not_know_is_left_as_it_is(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match="PerReplica"):
             c.run(fit_a_dataset)
         for name in c.tasks:
-            said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.15", c.logs(name))
+            said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.16", c.logs(name))
             assert len(said) == 1
 
 

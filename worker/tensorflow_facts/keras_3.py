@@ -6,9 +6,8 @@ keras/src/backend/tensorflow/optimizer.py asks for the sum of the gradients wher
 
 from __future__ import annotations
 
-FIRST_KNOWN = (3, 10)
-"""The first release whose `fit` orch mends."""
-INSTALL = "pip install 'keras>=3.10,<3.16'"
+from .releases import OLDEST_KERAS
+
 _SUMS, _MEANS = (3, 5), (3, 8)
 """The first releases that add up the gradients of the replicas, and that divide the loss by the number of replicas."""
 
@@ -16,7 +15,11 @@ _SUMS, _MEANS = (3, 5), (3, 8)
 def release(version: str) -> tuple[int, ...]:
     """``3.4.1`` as (3, 4). A version that cannot be read counts as new."""
     words = version.split(".")[:2]
-    return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else FIRST_KNOWN
+    return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else (4,)
+
+
+FIRST_KNOWN = release(OLDEST_KERAS)
+"""The first release whose `fit` orch mends."""
 
 
 def wrong_training(version: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from worker.settings.tpu_settings import AUTO, LOCAL
 from worker.tensorflow_facts import keras_3
+from worker.tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS, OLDEST_TENSORFLOW
 from worker.values.words import count_of
 
 from ...model.strategies import named
@@ -15,7 +16,6 @@ from .finding import Finding, Wanted, error, note, warning
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 """The Pythons for which there are releases of TensorFlow that orch knows."""
-OLDEST_TENSORFLOW = (2, 16)
 _LIBTPU, _SKIP = "0.0.14", "TPU_SKIP_MDS_QUERY"
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
@@ -70,8 +70,8 @@ def _import_remedy(facts: HostReport) -> str:
 
 def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     version = _version(found.version)
-    if version and version < OLDEST_TENSORFLOW:
-        yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
+    if version and version < _version(OLDEST_TENSORFLOW):
+        yield warning("tensorflow", f"TensorFlow is {found.version}", f"orch is made for {OLDEST_TENSORFLOW} or newer", "pip install --upgrade tensorflow")
 
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
         yield warning("keras", what, "custom training loops work, with Keras models too", remedy)
     elif what := keras_3.wrong_training(found.keras) or keras_3.wrong_fit(found.keras):
         program = facts.python.executable if facts.python else "python"
-        yield warning("keras", what, "orch mends Keras 3.10 to 3.15, and no older release", f"{program} -m {keras_3.INSTALL}")
+        yield warning("keras", what, f"orch mends {KNOWN_KERAS}, and no older release", f"{program} -m {INSTALL_KERAS}")
 
 
 def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

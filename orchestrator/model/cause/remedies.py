@@ -15,7 +15,7 @@ from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
 from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
-from worker.tensorflow_facts.keras_3 import INSTALL
+from worker.tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS
 
 from ..run.cluster import TaskStatus
 from ..spec.findings import nearest
@@ -115,8 +115,8 @@ ABOUT_NAMES = {
     ),
     r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
         _FIT,
-        "fit() of Keras 3 does not work on several workers unless orch mends it, which it does for Keras 3.10 to 3.15 and not with "
-        f"--keras off: {INSTALL}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}",
+        f"fit() of Keras 3 does not work on several workers unless orch mends it, which it does for {KNOWN_KERAS} and not with "
+        f"--keras off: {INSTALL_KERAS}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}",
     ),
     r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset": Remedy(
         "fit-with-parameter-servers",

@@ -138,7 +138,7 @@ FAILURES = [
     (
         "ValueError",
         "Invalid reduction dimension 0 for input with 0 dimensions",
-        "pip install 'keras>=3.10,<3.16'; or write the training loop",
+        "pip install 'keras>=3.10,<3.17'; or write the training loop",
     ),
     (
         "ValueError",

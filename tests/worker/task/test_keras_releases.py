@@ -58,4 +58,4 @@ def test_a_line_says_what_a_release_does_wrongly(
         assert model.fit(x=[1]) == "trained"
         assert optimizers.TFOptimizer()._distributed_tf_update_step(model.distribute_strategy, [], 0.1) == "updated"
     lines = capsys.readouterr().err.splitlines()
-    assert [said in line and "pip install 'keras>=3.10,<3.16'" in line for line in lines] == [True] * bool(said)
+    assert [said in line and "pip install 'keras>=3.10,<3.17'" in line for line in lines] == [True] * bool(said)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import import_hooks
+from ...tensorflow_facts.releases import KNOWN_KERAS
 from ..import_hooks import print_once, replace
 from ..input import shuffle_order
 from . import input_check, keras_2_saves, saver
@@ -74,7 +75,7 @@ def install() -> None:
     if hasattr(callback_list.CallbackList, _INSTALLED):
         return
     if not keras_fit.is_known():
-        print_once("checkpoints: fit saves nothing: orch knows Keras 3.10 to 3.15, and this is another release")
+        print_once(f"checkpoints: fit saves nothing: orch knows {KNOWN_KERAS}, and this is another release")
         return
     setattr(callback_list.CallbackList, _INSTALLED, True)
     shuffle_order.apply_soon()

@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 from ...protocol import task_files
-from ...tensorflow_facts.keras_3 import INSTALL
+from ...tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS, OLDEST_TENSORFLOW
 from .. import reports
 from ..context import context
 from ..import_hooks import print_once, replace
@@ -88,8 +88,8 @@ def _is_known_or_said() -> bool:
     if not is_known():
         version = getattr(sys.modules.get("keras"), "__version__", "")
         print(
-            f"orch: fit() of Keras {version} is left as it is, and may fail with several workers: orch knows Keras 3.10 to 3.15; "
-            f"{INSTALL}, which works with TensorFlow 2.16 and newer; or take --keras legacy (tf-keras) or a training loop of your own",
+            f"orch: fit() of Keras {version} is left as it is, and may fail with several workers: orch knows {KNOWN_KERAS}; "
+            f"{INSTALL_KERAS}, which works with TensorFlow {OLDEST_TENSORFLOW} and newer; or take --keras legacy (tf-keras) or a training loop of your own",
             file=sys.stderr,
         )
     return is_known()

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...tensorflow_facts import keras_3
+from ...tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS
 from ..import_hooks import print_once, replace
 
-_REMEDY = f"Keras 3.10 to 3.15 are right: {keras_3.INSTALL}"
+_REMEDY = f"{KNOWN_KERAS} are right: {INSTALL_KERAS}"
 
 
 def warn(version: str, trainer: Any, *, has_workers: bool) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...tensorflow_facts import keras_3
+from ...tensorflow_facts.releases import KNOWN_KERAS
 from ..import_hooks import print_once, replace
 from ..snapshots import step_gate
 from . import fit
@@ -31,7 +32,7 @@ from . import fit
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 """The reductions of a Keras loss that take the mean: the losses of all replicas are divided by their number."""
 
-UNKNOWN = "keras: {exact: true} changes nothing: orch knows the optimizers of Keras 3.10 to 3.15, and this is another release"
+UNKNOWN = f"keras: {{exact: true}} changes nothing: orch knows the optimizers of {KNOWN_KERAS}, and this is another release"
 
 
 class _Here(threading.local):
@@ -112,7 +113,7 @@ def _name_penalties(model: Any) -> None:
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
         print_once(
             f"activity_regularizer: Keras before 3.14 adds up its penalty over the rows of a batch, so with parts of a batch in {replicas} "
-            f"replicas the penalty is 1/{replicas} of that in one process; Keras 3.14 and 3.15 take the mean"
+            f"replicas the penalty is 1/{replicas} of that in one process; newer ones take the mean"
         )
 
 

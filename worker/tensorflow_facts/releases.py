@@ -1,0 +1,16 @@
+"""The releases of Keras and TensorFlow that orch is made for, both ends included. Texts and checks take them from here."""
+
+from __future__ import annotations
+
+OLDEST_KERAS, NEWEST_KERAS = "3.10", "3.16"
+OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.16", "2.22"
+KNOWN_KERAS = f"Keras {OLDEST_KERAS} to {NEWEST_KERAS}"
+
+
+def bounds(oldest: str, newest: str) -> str:
+    """These releases as pip's condition: ``>=3.10,<3.17``."""
+    major, minor = newest.split(".")
+    return f">={oldest},<{major}.{int(minor) + 1}"
+
+
+INSTALL_KERAS = f"pip install 'keras{bounds(OLDEST_KERAS, NEWEST_KERAS)}'"
