@@ -27,7 +27,7 @@ CI_MINUTES = 12.0
 ENDS_S = 10.0
 """How long a part that is told to end may take to do so."""
 PASSED, FAILED, LATE = "passed", "failed", "over its budget"
-_ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes.py tests/real/test_kubernetes_manifest.py"
+_ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes*.py"
 _KERAS = " ".join(f"keras.src.backend.tensorflow.{name}_test" for name in ("distribute", "optimizer_distribute"))
 _JUDGE, _CHAOS, _MATRIX = "python -m tests.judge", "python -m tests.real.chaos", "python -m tests.matrix"
 

@@ -21,7 +21,8 @@ class Cell:
     def name(self) -> str:
         """A file name: ``3.10-tf2.16-lowest``."""
         keras = self.keras and f"keras{self.keras}"
-        parts = (self.python, self.tensorflow if self.is_next else f"tf{self.tensorflow}", keras, self.lowest and "lowest", self.ordinary and "user")
+        tensorflow = self.tensorflow if self.is_next else f"tf{self.tensorflow}"
+        parts = (self.python, tensorflow, keras, self.lowest and "lowest", self.ordinary and "user")
         return "-".join(part for part in parts if part)
 
     @property

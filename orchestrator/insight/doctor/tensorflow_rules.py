@@ -71,7 +71,8 @@ def _import_remedy(facts: HostReport) -> str:
 def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     version = _version(found.version)
     if version and version < _version(OLDEST_TENSORFLOW):
-        yield warning("tensorflow", f"TensorFlow is {found.version}", f"orch is made for {OLDEST_TENSORFLOW} or newer", "pip install --upgrade tensorflow")
+        why = f"orch is made for {OLDEST_TENSORFLOW} or newer"
+        yield warning("tensorflow", f"TensorFlow is {found.version}", why, "pip install --upgrade tensorflow")
 
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

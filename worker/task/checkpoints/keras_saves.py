@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from .. import import_hooks
 from ...tensorflow_facts.releases import KNOWN_KERAS
+from .. import import_hooks
 from ..import_hooks import print_once, replace
 from ..input import shuffle_order
 from . import input_check, keras_2_saves, saver

@@ -89,7 +89,8 @@ def _is_known_or_said() -> bool:
         version = getattr(sys.modules.get("keras"), "__version__", "")
         print(
             f"orch: fit() of Keras {version} is left as it is, and may fail with several workers: orch knows {KNOWN_KERAS}; "
-            f"{INSTALL_KERAS}, which works with TensorFlow {OLDEST_TENSORFLOW} and newer; or take --keras legacy (tf-keras) or a training loop of your own",
+            f"{INSTALL_KERAS}, which works with TensorFlow {OLDEST_TENSORFLOW} and newer; "
+            "or take --keras legacy (tf-keras) or a training loop of your own",
             file=sys.stderr,
         )
     return is_known()
