@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -89,9 +90,24 @@ def test_without_the_package_one_message_says_so_and_the_run_goes_on(orch: Orch,
     running.wait_for("tensorboard-0 failed (exit code 1); the training goes on")
     (tmp_path / "go").touch()
     done = running.wait(check=0)
-    assert done.err.count("pip install tensorboard") == 1
+    assert done.err.count(f"{sys.executable} -m pip install tensorboard\n") == 1
     assert "Traceback" not in done.err
     wait_until(lambda: "tensorboard-0" in orch("ps", check=0).out, "the task in orch ps")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("pkg_resources") is not None, reason="NOT TESTED: setuptools here is older than 82")
+def test_a_tensorboard_that_this_setuptools_breaks_is_given_another_setuptools(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
+    """TensorBoard 2.20 imports pkg_resources."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(tmp_path / "old")]
+    if subprocess.run([*pip, "tensorboard==2.20.0"], check=False).returncode:
+        pytest.skip("NOT TESTED: pip cannot install TensorBoard 2.20")
+    write_script(tmp_path, HOLD)
+    running = orch.start("up", "script.py", "-n", "1", "--tensorboard", "logs", "--env", f"PYTHONPATH={tmp_path / 'old'}")
+    running.wait_for("tensorboard-0 failed (exit code 1); the training goes on")
+    (tmp_path / "go").touch()
+    said = running.wait(check=0).err
+    assert f"cannot be imported (No module named 'pkg_resources'): {sys.executable} -m pip install 'setuptools<82'\n" in said
 
 
 @pytest.mark.root

@@ -81,6 +81,8 @@ class Strategy:
     """One program feeds the replicas of all hosts of a TPU."""
     no_fit_under: str = ""
     """The class in tf.distribute, if `Model.fit` of Keras 3 does not work under this strategy."""
+    replicas_under: str = ""
+    """The class in tf.distribute, if several replicas may train in step under this strategy."""
     no_sharding: str = ""
     """Why TensorFlow does not divide a dataset among the workers, if it does not: a sentence."""
     replicates_on_cpus: bool = False
@@ -158,6 +160,7 @@ DEFAULT = Strategy(
         "evaluator": EVALUATOR,
     },
     sections=("collectives",),
+    replicas_under="MultiWorkerMirroredStrategy",
 )
 
 STRATEGIES: dict[str, Strategy] = {
@@ -182,7 +185,10 @@ STRATEGIES: dict[str, Strategy] = {
             fewest_inter_op_threads=lambda counts: max(4, counts.get("worker", 0) + 1),
         ),
         _in_one_process(
-            "mirrored", "one task with a copy of the model on each of its devices: tf.distribute.MirroredStrategy", replicates_on_cpus=True
+            "mirrored",
+            "one task with a copy of the model on each of its devices: tf.distribute.MirroredStrategy",
+            replicas_under="MirroredStrategy",
+            replicates_on_cpus=True,
         ),
         _in_one_process("one_device", "one task on one device: tf.distribute.OneDeviceStrategy"),
         _in_one_process(

@@ -26,7 +26,7 @@ from ..model.planning import addresses, elastic, plan
 from ..model.planning.facts_of_hosts import HostFacts
 from ..model.planning.plan import Plan
 from ..model.run.events import Allocated
-from ..model.strategies import named
+from ..model.strategies import Strategy, named
 from ..record.storage.run_directory import RunDir
 
 MOST_PLANS = 5
@@ -209,11 +209,17 @@ class Preparation:
             word=self._word(host.name) if len(self.hosts) > 1 else "",
             search_envs=plan.search_envs(spec),
             no_fit_under=strategy.no_fit_under,
+            replicas_under=self._replicas_under(strategy),
             log_limit=spec.log_limit,
             private_network=spec.network == "private",
             escapes=host.transport.forwards_lines,
             secret=self.links[host.name].secret,
         )
+
+    def _replicas_under(self, strategy: Strategy) -> str:
+        in_step = sum(count for kind, count in self._spec.counts.items() if strategy.role(kind).synchronous)
+        may_have_replicas = strategy.one_process or in_step > 1
+        return strategy.replicas_under if may_have_replicas and self._spec.keras.mode != "off" else ""
 
     def _word(self, host: str) -> str:
         """The text that the agent of a host sends to the other hosts when they try to reach it. No other agent anywhere sends this text."""

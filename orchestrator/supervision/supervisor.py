@@ -332,7 +332,7 @@ class Supervisor:
             case events.CollectStacks():
                 self._agents.order(self.cluster, messages.ShowStacks(action.tasks))
             case events.Stop():
-                self._agents.order(self.cluster, messages.StopTasks(action.tasks, action.grace_s, action.keeps))
+                self._agents.order(self.cluster, messages.StopTasks(action.tasks, action.grace_s))
             case events.SaveOrdered():
                 self._agents.order(self.cluster, messages.SaveTasks(action.tasks, action.step))
 
@@ -343,10 +343,9 @@ class Supervisor:
         except OSError as error:
             self._fail_to_write(error)
         since = min(task.attempt for task in cluster.members)  # of the whole cluster: not all tasks can restart alone
-        is_last = restarts.is_last(cluster.policy.restart, cluster.past)
         for host, orders in self._plan.all_orders(attempt, tasks, since=since):
             if orders.orders:
-                self._agents.start(host, replace(orders, is_last=is_last))
+                self._agents.start(host, orders)
         self._reminded.clear()
         if self._reminder is not None:
             self._reminder.cancel()

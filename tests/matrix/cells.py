@@ -30,11 +30,6 @@ class Cell:
         """Whether this is the newest TensorFlow and the newest Keras that the index has, also releases that are not final."""
         return self.tensorflow == "next"
 
-    @property
-    def trains_wrongly(self) -> bool:
-        """Keras that does not add up the gradients: a line must say so, and nothing else is asked of it."""
-        return self.keras.startswith(("3.3", "3.4"))
-
 
 LOWEST = Cell("3.10", "2.16", lowest=True)
 NEWEST = Cell("3.13", "2.21")
@@ -44,7 +39,6 @@ CELLS = (
     LOWEST,
     NEWEST,
     NEXT,
-    Cell("3.11", "2.16", keras="3.3"),
     Cell("3.11", "2.18"),
     Cell("3.10", "2.21"),
     Cell("3.11", "2.17"),

@@ -171,27 +171,6 @@ def version_of_keras() -> str:
     return str(keras.__version__)
 
 
-def train_by_a_loop() -> dict[str, Any]:
-    """In a task: the weight after one step of gradient descent from 1, with one gradient of 1 for each worker; the number of the steps."""
-    import keras
-    import tensorflow as tf
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with strategy.scope():
-        weight, optimizer = keras.Variable(1.0), keras.optimizers.SGD(0.25)
-        optimizer.build([weight])
-    strategy.run(tf.function(lambda: optimizer.apply([tf.constant(1.0)], [weight])))
-    return {"weight": float(weight.value.numpy()), "steps": int(optimizer.iterations.value)}
-
-
-def test_a_keras_that_trains_wrongly_says_so_at_its_import() -> None:
-    """It does not add up the gradients. What orch can change in it, orch changes: the number of a variable is a number."""
-    with cluster(**with_packages(installed("3.4.1"))) as c:
-        assert [*c.run(train_by_a_loop).values()] == [{"weight": 0.75, "steps": 1}] * 2, "it trains rightly: then the line is wrong"
-        assert c.logs("worker-0").count("orch: Keras 3.4.1 TRAINS WRONGLY on several workers") == 1
-        assert not [name for name in c.tasks if "stays as keras has it" in c.logs(name)]
-
-
 def fit_a_dataset() -> None:
     """In a task."""
     import keras
@@ -202,6 +181,14 @@ def fit_a_dataset() -> None:
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     model.fit(tf.data.Dataset.from_tensor_slices((np.zeros((8, 4)), np.zeros((8, 1)))).batch(4), verbose=0)
+
+
+def test_fit_of_a_keras_that_is_too_old_fails_on_several_workers() -> None:
+    """The check of a host refuses it (tests/worker/host/test_keras_use.py), and it stays as it is in a task."""
+    with cluster(**with_packages(installed("3.9.2"))) as c:
+        with pytest.raises(ValueError, match="PerReplica"):
+            c.run(fit_a_dataset)
+        assert not [name for name in c.tasks if "is left as it is" in c.logs(name)]
 
 
 def test_a_keras_that_orch_does_not_know_is_left_as_it_is(tmp_path: Path) -> None:

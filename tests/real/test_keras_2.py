@@ -1,11 +1,10 @@
-"""The table of what only Keras 2 has, held against both: each example fails with Keras 3 and works with Keras 2, and both are foreseen.
+"""The table of what only Keras 2 has, held against both: each example fails with Keras 3, with a remedy, and works with Keras 2.
 
 Also the bars of both, which the console shows once.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -14,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.cause import remedies
+from orchestrator.model.cause import keras_2_names, remedies
 from orchestrator.model.run.cluster import TaskStatus
 from orchestrator.record.output.log_view import LogView
 from orchestrator.testing import cluster
-from worker.host.program import keras_use
-from worker.host.program.keras_source import Source
 from worker.protocol.messages import Evidence, Failure
-from worker.tensorflow_facts.keras_2 import REMOVED_NAMES, RemovedName
 from worker.values.codec import from_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.slow]
@@ -82,9 +78,6 @@ EXAMPLES = (
     "tf.keras.layers.BatchNormalization(fused=False)",
     "tf.keras.layers.LSTM(2, time_major=True)",
     f"{MODEL}; m.save_weights('w.weights.h5', save_format='h5')",
-)
-"""What is named before the start, and explained after a failure."""
-EXPLAINED = (
     "self = lambda: 0; self.loss = tf.keras.metrics.Mean(); self.loss.reset_states()",
     "tf.keras.losses.MeanSquaredError(reduction='auto')",
     f"{MODEL}; m.save_weights('weights')",
@@ -96,7 +89,7 @@ EXPLAINED = (
     f"{MODEL}; tf.keras.models.save_model(m, 'directory')",
     f"{MODEL}; name = 'd/m'; legacy and m.save(name); m.load_weights('d/m')",
 )
-"""What is explained after a failure only."""
+"""What fails with Keras 3."""
 FINE = (
     "import numpy as np; np.save('x', np.ones(2))",
     "tf.train.Checkpoint().save('x')",
@@ -109,7 +102,7 @@ FINE = (
     f"{COMPILED}.fit(x, y, epochs=1, batch_size=2)",
 )
 BARS = f"{COMPILED}.fit(x, y, epochs=2, batch_size=1); m.fit(x, y, epochs=2, verbose=2); m.evaluate(x, y); m.predict(x); print('mine')"
-ALL = (*EXAMPLES, *EXPLAINED, *FINE, BARS)
+ALL = (*EXAMPLES, *FINE, BARS)
 
 
 def run_examples(directory: str) -> None:
@@ -139,38 +132,32 @@ def failure_of(directory: Path, example: str) -> Failure | None:
     return from_json(Failure, json.loads(path.read_text())) if path.exists() else None
 
 
-def said_before(example: str) -> str:
-    source = Source("train.py", ast.parse(f"import tensorflow as tf, os\n{example}"))
-    return keras_use.find_keras_2(source, lambda itself: "REMEDY")
-
-
-def rows_of(text: str) -> set[RemovedName]:
-    return {removed for removed in REMOVED_NAMES if removed.instead in text}
-
-
 # One test, so that only one process of pytest-xdist runs the examples.
 @pytest.mark.usefixtures("_session")
-def test_keras_3_lacks_what_is_named_and_keras_2_has_it(tmp_path: Path) -> None:
+def test_keras_3_lacks_what_keras_2_has_and_the_report_of_the_failure_says_what_to_do(tmp_path: Path) -> None:
     runs = run_both(tmp_path)
-    assert {example: found for example in (*EXAMPLES, *EXPLAINED) if (found := wrong_with(runs, example))} == {}
+    assert {example: found for example in EXAMPLES if (found := wrong_with(runs, example))} == {}
     for example in FINE:
         assert failure_of(runs["3"], example) is None, example
-        assert said_before(example) == ""
+    said = "".join(advice_for(runs["3"], example) for example in EXAMPLES)
+    assert [instead for instead in keras_2_names.INSTEAD.values() if instead not in said] == [], "no example of these rows"
     for directory in runs.values():
         check_bars((directory / str(ALL.index(BARS)) / "out").read_bytes())
 
 
+def advice_for(directory: Path, example: str) -> str:
+    task = TaskStatus("worker-0", "a", code=1, failure=failure_of(directory, example), evidence=Evidence(python="/py", tensorflow="2.21.0"))
+    return remedies.find(task).text
+
+
 def wrong_with(runs: dict[str, Path], example: str) -> str:
-    """What is wrong: each example is explained after the failure, and those of `EXAMPLES` are named before, by the same row."""
     failure = failure_of(runs["3"], example)
     if failure is None or failure_of(runs["2"], example) is not None:
         return "it does not fail with Keras 3, or it fails with Keras 2"
-    before = said_before(example)
-    after = remedies.find(TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0"))).text
-    is_named = before.startswith("train.py:2: Keras 3 has no ") and rows_of(before) & rows_of(after)
-    is_right = is_named if example in EXAMPLES else not before and rows_of(after)
+    advice = advice_for(runs["3"], example)
+    is_tabled = any(instead in advice for instead in keras_2_names.INSTEAD.values())
     keras_2 = "or use Keras 2: --keras legacy (if tf-keras is not installed: /py -m pip install --no-deps 'tf-keras~=2.21.0')"
-    return "" if is_right and keras_2 in after else f"{before}\n{after}\n{failure.message}"
+    return "" if is_tabled and keras_2 in advice else f"{advice}\n{failure.message}"
 
 
 def check_bars(written: bytes) -> None:
@@ -179,8 +166,3 @@ def check_bars(written: bytes) -> None:
     chief = LogView(["worker-0"]).render("worker-0", "stdout", written)
     assert len(re.findall(r"\| Epoch \d/2\n", chief)) == 4
     assert len(re.findall(r"/step", chief)) == 6
-
-
-def test_each_row_that_a_source_shows_has_an_example() -> None:
-    named = {removed for example in EXAMPLES for removed in rows_of(said_before(example))}
-    assert [removed.use for removed in REMOVED_NAMES if removed.use and removed not in named] == []

@@ -221,8 +221,9 @@ def read_file(files: Files, save: Save, name: str, *, keep: bool = True) -> tupl
 
 
 @contextlib.contextmanager
-def _new_file(files: Files, path: str, new: str) -> Iterator[BinaryIO]:
-    """The file `new`, which gets its path at the end. If it does not come to that, as on a full disk, it takes no room there."""
+def _new_file(files: Files, path: str) -> Iterator[BinaryIO]:
+    """A file, which gets its path at the end. If it does not come to that, as on a full disk, it takes no room there."""
+    new = f"{path}.new"
     file = files.open(new, "wb")
     try:
         with file:
@@ -236,16 +237,13 @@ def _new_file(files: Files, path: str, new: str) -> Iterator[BinaryIO]:
 
 def write_bytes(files: Files, path: str, content: bytes) -> None:
     """A file, which is there as a whole or not at all."""
-    with _new_file(files, path, f"{path}.new") as file:
+    with _new_file(files, path) as file:
         file.write(content)
 
 
-def write_file(
-    files: Files, directory: str, name: str, tensors: Mapping[str, tensor_file.Tensor], note: Mapping[str, Any], *, by: str = ""
-) -> None:
-    """A file of tensors. `by`: the task, where several may write this file at the same time."""
-    new = join(directory, f"{name}.{by}.new" if by else f"{name}.new")
-    with _new_file(files, join(directory, name), new) as file:
+def write_file(files: Files, directory: str, name: str, tensors: Mapping[str, tensor_file.Tensor], note: Mapping[str, Any]) -> None:
+    """A file of tensors."""
+    with _new_file(files, join(directory, name)) as file:
         tensor_file.write(file, tensors, note)
 
 

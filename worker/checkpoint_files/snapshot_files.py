@@ -2,11 +2,8 @@
 
 The agent of each host does so when the tasks of an attempt have ended and another attempt begins. Each agent writes the own files of its
 tasks, of both of their snapshots, and then says which those are. The agent of the chief's host waits for what the others say, and makes
-the newest snapshot that all workers have a save. All workers make snapshots after the same steps, and none is more than a step ahead of
-another one: so, of two snapshots of each worker, one is common.
-
-A worker that has survived another one may have kept what all have alike after the last step that it has finished, and each worker has
-records of its last steps (`step_records`): if all have one of that step, the step is a save, and newer than any snapshot.
+the newest snapshot that all workers have a save. All workers make snapshots after the same steps, and none begins one before all have the
+one before (`worker/task/snapshots/snapshots.py`): so, of two snapshots of each worker, one is common.
 
 Where a host is lost, its workers say nothing. Then the snapshot is a save without their own values, whose manifest names them (`lost`).
 If it was the chief's host, one of the others takes its part.
@@ -22,11 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..values.fast_dataclass import dataclass
-from . import saves, snapshot_memory, step_records, tensor_file
+from . import saves, snapshot_memory, tensor_file
 from .saves import LOCAL
 from .snapshot_memory import StateSnapshot
-from .step_records import StepRecord
-from .tensor_file import DamagedError, Tensor
+from .tensor_file import Tensor
 
 OTHERS_S = 5.0
 """How long the agent of the chief's host waits for what the agents of the other hosts say."""
@@ -42,16 +38,12 @@ def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
     """
     found: dict[tuple[str, str, int], dict[str, _Left]] = {}
     for paths in memories:
-        snapshots = snapshot_memory.read(snapshot_memory.snapshots_of(paths))
+        snapshots = snapshot_memory.read(paths)
         if snapshots:
             note = snapshots[0].note
             series = note["series"], note["run"], note["attempt"]
-            files = snapshot_memory.records_of(paths) if note.get("records") else []
-            records = [one for path in files for one in step_records.read(path)]
-            kept = [one for one in snapshot_memory.read(snapshot_memory.kept_of(paths)) if _series_of(one) == series]
             of_series = [one for one in snapshots if _series_of(one) == series]
-            left = _Left(of_series, records, kept[0] if kept else None, snapshot_memory.reached(paths[0]))
-            found.setdefault(series, {})[note["task"]] = left
+            found.setdefault(series, {})[note["task"]] = _Left(of_series, snapshot_memory.reached(paths[0]))
     lines = []
     for (directory, _, _), tasks in found.items():
         writer = _Writer(directory, tasks)
@@ -75,9 +67,6 @@ class _Left:
 
     snapshots: list[StateSnapshot]
     """The whole ones, the newest first."""
-    records: list[StepRecord]
-    kept: StateSnapshot | None
-    """What it has kept when another worker failed."""
     reached: int
     """The last step that it has finished."""
 
@@ -103,7 +92,6 @@ class _Writer:
             for one in [one for one in left.snapshots if one.note["name"] in names]:
                 alike = _sums(_tensors(one, own=False)) if one.note["holds"] else {}
                 self._write_own(task, one.note["name"], _tensors(one, own=True), alike=alike)
-            names |= self._write_steps(task, left, newest)
             saves.write_bytes(LOCAL, saves.join(self._meeting, task), json.dumps(sorted(names)).encode())
         if not self._holders() or not (self._chief in self._tasks or self._is_left_by_chief()):
             return
@@ -125,51 +113,6 @@ class _Writer:
     def _holders(self) -> list[StateSnapshot]:
         """The snapshots with what all workers have alike."""
         return [one for left in self._tasks.values() for one in left.snapshots if one.note["holds"]]
-
-    def _write_steps(self, task: str, left: _Left, newest: str) -> set[str]:
-        """The own files of the last steps, from their records; and what survivors have kept. Returns the names of these steps."""
-        names, kept = set(), left.kept
-        for record in left.records:
-            name = saves.name_of(record.step)
-            if name > newest:
-                names.add(name)
-                is_kept = kept is not None and kept.note["name"] == name
-                self._write_own(task, name, record.tensors, alike=self._write_kept(task, kept) if kept is not None and is_kept else {})
-        return names
-
-    def _write_kept(self, task: str, kept: StateSnapshot) -> dict[str, str]:
-        """What a survivor has kept. Returns the checksums."""
-        if not kept.tensors:
-            alike: dict[str, str] = kept.note["alike"]
-            return alike
-        name = kept.note["name"]
-        if problem := self._changed(kept):
-            self.lines.append(f"checkpoints: {name} is not saved: {problem} changes outside of the optimizer; an older save is taken")
-            return {}
-        tensors = _tensors(kept, own=False)
-        told = tensor_file.describe(tensors)
-        directory = saves.join(self._directory, name)
-        LOCAL.make(directory)
-        if "document" not in self._note_of_model(directory):  # survivors on several hosts write the same; or a save was not finished
-            note = {"document": kept.note["document"], "by": task, "tensors": told}
-            saves.write_file(LOCAL, directory, saves.MODEL, tensors, note, by=task)
-        return {name: one["sha256"] for name, one in told.items()}
-
-    @staticmethod
-    def _note_of_model(directory: str) -> dict[str, Any]:
-        """The note of the file with what all workers have alike; empty: there is none."""
-        with contextlib.suppress(OSError, DamagedError), LOCAL.open(saves.join(directory, saves.MODEL), "rb") as file:
-            note: dict[str, Any] = tensor_file.read_note(file)
-            return note
-        return {}
-
-    def _changed(self, kept: StateSnapshot) -> str:
-        """The first variable that no optimizer changes, and that is another one than in the newest snapshot; empty: there is none."""
-        holders = [one for one in self._holders() if one.note["name"]]
-        if not holders:
-            return next(iter(kept.note["still"]), "")
-        before, now = _tensors(max(holders, key=lambda one: str(one.note["name"])), own=False), _tensors(kept, own=False)
-        return next((name for name in kept.note["still"] if name not in before or before[name].data != now[name].data), "")
 
     def _write_own(self, task: str, snapshot: str, own: dict[str, Tensor], *, alike: dict[str, str]) -> None:
         """The file of what the worker has for itself. `alike`: the checksums of what all have alike, if the worker knows them."""
@@ -207,22 +150,14 @@ class _Writer:
     def _finish(self, name: str, workers: list[str], lost: list[str]) -> bool:
         """Write what all workers have alike, and the manifest. Returns whether this step has a save."""
         directory = saves.join(self._directory, name)
-        names = LOCAL.names(directory)
-        if saves.MANIFEST in names:
+        if saves.MANIFEST in LOCAL.names(directory):
             return True
         holder = next((one for one in self._holders() if one.note["name"] == name), None)
-        if holder is not None:
-            alike = _tensors(holder, own=False)
-            told, by, document, how = tensor_file.describe(alike), holder.note["task"], holder.note["document"], "snapshot"
-            saves.write_file(LOCAL, directory, saves.MODEL, alike, {})
-        elif saves.MODEL in names:
-            with LOCAL.open(saves.join(directory, saves.MODEL), "rb") as file:
-                note = tensor_file.read_note(file)
-            if "document" not in note:  # of a save on the disk that was not finished
-                return False
-            told, by, document, how = note["tensors"], note["by"], note["document"], "survivors"
-        else:
+        if holder is None:
             return False
+        alike = _tensors(holder, own=False)
+        told, by = tensor_file.describe(alike), holder.note["task"]
+        saves.write_file(LOCAL, directory, saves.MODEL, alike, {})
         files: dict[str, Any] = {saves.MODEL: told}
         run = next(iter(self._tasks.values())).snapshots[0].note["run"]
         for worker in workers:
@@ -236,8 +171,8 @@ class _Writer:
                 self.lines.append(f"checkpoints: {name} in memory is not saved: {problem}; an older save is taken")
                 return False
             files[saves.file_of(worker)] = note["tensors"]
-        made = {"run": run, "attempt": self._attempt, "by": by, "how": how, **({"lost": lost} if lost else {})}
-        saves.finish(LOCAL, directory, {**document, **made}, files)
+        made = {"run": run, "attempt": self._attempt, "by": by, "how": "snapshot", **({"lost": lost} if lost else {})}
+        saves.finish(LOCAL, directory, {**holder.note["document"], **made}, files)
         return True
 
 

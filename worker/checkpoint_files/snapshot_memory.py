@@ -23,16 +23,14 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..values.fast_dataclass import dataclass
 
 VARIABLE = "ORCH_SNAPSHOTS"
-"""The environment variable with the paths of the files of a task, colons between them: two for snapshots, one for the records of its steps
-(`step_records`), and one for the state that it keeps if another worker fails (`worker/task/snapshots/survivors.py`)."""
-FILES, FILES_OF_LAST = 4, 2
-"""The same in an attempt after which no restart is left: only snapshots, which a run that an engine starts again continues with."""
+"""The environment variable with the paths of the files of a task, a colon between them."""
+FILES = 2
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
 _BUSY_AT, _REACHED_AT, _NOTE_AT = 128, 136, 4096
@@ -43,23 +41,8 @@ _PIECE, _MOST_BUFFERS = 1 << 30, 512
 """One call of the kernel takes at most 2 GiB, and 1024 buffers."""
 
 
-def snapshots_of(paths: Sequence[str]) -> list[str]:
-    """Of all files of a task: those for snapshots."""
-    return list(paths[:2])
-
-
-def records_of(paths: Sequence[str]) -> list[str]:
-    """Of all files of a task: those for the records of its steps."""
-    return list(paths[2:3])
-
-
-def kept_of(paths: Sequence[str]) -> list[str]:
-    """Of all files of a task: that for the state which it keeps if another worker fails."""
-    return list(paths[3:FILES])
-
-
 class Memory:
-    """The two files of a task for snapshots, or that for the state which it keeps, as the task sees them."""
+    """The two files of a task, as the task sees them."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         """Raises OSError, also if another process has them."""
@@ -73,20 +56,13 @@ class Memory:
             raise
         self._sequence = max((found.sequence for fd in self._fds if (found := _read_header(fd)) is not None), default=0)
 
-    def write(self, note: bytes, data: Sequence[Any], *, is_true: Callable[[], bool] = lambda: True) -> bool:
-        """Write a snapshot in place of the older one. `data`: buffers of bytes. Raises OSError: then the newer one is still whole.
-
-        `is_true`: whether the bytes, which are there, are what the note says. If not, there is no header, and so no snapshot; and the
-        result is false.
-        """
+    def write(self, note: bytes, data: Sequence[Any]) -> None:
+        """Write a snapshot in place of the older one. `data`: buffers of bytes. Raises OSError: then the newer one is still whole."""
         fd = self._fds[(self._sequence + 1) % len(self._fds)]
         os.pwrite(fd, bytes(_HEADER.size), 0)
         size = _write_all(fd, [note, *data], _NOTE_AT) - len(note)
-        if not is_true():
-            return False
         self._sequence += 1
         os.pwrite(fd, _pack(self._sequence, note, size), 0)
-        return True
 
     def reach(self, step: int) -> None:
         """Note the last finished step. On a disk, this takes some ten times as long."""

@@ -145,7 +145,7 @@ class Agent:
                 self._begin_sampling()
             case messages.StopTasks():
                 self._prober.poll()
-                self._launcher.stop(order.grace_s, order.tasks, keeps=order.keeps)
+                self._launcher.stop(order.grace_s, order.tasks)
             case messages.ShowStacks():
                 self._launcher.request_stacks(order.tasks)
             case messages.Profile():

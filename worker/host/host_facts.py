@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -46,5 +47,21 @@ def _version_of_tensorflow(directory: str) -> str:
     return versions[0] if versions else UNKNOWN_VERSION
 
 
+def find_keras(name: str, env: Mapping[str, str], cwd: str) -> str | None:
+    """The version of ``keras`` or ``tf_keras`` that a task with these variables would import, read from its source.
+
+    Empty: there is no such package. None: unknown.
+    """
+    if not (path := find_module(name, env, cwd)):
+        return path
+    for file in (os.path.join(os.path.dirname(path), "src", "version.py"), path):
+        with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as lines:
+            if match := _OWN_VERSION.search(lines.read()):
+                return match["version"]
+    return None
+
+
 UNKNOWN_VERSION = "of unknown version"
+_OWN_VERSION = re.compile(r'^__version__ = "(?P<version>[^"]+)"', re.MULTILINE)
+"""In keras/src/version.py of Keras 3, and in tf_keras/__init__.py."""
 _PACKAGE = re.compile(r"(tensorflow|tensorflow_(cpu|gpu|intel|rocm|macos|cpu_aws)|tf_nightly(_cpu)?)-(?P<version>[^-]+)\.dist-info")

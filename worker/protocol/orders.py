@@ -128,6 +128,8 @@ class Hello:
     """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
     no_fit_under: str = ""
     """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
+    replicas_under: str = ""
+    """The class of the run's strategy, if several replicas may train in step under it, and orch may change Keras for them."""
     log_limit: Size | None = None
     """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False
@@ -215,8 +217,6 @@ class StartTasks:
     """Host names that must be reached without a proxy."""
     may_restart: bool = False
     """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/tasks/snapshot_keeper.py)."""
-    is_last: bool = False
-    """No restart follows a failure of these tasks: nobody will ask a worker that outlives another one for its last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,6 @@ class StopTasks:
 
     tasks: tuple[str, ...]
     grace_s: Seconds
-    keeps: bool = False
-    """Another task has failed, and a restart follows: a training keeps what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ SAVING = "saving"
 """What the training says of saves on order (task/save_orders.py): lines of a state of `frames.TaskSaves` and a step."""
 SAVE_ORDER = "save_order"
 """The newest order to the training, written by the agent, where there is a file SAVING: `save_order` makes its text."""
-ASK, SAVE, STOP, KEEP = "ask", "save", "stop", "keep"
-"""The words of an order: say the step and wait; save after this step; the SIGTERM that follows is orch's; the same, and a restart follows
-the failure of another worker: keep what is computed (task/save_orders.py)."""
+ASK, SAVE, STOP = "ask", "save", "stop"
+"""The words of an order: say the step and wait; save after this step; the SIGTERM that follows is orch's (task/save_orders.py)."""
 ORDER_BYTES = 32
 PACE = "pace.json"
 """How long the task's steps take, written once a second (task/pace/step_times.py)."""

@@ -37,16 +37,29 @@ LEGACY = "TF_USE_LEGACY_KERAS"
 """The environment variable that makes `tf.keras` Keras 2 (tensorflow/python/util/lazy_loader.py, `_KerasLazyLoader`)."""
 
 
+NEWEST_KERAS_2 = "2.21"
+"""The newest release of tf-keras that orch knows."""
+
+
 def is_legacy(env: Mapping[str, str]) -> bool:
     """Whether `tf.keras` is Keras 2 in a task with this environment."""
     return env.get(LEGACY, "").lower() in ("1", "true")
 
 
 def install_keras_2(python: str, tensorflow: str) -> str:
-    """The command that installs Keras 2 beside this version of TensorFlow.
+    """How Keras 2 is installed beside this version of TensorFlow: the command, or what to do where orch knows no release that fits.
 
     tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu`` (seen with version 2.21 of both).
     """
-    minor = ".".join(tensorflow.split(".")[:2])
-    version = f"{minor}.0" if minor.replace(".", "").isdigit() else "MAJOR.MINOR.0"  # for the user to replace by TensorFlow's version
+    minor = minor_release(tensorflow)
+    if minor and [int(word) for word in minor.split(".")] > [int(word) for word in NEWEST_KERAS_2.split(".")]:
+        how = f"choose a Python with TensorFlow {NEWEST_KERAS_2} and tf-keras {NEWEST_KERAS_2} (--python)"
+        return f"{how}, because orch knows no tf-keras for TensorFlow {minor}"
+    version = f"{minor}.0" if minor else "MAJOR.MINOR.0"  # for the user to replace by TensorFlow's version
     return f"{python or 'python'} -m pip install --no-deps 'tf-keras~={version}'"
+
+
+def minor_release(version: str) -> str:
+    """``2.21`` of ``2.21.0rc1``; empty: unknown. Each release of tf-keras is for the release of TensorFlow with the same number."""
+    words = version.split(".")[:2]
+    return ".".join(words) if len(words) == 2 and all(word.isdigit() for word in words) else ""

@@ -16,7 +16,7 @@ import time
 
 from ..machine.own_process import move_own_fd
 from ..protocol import task_files
-from . import failure, import_hooks, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
+from . import failure, frames, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
 from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
         unload_shadowed(sys.modules.keys() - loaded)
     for change in changes:
         change(order["log_dir"])
-    import_hooks.hide_own_frames()
+    frames.hide_own()
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.on_exit)  # before the program's own functions: the function that is registered first runs last

@@ -1,14 +1,9 @@
-"""How orch changes a program's libraries: it replaces a function by one of the same name, right after the import of the function's module.
-
-The program may import the module at any time, and from any code. Lines on stderr tell what was changed, or could not be changed.
-"""
+"""Calls a function of orch right after a program has imported a module, at any time and from any code, and prints lines for the program."""
 
 from __future__ import annotations
 
 import os
 import sys
-
-from . import failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,103 +35,6 @@ def attempt(change: Callable[[], None], what: str, name: str) -> None:
         change()
     except Exception as error:
         print(f"orch: {what} stays as {name} has it: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-REPLACES = "_orch_replaces"
-"""An attribute of a function that replaces another one: its `__wrapped__` is the replaced function. A program may import orch's modules a
-second time, under their own names, so these functions are known by an attribute.
-"""
-
-
-def replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
-    """Replace a function of a class or of a module by `ours`, which gets the replaced function first, then the arguments of the call.
-
-    In a traceback that the program prints, the call stands as one of the library's function, without the frames of orch below the call.
-    """
-    import functools  # TensorFlow and Keras have imported functools by now
-
-    real = getattr(owner, name)
-    stand_in = functools.wraps(real)(_stand_in(real, name, ours))
-    setattr(stand_in, REPLACES, True)
-    setattr(owner, name, stand_in)
-
-
-_STAND_IN = """
-def make(ours, real, strip_below):
-    def stand_in(*args, **kwargs):
-        try:
-            return ours(real, *args, **kwargs)
-        except BaseException as error:
-            raise strip_below(error)
-    return stand_in
-"""
-_makes: list[Any] = []
-"""The function ``make`` of `_STAND_IN`, once it is compiled."""
-
-
-def compile_stand_in() -> Any:
-    """The function ``make`` of `_STAND_IN`, compiled with one line as the place of all others. Only the first call takes time."""
-    if not _makes:
-        import ast  # TensorFlow has imported ast by now
-
-        tree = ast.parse(_STAND_IN)
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg)):
-                node.lineno = node.end_lineno = 1
-                node.col_offset = node.end_col_offset = 0
-        namespace: dict[str, Any] = {}
-        exec(compile(tree, "", "exec"), namespace)
-        _makes.append(namespace["make"])
-    return _makes[0]
-
-
-def _stand_in(real: Any, name: str, ours: Any) -> Any:
-    """The function ``stand_in`` of `_STAND_IN`, which has the name of the replaced function, its file, and in every line its first line.
-
-    The filters of TensorFlow and Keras then leave the frame out as one of their own (`traceback_utils` of both).
-    """
-    made = compile_stand_in()(ours, real, failure.strip_below)
-    while hasattr(real, "__wrapped__"):
-        real = real.__wrapped__
-    code = getattr(real, "__code__", _stand_in.__code__)
-    made.__code__ = made.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=name)
-    failure.stand_ins.add(made.__code__)
-    return made
-
-
-def hide_own_frames() -> None:
-    """Leave orch's files out of what TensorFlow and Keras show of a stack.
-
-    Both leave out of an exception the frames of some files: `_EXCLUDED_PATHS` of their `traceback_utils`. The stacks of a graph's nodes,
-    for ``Detected at node … defined at``, have filters for each thread; the first, `SentinelFilter` in
-    tensorflow/python/util/tf_stack.py, leaves out none.
-    """
-    after("tensorflow.python.util.tf_stack", _change_first_filter, "the list of frames of an operation")
-    for name in ("tensorflow.python.util", "keras.src.utils", "tf_keras.src.utils"):
-        after(f"{name}.traceback_utils", _exclude_own_files, "the filter of tracebacks")
-
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def _exclude_own_files(module: ModuleType) -> None:
-    module._EXCLUDED_PATHS = (*module._EXCLUDED_PATHS, _ROOT + os.sep)  # type: ignore[attr-defined]
-
-
-def _change_first_filter(module: ModuleType) -> None:
-    own = frozenset(os.path.join(place, name) for place, _, names in os.walk(_ROOT) for name in names if name.endswith(".py"))
-
-    class OwnFilter(module.SentinelFilter):  # type: ignore[name-defined, misc]
-        def get_filtered_filenames(self) -> frozenset[str]:
-            return own
-
-    def first() -> list[Any]:
-        found = OwnFilter()
-        found.update()
-        return [found]
-
-    module._source_filter_stacks.default_factory = first
-    module._source_filter_stacks.clear()  # no graph is being made: TensorFlow is imported at this moment, or was by the template
 
 
 class _Finder:

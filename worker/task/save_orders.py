@@ -5,8 +5,6 @@ The controller knows all tasks, and the agent writes its orders into a file that
     ask         each training waits at the end of its step, and says which step this is
     save STEP   the training goes on to this step, saves, and ends with exit code 42
     stop        orch ends the task: its SIGTERM is no request to save
-    keep N      the same, because another worker has failed, and a restart follows: the training keeps what it has computed in the memory of
-                the agent. N is 1 for one worker of each host; for the others 0: they keep checksums alone
 
 While a training waits, the others come at most to the end of the step that needs all of them, so the highest step that was said, or the
 one after it, is a step that all can reach. A training that is already further says so, and another step is named.
@@ -17,19 +15,15 @@ without orch. A program that handles SIGTERM itself, as TensorFlow's `Preemption
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..protocol import task_files
 from . import reports, sigterm
-from .import_hooks import print_once
 
 Series = Any
 """A `checkpoints.series.Series`."""
@@ -39,17 +33,12 @@ ORDER_S = 10.0
 """How long a training waits for an order, after it has said its step or that it got SIGTERM. Then it goes on, or ends."""
 MANIFEST_S = 60.0
 """How long a worker waits until the chief has finished the save."""
-PEER_S = 2.0
-"""How long a program waits for the order of orch, after the loss of another worker has ended it. Only where a restart is left, so that no
-verdict waits for this."""
 POLL_S, MANIFEST_POLL_S = 0.002, 0.02
 _acting = threading.Lock()
 _fd = -1
 _directory = ""
 _step = 0
 """The last finished step."""
-_keepers: list[Callable[[bool], None]] = []
-"""What to call when another worker has failed."""
 _begun = 0
 """How many trainings have begun, without those that turned out not to be saved. One that is over counts: another may follow."""
 
@@ -72,18 +61,8 @@ def begin(step: int) -> None:
         reports.append(os.path.join(directory, task_files.SAVING), f"ready {step}\n".encode())
     except OSError:  # a full disk: this training cannot save on order
         return
-    atexit.register(_await_order)
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         _catch_sigterm()
-
-
-def keep_by(keep: Callable[[bool], None]) -> None:
-    """If another worker fails, and a restart follows, `keep` is called in a thread, before this task ends; with whether it keeps values.
-
-    To be called where a restart is left, and after the first step of the attempt: then the attempt has advanced the training, and a restart
-    follows the failure of another worker.
-    """
-    _keepers[:] = [keep]
 
 
 def end() -> None:
@@ -102,7 +81,7 @@ def is_due(before: int, step: int, series: Series) -> bool:
     global _step
     _step = step
     word, wanted = _read()
-    if not word or word in (task_files.STOP, task_files.KEEP):
+    if word in ("", task_files.STOP):
         return False
     if series.place.own:  # no other task trains in step with this one
         return True
@@ -160,7 +139,7 @@ def _say_and_wait(step: int, former: int) -> tuple[str, int]:
     until = time.monotonic() + ORDER_S
     while time.monotonic() < until:
         word, wanted = _read()
-        if word in (task_files.STOP, task_files.KEEP) or (word == task_files.SAVE and wanted > former):
+        if word == task_files.STOP or (word == task_files.SAVE and wanted > former):
             return word, wanted
         time.sleep(POLL_S)
     return "", 0
@@ -220,29 +199,10 @@ def _act_on_sigterm() -> None:
         until = time.monotonic() + ORDER_S
         while not (word := _read()[0]) and time.monotonic() < until:
             time.sleep(POLL_S)
-        if word == task_files.KEEP:
-            _keep(writes=bool(_read()[1]))
         if word not in (task_files.ASK, task_files.SAVE):
             _end()
     finally:
         _acting.release()
-
-
-def _await_order() -> None:
-    """The program is over. If the loss of another worker has ended it, orch is about to end this task, and may ask it to keep its state."""
-    error, begun = getattr(sys, "last_value", None), time.monotonic()
-    if not _keepers or not (type(error).__name__ == "UnavailableError" or "Collective ops" in str(error)):
-        return
-    while (word := _read()[0]) != task_files.STOP and time.monotonic() - begun < (ORDER_S if word else PEER_S):
-        time.sleep(POLL_S)
-
-
-def _keep(*, writes: bool) -> None:
-    for keep in _keepers:
-        try:
-            keep(writes)
-        except Exception as error:  # such as a limit of memory: the newest snapshot stays
-            print_once(f"checkpoints: the last step is not kept: {getattr(error, 'strerror', None) or error}", in_each_task=True)
 
 
 def _end() -> NoReturn:

@@ -38,10 +38,12 @@ def _watch(tensorflow: ModuleType) -> None:
     if context is None or watcher is None:
         return
 
+    from . import patches
+
     def ensure_initialized(real: Any, self: Any) -> None:
         before = _installed()
         real(self)
-        context.ensure_initialized = real  # each operation calls this function
+        patches.give_back(patches.table.SIGTERM, "Context.ensure_initialized")  # each operation calls this function
         if _installed() != before:
             _restore()
 
@@ -50,8 +52,8 @@ def _watch(tensorflow: ModuleType) -> None:
             _call("PyOS_setsig", _theirs.pop())
         real(self, *args, **kwargs)
 
-    import_hooks.replace(context, "ensure_initialized", ensure_initialized)
-    import_hooks.replace(watcher, "__init__", init)
+    patches.replace(patches.table.SIGTERM, "Context.ensure_initialized", ensure_initialized)
+    patches.replace(patches.table.SIGTERM, "PreemptionWatcher.__init__", init)
 
 
 def _restore() -> None:

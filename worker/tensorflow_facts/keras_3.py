@@ -1,15 +1,8 @@
-"""Releases of Keras 3 that are wrong on several replicas: for the doctor, and for a line in the tasks. orch does not mend these releases.
-
-Each release was compared with one process (docs/keras.md). Until 3.4, `TFOptimizer._distributed_tf_update_step` of
-keras/src/backend/tensorflow/optimizer.py asks for the sum of the gradients where TensorFlow has no replica's context, and gets no sum.
-"""
+"""The releases of Keras 3 that orch changes, and what is said of an older one: of the check of a host, and of the doctor."""
 
 from __future__ import annotations
 
 from .releases import OLDEST_KERAS
-
-_SUMS, _MEANS = (3, 5), (3, 8)
-"""The first releases that add up the gradients of the replicas, and that divide the loss by the number of replicas."""
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -18,21 +11,12 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else (4,)
 
 
-FIRST_KNOWN = release(OLDEST_KERAS)
-"""The first release whose `fit` orch mends."""
+def is_old(version: str) -> bool:
+    """Whether this is a Keras 3 that orch leaves as it is, because it is older than those that orch knows."""
+    return (3,) <= release(version) < release(OLDEST_KERAS)
 
 
-def wrong_training(version: str) -> str:
-    """What a release does wrongly on several replicas with each training loop; empty if it trains rightly."""
-    if not (3,) <= release(version) < _SUMS:
-        return ""
-    what = "its optimizers do not add up the gradients of the replicas, so the weights of the workers differ"
-    return f"Keras {version} TRAINS WRONGLY on several workers or replicas: {what}, also in a training loop of your own"
-
-
-def wrong_fit(version: str) -> str:
-    """What `fit` of a release does wrongly on several replicas; empty if orch knows it."""
-    if not (3,) <= release(version) < FIRST_KNOWN:
-        return ""
-    how = "adds the gradients of the replicas and does not take their mean" if release(version) < _MEANS else "counts wrongly"
-    return f"fit() of Keras {version} {how}: losses and metrics are those of only some replicas"
+def describe_old(version: str) -> str:
+    """What an old release does wrongly on several replicas: seen with 3.3 to 3.9."""
+    fit = f"fit() of Keras {version} fails on several workers, and trains or counts wrongly on several replicas of one process"
+    return f"{fit}; before Keras 3.5 a training loop of your own trains wrongly too"

@@ -14,7 +14,7 @@ from worker.values.words import bytes_of, count_of
 from ...record.lines import clean
 from ...record.text.format import aligned, describe_seconds
 
-_HOW = {"snapshot": "snapshot in memory", "survivors": "last step of those that had survived"}
+_HOW = {"snapshot": "snapshot in memory"}
 _KINDS = {"": "steps", "epoch": "end of an epoch", "final": "end of the training"}
 
 

@@ -91,9 +91,12 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
         what = f"tf.keras is Keras {found.keras}, whose Model.fit cannot work under {under}"
         remedy = "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy"
         yield warning("keras", what, "custom training loops work, with Keras models too", remedy)
-    elif what := keras_3.wrong_training(found.keras) or keras_3.wrong_fit(found.keras):
-        program = facts.python.executable if facts.python else "python"
-        yield warning("keras", what, f"orch mends {KNOWN_KERAS}, and no older release", f"{program} -m {INSTALL_KERAS}")
+    elif keras_3.is_old(found.keras):
+        what, program = (
+            f"tf.keras is Keras {found.keras}, and orch mends {KNOWN_KERAS}",
+            facts.python.executable if facts.python else "python",
+        )
+        yield warning("keras", what, keras_3.describe_old(found.keras), f"{program} -m {INSTALL_KERAS}")
 
 
 def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

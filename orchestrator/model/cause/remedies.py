@@ -14,11 +14,11 @@ from typing import NamedTuple
 from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
-from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
 from worker.tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS
 
 from ..run.cluster import TaskStatus
 from ..spec.findings import nearest
+from . import keras_2_names
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
 
@@ -85,7 +85,8 @@ ABOUT_NAMES = {
     ),
     r"No module named 'tf_keras'": Remedy(_NO_KERAS_2, "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
     **{
-        removed.error: Remedy(_KERAS_2_NAME, f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}") for removed in REMOVED_NAMES
+        error: Remedy(_KERAS_2_NAME, f"this is written for Keras 2: {instead}; {_USE_KERAS_2}")
+        for error, instead in keras_2_names.INSTEAD.items()
     },
     r"(?:MirroredStrategy|AllReduceStrategy|ServerStrategy\w*)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'": Remedy(
         "arguments-of-a-strategy",
@@ -108,6 +109,11 @@ ABOUT_NAMES = {
         "alone. Use tf.distribute.MultiWorkerMirroredStrategy() in the script, or start the script with horovodrun",
     ),
     r"No module named 'tensorboard": _TENSORBOARD,
+    r"No module named 'pkg_resources'": Remedy(
+        "setuptools-without-pkg_resources",
+        "setuptools 82 and newer have no pkg_resources: {python} -m pip install 'setuptools<82'; or take a release of the package that "
+        "imports it which does without (TensorBoard 2.21)",
+    ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
         "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python; a file of your own lies "

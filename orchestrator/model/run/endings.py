@@ -34,7 +34,7 @@ def end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause |
     cluster = replace(cluster, phase=Phase.STOPPING, ending=ending, again=again, saving=None)
     running = running_tasks(cluster)
     if running:
-        return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s, keeps=restarts.will_restart(cluster)),)
+        return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
     return finish_if_empty(cluster, at)
 
 

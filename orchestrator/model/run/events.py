@@ -194,8 +194,6 @@ class Stop:
 
     tasks: tuple[str, ...]
     grace_s: float
-    keeps: bool = False
-    """A restart follows a failure: a training keeps what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,6 @@ def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> floa
     return doubled * (1 - JITTER + 2 * JITTER * drawn)
 
 
-def is_last(policy: Restart, past: Sequence[PastAttempt]) -> bool:
-    """Whether no restart follows a failure of the attempt after `past`, because all that the spec allows were used."""
-    return sum(not attempt.free for attempt in relevant(past)) >= policy.max
-
-
 def broken_hosts(past: Sequence[PastAttempt]) -> dict[str, str]:
     """The hosts that an elastic cluster does without from now on, each with the reason: in two attempts in a row, neither of which has
     advanced the training, a task there was the first to fail.

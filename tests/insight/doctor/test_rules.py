@@ -116,10 +116,8 @@ ROWS = [
     # Keras
     (tensorflow(keras="3.15.1"), PS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
     (tensorflow(keras="3.15.1", tf_keras="2.21.0"), PS, "warning keras", "for fit, Keras 2: --keras legacy"),
-    (tensorflow(keras="3.4.1"), MWMS, "warning keras", "Keras 3.4.1 TRAINS WRONGLY on several workers"),
-    (tensorflow(keras="3.4.1"), MWMS, "warning keras", "/usr/bin/python3 -m pip install 'keras>=3.10,<3.16'"),
-    (tensorflow(keras="3.7.0"), MWMS, "warning keras", "fit() of Keras 3.7.0 adds the gradients of the replicas"),
-    (tensorflow(keras="3.9.2"), MWMS, "warning keras", "fit() of Keras 3.9.2 counts wrongly"),
+    (tensorflow(keras="3.4.1"), MWMS, "warning keras", "tf.keras is Keras 3.4.1, and orch mends Keras 3.10 to 3.16"),
+    (tensorflow(keras="3.9.2"), MWMS, "warning keras", "/usr/bin/python3 -m pip install 'keras>=3.10,<3.17'"),
     (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
     (
         tensorflow(keras="", keras_problem="ImportError"),

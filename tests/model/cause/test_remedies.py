@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from orchestrator.model.cause import remedies
+from orchestrator.model.cause import keras_2_names, remedies
 from orchestrator.model.run.cluster import TaskStatus
 from worker.protocol.messages import Evidence, Failure
 from worker.settings import keras_settings
-from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
 
 TF = "tensorflow.python.framework.errors_impl."
 ON_GPU = "on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"
@@ -158,6 +157,7 @@ FAILURES = [
     ),
     ("ModuleNotFoundError", "No module named 'horovod'", "each task would train alone"),
     ("ModuleNotFoundError", "No module named 'tensorboard'", "or leave its summaries and its callback out"),
+    ("ModuleNotFoundError", "No module named 'pkg_resources'", "/opt/py/bin/python -m pip install 'setuptools<82'"),
     (
         "tensorflow.python.summary.tb_summary.TBNotInstalledError",
         "TensorBoard is not installed, missing implementation for tf.summary.scalar",
@@ -209,7 +209,7 @@ def test_a_known_failure_has_its_remedy(kind: str, message: str, remedy: str) ->
 def test_where_python_names_the_right_word_orch_is_silent() -> None:
     message = "module 'keras.layers' has no attribute 'Dens'"
     task = failed("AttributeError", message)
-    assert "--keras legacy" not in remedies.find(task).text, "Keras 2 has no such name either: remedies.REMOVED_NAMES has those that it has"
+    assert "--keras legacy" not in remedies.find(task).text, "Keras 2 has no such name either: keras_2_names.INSTEAD has those that it has"
     failure = Failure("AttributeError", message, f"Traceback …\nAttributeError: {message}. Did you mean: 'Dense'?\n", 1.0)
     assert remedies.find(dataclasses.replace(task, failure=failure)).text == ""
 
@@ -288,7 +288,9 @@ def test_a_file_that_hides_a_module_from_a_package_is_named(trace: str, message:
 def test_every_remedy_is_reached() -> None:
     tasks = [failed(kind, message) for kind, message, _ in FAILURES]
     all_advice = {remedy.text for remedy in (*remedies.ABOUT_NAMES.values(), *remedies.OTHERS.values())}
-    tabled = {advice for advice in all_advice for removed in REMOVED_NAMES if removed.instead in advice}  # tests/real/test_keras_2.py
+    tabled = {
+        advice for advice in all_advice for instead in keras_2_names.INSTEAD.values() if instead in advice
+    }  # tests/real/test_keras_2.py
     for advice in all_advice - tabled:
         assert any(_is_of(advice, remedies.find(task).text) for task in tasks), advice
 
@@ -300,7 +302,12 @@ def _is_of(advice: str, found: str) -> bool:
 def test_where_the_version_of_tensorflow_is_not_known_the_command_says_so() -> None:
     assert keras_settings.install_keras_2("", "") == "python -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
     assert keras_settings.install_keras_2("/p", "of unknown version") == "/p -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
-    assert keras_settings.install_keras_2("/p", "2.22.0-rc1") == "/p -m pip install --no-deps 'tf-keras~=2.22.0'"
+    assert keras_settings.install_keras_2("/p", "2.21.0-rc1") == "/p -m pip install --no-deps 'tf-keras~=2.21.0'"
+
+
+def test_for_a_tensorflow_without_a_keras_2_another_one_is_named() -> None:
+    said = keras_settings.install_keras_2("/p", "2.22.0rc0")
+    assert said == "choose a Python with TensorFlow 2.21 and tf-keras 2.21 (--python), because orch knows no tf-keras for TensorFlow 2.22"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import sysconfig
 import venv
 from collections.abc import Callable
@@ -11,47 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Orch
+from worker.host import host_facts
 from worker.host.program import keras_use
 from worker.host.program.keras_source import Source
-
-
-def first_use(source: str) -> str:
-    """Where Keras 3 lacks what, and which remedy is named."""
-    found = keras_use.find_keras_2(Source("train.py", ast.parse(source)), lambda itself: "ITSELF" if itself else "LEGACY")
-    return found and f"{': '.join(found.split(': ')[:2])} ({found.rpartition('; ')[2]})"
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import tensorflow as tf\ntf.keras.optimizers.legacy.Adam()", "train.py:2: Keras 3 has no tf.keras.optimizers.legacy (LEGACY)"),
-        ("from keras.optimizers import legacy", "train.py:1: Keras 3 has no keras.optimizers.legacy (ITSELF)"),
-        (
-            "from tensorflow import keras as k\n\nk.callbacks.experimental.X()",
-            "train.py:3: Keras 3 has no tf.keras.callbacks.experimental (LEGACY)",
-        ),
-        ("import keras\nmodel.fit_generator(g)", "train.py:2: Keras 3 has no fit_generator (ITSELF)"),
-        (
-            "import tensorflow as tf\ntf.keras.optimizers.Adam(lr=1)",
-            "train.py:2: Keras 3 has no tf.keras.optimizers.Adam(lr=) (LEGACY)",
-        ),
-        (
-            "import tensorflow as tf\nm = tf.keras.metrics.Mean()\ndef f():\n    m.reset_states()",
-            "train.py:4: Keras 3 has no reset_states of tf.keras.metrics.Mean (LEGACY)",
-        ),
-        ("import keras\nkeras.optimizers.Adam()", ""),
-        ("import other\nother.optimizers.legacy", ""),
-        ("import keras, other\nm = other.Metric()\nm.reset_states()", ""),
-        ("import keras\ndef f(m):\n  m.reset_states()\nm = keras.metrics.Mean()", ""),
-        ("import keras\nimport tf_keras\ntf_keras.optimizers.legacy.SGD()", ""),
-        ("import keras, torch\nnet.save('x')\ntorch.save(net, 'x')", ""),
-    ],
-)
-def test_what_only_keras_2_has_is_found(source: str, expected: str) -> None:
-    assert first_use(source) == expected
-
+from worker.settings.keras_settings import LEGACY
 
 SCOPE = "import tensorflow as tf\nstrategy = tf.distribute.ParameterServerStrategy(r)\n"
+OWN = "import tensorflow as tf, worker\nstrategy = worker.strategy()\n"
 BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
 
 
@@ -79,11 +46,86 @@ BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
         (f"from keras import Sequential\ndef Sequential(): pass\n{SCOPE}with strategy.scope():\n    m = Sequential()\nm.fit(d)", 0, False),
         (f"from keras import Model\nclass Model: pass\n{SCOPE}with strategy.scope():\n    m = Model()\nm.fit(d)", 0, False),
         (f"{BUILT}try: x()\nexcept OSError as model: pass\nmodel.fit(d)", 0, False),
+        (f"{OWN}with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.fit(d)", 5, True),
+        (f"{OWN}with tf.distribute.get_strategy().scope():\n    model = tf.keras.Sequential()\nmodel.fit(d)", 5, False),
     ],
 )
 def test_fit_under_parameter_servers_is_refused_where_it_is_certain(source: str, line: int, is_certain: bool) -> None:
     said, found = keras_use.find_loop(Source("a.py", ast.parse(source)), "ParameterServerStrategy", lambda itself: "REMEDY")
     assert (said.partition(": ")[0], found) == (f"a.py:{line}" if line else "", is_certain)
+
+
+WORKERS = BUILT.replace("ParameterServerStrategy(r)", "MultiWorkerMirroredStrategy()")
+LOOP = f"{WORKERS}model.evaluate(d)\nfor x, y in d:\n    model.optimizer.apply_gradients(g)"
+REMEDY = f": {sys.executable} -m pip install 'keras>=3.10,<3.17'"
+CANNOT = f"a.py:5: fit() of Keras 3.9.2 cannot work on several workers, and orch mends Keras 3.10 to 3.16{REMEDY}"
+
+
+def is_noted(version: str) -> str:
+    return f"fit() of Keras {version} fails on several workers, and trains or counts wrongly on several replicas of one process; before "
+
+
+@pytest.mark.parametrize(
+    ("source", "strategy", "versions", "problem", "note"),
+    [
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.9.2"], CANNOT, ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.9.2", "3.8.0"], CANNOT, ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.9.2", "3.10.0"], "", ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", [""], "", ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.16.0.dev2026102704"], "", ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["2.15.0"], "", ""),
+        (f"{WORKERS}if x:\n    model.fit(d)", "MultiWorkerMirroredStrategy", ["3.4.1"], "", is_noted("3.4.1")),
+        (LOOP, "MultiWorkerMirroredStrategy", ["3.4.1"], "", is_noted("3.4.1")),
+        (WORKERS.replace("MultiWorker", "") + "model.fit(d)", "MirroredStrategy", ["3.9.2"], "", is_noted("3.9.2")),
+        ("import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()", "MirroredStrategy", ["3.9.2"], "", ""),
+    ],
+)
+def test_a_keras_that_is_too_old_is_refused_where_fit_is_certain(
+    source: str, strategy: str, versions: list[str], problem: str, note: str
+) -> None:
+    refused, noted = keras_use.find_old_keras([Source("a.py", ast.parse(source), source.encode())], strategy, versions)
+    assert (refused, noted.startswith(note), noted.endswith(REMEDY if note else "")) == (problem, True, True)
+    assert bool(noted) == bool(note)
+
+
+def site_packages(directory: Path, **versions: str) -> dict[str, str]:
+    """What a task finds in these packages, which have a version and no code."""
+    for name, version in versions.items():
+        package = directory / name
+        (package / "src").mkdir(parents=True)
+        in_init = f'__version__ = "{version}"\n' if name == "tf_keras" else ""
+        (package / "__init__.py").write_text(in_init)
+        if name == "keras":
+            (package / "src" / "version.py").write_text(f'# Unique source of truth for the version number.\n__version__ = "{version}"\n')
+        (directory / f"{name}-{version}.dist-info").mkdir()
+    return {"PYTHONPATH": str(directory)}
+
+
+@pytest.mark.parametrize(
+    ("tf_keras", "tensorflow", "said"),
+    [
+        ("2.21.0", "2.21.0", ""),
+        ("2.21.1", "2.21.0rc1", ""),
+        ("2.22.0", "2.22.0rc0", ""),
+        ("2.20.1", "2.21.0", "tf-keras 2.20.1 is made for TensorFlow 2.20, and {} has TensorFlow 2.21.0: {} -m pip install --no-deps "),
+        ("2.21.0", "2.22.0rc0", "tf-keras 2.21.0 is made for TensorFlow 2.21, and {} has TensorFlow 2.22.0rc0: choose a Python with "),
+    ],
+)
+def test_keras_2_must_be_that_of_this_tensorflow(tmp_path: Path, tf_keras: str, tensorflow: str, said: str) -> None:
+    env = {**site_packages(tmp_path, tf_keras=tf_keras, tensorflow=tensorflow), LEGACY: "1"}
+    sources = [Source("a.py", ast.parse("import tensorflow"))]
+    found = keras_use.find_problems(sources, "/", [env])
+    assert [f"{LEGACY}=1), and {said.format(*[sys.executable] * 2)}" in one for one in found] == [True] * bool(said)
+    assert [one.endswith("; or leave that out, which is Keras 3") for one in found] == [True] * bool(said)
+    assert keras_use.find_problems(sources, "/", [env, {LEGACY: "0"}]) == [], "not all tasks ask for it"
+
+
+def test_the_version_of_keras_is_read_and_nothing_is_imported(tmp_path: Path) -> None:
+    env = site_packages(tmp_path, keras="3.4.1")
+    assert host_facts.find_keras("keras", env, "/") == "3.4.1"
+    (tmp_path / "keras" / "src" / "version.py").write_text("raise SystemExit\n")
+    assert host_facts.find_keras("keras", env, "/") is None
+    assert host_facts.find_keras("no_such_keras", env, "/") == ""
 
 
 @pytest.fixture
@@ -110,20 +152,26 @@ def test_a_run_that_wants_keras_2_needs_tf_keras(
 
 
 @pytest.mark.tensorflow
-def test_a_script_that_needs_keras_2_is_named_before_the_start(orch: Orch, script: Callable[..., Path]) -> None:
-    script("import tensorflow as tf\nif False:\n    tf.keras.optimizers.legacy.Adam()\n")
-    said = orch("up", "script.py", "--strategy", "none", check=0).err
-    assert "script.py:3: Keras 3 has no tf.keras.optimizers.legacy: Keras 3 has the same optimizers without `legacy`" in said
-    assert "; --keras legacy runs with Keras 2 (tf-keras)\n" in said
-
-
-@pytest.mark.tensorflow
 def test_fit_of_keras_3_with_parameter_servers_is_refused(orch: Orch, script: Callable[..., Path], python_without_keras_2: Path) -> None:
     script(f"{BUILT}model.fit(d)")
     problem = "script.py:5: fit() of Keras 3 cannot work under ParameterServerStrategy: --keras legacy runs with Keras 2 (tf-keras)"
     assert f"{problem}; or write" in orch("up", "script.py", "--ps", "1", check=2).err
-    install = f", after {python_without_keras_2} -m pip install --no-deps 'tf-keras~="
-    assert f"{problem}{install}" in orch("up", "script.py", "--ps", "1", "--python", python_without_keras_2, check=2).err
+    install = f": {python_without_keras_2} -m pip install --no-deps 'tf-keras~="
+    assert f"{problem[:-1]}{install}" in orch("up", "script.py", "--ps", "1", "--python", python_without_keras_2, check=2).err
+
+
+@pytest.mark.tensorflow
+def test_an_old_keras_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+    packages = site_packages(tmp_path / "packages", keras="3.9.2")
+    words = ("up", "script.py", "--env", f"PYTHONPATH={packages['PYTHONPATH']}")
+    script(f"{WORKERS}model.fit(d)")
+    refused = orch(*words, "-n", "2", check=2).err
+    assert f"{CANNOT.replace('a.py', 'script.py')}\n" in refused
+    assert "worker-0" not in refused
+    for others in (("-n", "1"), ("-n", "2", "--keras", "off"), ("-n", "2", "--ps", "1")):
+        assert "of Keras 3.9.2" not in orch(*words, *others).err
+    script("import sys; sys.exit('no need to import tf.keras')\nimport tensorflow")
+    assert orch(*words, "--strategy", "mirrored", check=1).err.count(is_noted("3.9.2")) == 1
 
 
 @pytest.mark.tensorflow

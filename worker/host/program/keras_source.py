@@ -5,7 +5,6 @@ A use is a text:
     tf.keras.layers.Dense              a full name
     tf.keras.Sequential().fit          () stands for an object that this call has made
     ?.fit                              ? stands for an object of which nothing is known
-    tf.keras.optimizers.Adam(lr=)      an argument by its name
 
 One table for the whole file has what each name stands for. A name that is imported or assigned twice, with different values, is unknown.
 """
@@ -29,7 +28,7 @@ _MODELS = frozenset(
 )
 _TELLING = {"epochs", "steps_per_epoch", "validation_data", "validation_steps", "callbacks"}
 """Arguments of Keras's `fit` that the `fit` of other libraries does not have."""
-_LOOPS = ("fit", "evaluate", "predict")
+LOOPS = ("fit", "evaluate", "predict")
 _ENDING = re.compile(r"\b(?:return|raise|exit|_exit|quit|abort)\b")
 
 
@@ -80,38 +79,37 @@ class Source:
         return UNKNOWN if made_by == UNKNOWN else f"{made_by}()"
 
     def uses(self) -> Iterator[tuple[int, str]]:
-        """The line and the text of everything that may be a use of Keras."""
+        """The line and the text of each name with a dot, and of each name that the file imports from a module."""
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 yield node.lineno, self._text(node)
             elif isinstance(node, ast.ImportFrom):
                 yield from ((node.lineno, _short(whole)) for _, whole in _imports(node))
-            elif isinstance(node, ast.Call):
-                yield from ((node.lineno, f"{self._text(node.func)}({word.arg}=)") for word in node.keywords)
 
     # --- fit ---------------------------------------------------------------------------------------
 
     def loops(self) -> Iterator[tuple[int, str]]:
         """Each call of `fit`, `evaluate` or `predict` that seems to be of a Keras model: its line and its name."""
         for node in self._nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOPS:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOPS:
                 is_telling = self.uses_keras and not _TELLING.isdisjoint(word.arg for word in node.keywords)
                 if is_telling or self._text(node.func.value) in _MODELS:
                     yield node.lineno, node.func.attr
 
-    def certain_loop(self, strategy: str) -> tuple[int, str] | None:
-        """The first call of `loops` of a model that is made in the scope of this strategy, where both are outside of any condition.
+    def certain_loop(self, strategy: str, loops: Container[str] = LOOPS) -> tuple[int, str] | None:
+        """The first call of one of these loops of a model that is made in the scope of the run's strategy, both outside of any condition.
 
-        `strategy`: the name of its class.
+        `strategy`: the name of its class. `worker.strategy()` makes it too. Returns the line and the name of the loop.
         """
+        scopes = (f".{strategy}().scope()", "worker.strategy().scope()")
         in_scope: set[str] = set()
         functions = {node.name: node.body for node in self._tree.body if isinstance(node, ast.FunctionDef)}
         for node, scope in self._certain_statements(self._tree.body, UNKNOWN, functions):
-            if isinstance(node, ast.Assign) and scope.endswith(f".{strategy}().scope()") and self._text(node.value) in _MODELS:
+            if isinstance(node, ast.Assign) and scope.endswith(scopes) and self._text(node.value) in _MODELS:
                 in_scope |= {target.id for target in node.targets if isinstance(target, ast.Name) and target.id in self._names}
             elif isinstance(value := getattr(node, "value", None), ast.Call):
                 owner, _, method = ast.unparse(value.func).rpartition(".")
-                if owner in in_scope and method in _LOOPS:
+                if owner in in_scope and method in loops:
                     return node.lineno, method
         return None
 

@@ -63,9 +63,6 @@ TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and the run would never end."""
 
-_REPLICATED = frozenset({"chief", "worker"})
-"""The types of tasks that train together."""
-
 
 class Launcher:
     """All tasks of this host that are not swept yet."""
@@ -263,11 +260,8 @@ class Launcher:
 
     # --- stop --------------------------------------------------------------------------------
 
-    def stop(self, grace_s: float, names: Collection[str] | None = None, *, keeps: bool = False) -> None:
-        """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. If called again, the earlier SIGKILL counts.
-
-        `keeps`: first, a training keeps what it has computed.
-        """
+    def stop(self, grace_s: float, names: Collection[str] | None = None) -> None:
+        """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. If called again, the earlier SIGKILL counts."""
         for request, pending in list(self._pending.items()):
             if names is None or pending.order.task in names:
                 pending.stop_after_s = min(grace_s, pending.stop_after_s)
@@ -275,21 +269,14 @@ class Launcher:
                     self.on_refused(request, "")
         for task in list(self._tasks.values()):
             if names is None or task.order.task in names:
-                self._stop(task, grace_s, keeps=keeps and task.output.saves and task.order.task.partition("-")[0] in _REPLICATED)
+                self._stop(task, grace_s)
 
-    def _stop(self, task: StartedTask, grace_s: float, *, keeps: bool = False) -> None:
+    def _stop(self, task: StartedTask, grace_s: float) -> None:
         if not (task.stopped or task.exited):
             task.stopped_at, task.condition = clock.now(), process_state.describe_block(task.pid)
             if task.condition and grace_s > 0:
                 task.stacks.resume()
-            if keeps:
-                task.keeps = not any(other.keeps for other in self._tasks.values()) and self._can_keep(task)
         self._end_within(task, grace_s)
-
-    @staticmethod
-    def _can_keep(task: StartedTask) -> bool:
-        """Whether this worker can keep the values of a training: it neither stands nor is gone."""
-        return not task.condition and process_state.state_of(task.pid) != ""
 
     def _end_within(self, task: StartedTask, grace_s: float) -> None:
         """SIGTERM, once the task has written the stacks that were requested; SIGKILL `grace_s` later."""
@@ -298,7 +285,7 @@ class Launcher:
                 self._loop.after(POLL_S, lambda: self._end_within(task, grace_s))
                 return
             if task.kill_at == math.inf:
-                task.output.order_save(*((task_files.STOP,) if task.keeps is None else (task_files.KEEP, int(task.keeps))))
+                task.output.order_save(task_files.STOP)
                 process_groups.signal_group(task.pid, signal.SIGTERM)
         self._kill_after(task, grace_s)
 

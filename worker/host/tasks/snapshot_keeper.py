@@ -42,7 +42,7 @@ class SnapshotKeeper:
         """Tasks are about to start: write what their attempts before have left. Returns the variable of each task that gets memory."""
         orders = [order for order in start.orders if TaskId.parse(order.task).type in _TRAINS]
         wanted = [order.task for order in orders if start.may_restart and order.settings.checkpoints.snapshots]
-        made = {name: _make(is_last=start.is_last) for name in wanted} if _is_possible() else {}
+        made = {name: _make() for name in wanted} if _is_possible() else {}
         self._write(order.task for order in orders)
         if self._writing:
             self._keep_waiting(fds[0] for fds in made.values())
@@ -64,7 +64,7 @@ class SnapshotKeeper:
         """Write what these tasks have left, in a process of its own."""
         before = [fds for name in names if (fds := self._fds.pop(name, None)) is not None]
         paths = [tuple(map(_path, fds)) for fds in before]
-        if not any(snapshot_memory.is_begun(path) for each in paths for path in snapshot_memory.snapshots_of(each)):
+        if not any(snapshot_memory.is_begun(path) for each in paths for path in each):
             _close(before)
             return
         self._writing += 1
@@ -98,9 +98,8 @@ def _is_possible() -> bool:
     return hasattr(os, "memfd_create") and process_state.shows_this_namespace()
 
 
-def _make(*, is_last: bool) -> tuple[int, ...]:
-    count = snapshot_memory.FILES_OF_LAST if is_last else snapshot_memory.FILES
-    return tuple(os.memfd_create("orch-snapshot") for _ in range(count))
+def _make() -> tuple[int, ...]:
+    return tuple(os.memfd_create("orch-snapshot") for _ in range(snapshot_memory.FILES))
 
 
 def _path(fd: int) -> str:

@@ -88,8 +88,6 @@ class StartedTask:
     """What kept the task from acting when the order to stop came, such as ``stopped (SIGSTOP)``; see process_state.py."""
     kill_at: float = math.inf
     """When what is left of the task gets SIGKILL, by the monotonic clock; infinite: the task runs, and no order to stop has come."""
-    keeps: bool | None = None
-    """Whether the training keeps its values before it ends, or their checksums alone; None: neither."""
     over_at: float = math.inf
     """When the program was first seen to have ended, though its process has not, by the monotonic clock; infinite: it was not."""
     torn: bool = False

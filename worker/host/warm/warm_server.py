@@ -281,10 +281,8 @@ class WarmProcess:
 
 def _import_what_agents_need() -> None:
     """Look at a program as an agent does: this imports the modules that each agent would import."""
-    from ...tensorflow_facts import keras_2  # noqa: F401 - of which a look at a program with Keras has a use
-
     sources = program_files.read_sources((Program("script", os.path.abspath(__file__)),), "/", {})
-    keras_use.find_uses(sources, "/", ({},), "")
+    keras_use.find_uses(sources, "/", ({},))
 
 
 def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str, env: Mapping[str, str]) -> dict[str, Any]:

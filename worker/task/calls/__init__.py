@@ -22,7 +22,7 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import Any
 
-from .. import failure, reports
+from .. import failure, patches, reports
 from ..context import context
 from ..strategy import strategy_builder
 from ..strategy.serve import start_server
@@ -72,13 +72,12 @@ def _find_modules() -> None:
 
     AutoGraph converts no lambda that has no module: it warns, and leaves the lambda, and all that the lambda calls, as they are.
     """
-    find = inspect.getmodule
 
-    def getmodule(item: object, _filename: str | None = None) -> ModuleType | None:
+    def getmodule(find: Callable[..., ModuleType | None], item: object, _filename: str | None = None) -> ModuleType | None:
         found = find(item, _filename)
         return ModuleType(item.__module__) if found is None and inspect.isfunction(item) and item.__module__ else found
 
-    inspect.getmodule = getmodule  # type: ignore[assignment]
+    patches.replace(patches.table.TESTS, "inspect.getmodule", getmodule)
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -11,6 +11,8 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
+from .. import patches
+
 MOST_LINES = 8
 """Lines of an explanation; pytest cuts it there without ``-vv`` (_pytest/assertion/truncate.py)."""
 
@@ -19,7 +21,6 @@ def explain(verbosity: int) -> None:
     """Explain comparisons from now on, as ``-v`` so many times does."""
     with contextlib.suppress(ImportError):
         from _pytest import assertion
-        from _pytest.assertion import util
 
         config = _config(verbosity)
 
@@ -35,7 +36,7 @@ def explain(verbosity: int) -> None:
                 lines = [*lines[:MOST_LINES], f"...Full output truncated ({len(lines) - MOST_LINES} lines hidden), use '-vv' to show"]
             return "\n~".join(lines).replace("%", "%%")
 
-        util._reprcompare = compare
+        patches.put(patches.table.TESTS, "pytest.comparisons", lambda _: compare)
 
 
 def _config(verbosity: int) -> Any:

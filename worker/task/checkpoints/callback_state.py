@@ -21,8 +21,6 @@ _LEFT_OUT = frozenset({"model", "_model", "params", "validation_data"})
 _SIGNED_LATE = "min_delta"
 """A setting whose sign Keras 3 changes in the first comparison of a program, when it chooses `monitor_op`
 (keras/src/callbacks/monitor_callback.py): a restored one would be changed a second time, back."""
-_BASE = "keras.src.callbacks.callback"
-"""The module of the class of callbacks, whose own methods do nothing."""
 _OWN = f"{__name__.partition('.')[0]}."
 
 
@@ -33,16 +31,6 @@ class _UnknownError(Exception):
 def of_program(callbacks: list[Any]) -> list[Any]:
     """The callbacks without those of orch, which remember nothing that a restart needs."""
     return [callback for callback in callbacks if not type(callback).__module__.startswith(_OWN)]
-
-
-def acts_within(callback: Any) -> bool:
-    """Whether a callback has something to do between the end of a step and that of the next one, or of the epoch."""
-    begins = ("on_train_batch_begin", "on_batch_begin", "on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
-    return any(not getattr(callback, name, _none).__module__.startswith((_BASE, _OWN)) for name in begins)
-
-
-def _none() -> None:
-    """Stands for a method that a callback does not have."""
 
 
 def begin(callbacks: list[Any]) -> list[dict[str, str]]:
@@ -65,8 +53,7 @@ def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[s
                     continue
                 if _sum(value) != at_begin.get(name):
                     kept[name] = plain
-                    # Copies: a survivor's save is written only after the callback may have begun the next step.
-                    arrays |= {path: array.copy() for path, array in found.items()}
+                    arrays |= found
         told.append({"class": type(callback).__name__, "kept": kept})
     return told, arrays
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from ...checkpoint_files import saves
 from ...values.words import few
-from .. import save_orders
+from .. import patches, save_orders
 from ..context import context
-from ..import_hooks import print_once, replace
+from ..import_hooks import print_once
 from ..snapshots.snapshots import TrainingSnapshots
-from ..snapshots.unsaved import Unsaved
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
 from .series import Series
@@ -92,8 +91,8 @@ class Fit:
             self.is_over, self.model._initial_epoch = True, self._first
 
 
-def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
-    """Have Keras's list of callbacks save and restore, after all of them. `now`: the fit that runs."""
+def mend(feature: str, package: str, now: Callable[[], Fit | None]) -> None:
+    """Have Keras's list of callbacks save and restore, after all of them. `package`: ``tf_keras.`` or nothing; `now`: the fit that runs."""
 
     def begin(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
@@ -111,13 +110,10 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
         setattr(self, _SESSION, session)
         session.begin()
 
-    replace(callback_list, "on_train_begin", begin)
+    patches.replace(feature, f"{package}CallbackList.on_train_begin", begin)
     for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end"):
 
         def hook(real: Any, self: Any, *args: Any, name: str = name, **kwargs: Any) -> None:
-            session = getattr(self, _SESSION, None)
-            if session is not None and session.is_on and name == "on_epoch_end":
-                session.epoch_ends()
             real(self, *args, **kwargs)
             session = getattr(self, _SESSION, None)
             if session is not None and session.is_on:
@@ -125,7 +121,7 @@ def mend(callback_list: Any, now: Callable[[], Fit | None]) -> None:
             if session is not None and name == "on_train_end":
                 session.end()
 
-        replace(callback_list, name, hook)
+        patches.replace(feature, f"{package}CallbackList.{name}", hook)
 
 
 class FitSession:
@@ -154,7 +150,6 @@ class FitSession:
         self._is_first_step = True
         """No step was trained since this program began."""
         self._snapshots: TrainingSnapshots | None = None
-        self._unsaved: Unsaved | None = None
         self._is_announced = False
         """The controller was told that this fit can save on order."""
 
@@ -185,7 +180,7 @@ class FitSession:
         named = self._variables()
         if not self._can_restore(named):
             return
-        document, arrays = self._document(self._fit.validations, is_over=kind in ("epoch", "final") or self._is_stopped)
+        document, arrays = self._document(is_over=kind in ("epoch", "final") or self._is_stopped)
         self._saved = self.steps
         self._series.write(self.steps, named, document, kind=kind, arrays=arrays)
         if self._snapshots is not None:
@@ -201,29 +196,21 @@ class FitSession:
             )
         return not made
 
-    def _document(self, validations: int, *, is_over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a manifest says of the place of the training, and the arrays of the callbacks. `validations`: see `Fit`; a step's document
-        may be made only after a validation that follows the step. `is_over`: the epoch is.
-        """
+    def _document(self, *, is_over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a manifest says of the place of the training, and the arrays of the callbacks. `is_over`: the epoch is."""
         told, arrays = callback_state.save(self._callbacks.callbacks, self._begun)
         document = {
             "epoch": self._epoch,
             "step_in_epoch": 0 if is_over else self._batch,
             "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, **self._facts()},
             "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
-            "validations": validations,
+            "validations": self._fit.validations,
         }
         return document, arrays
-
-    def _is_lazy(self) -> bool:
-        """Whether no callback can change what it remembers after the end of a step, until the end of the next one or of the epoch."""
-        return not any(callback_state.acts_within(each) for each in callback_state.of_program(self._callbacks.callbacks))
 
     def _end_snapshots(self) -> None:
         if self._snapshots is not None:
             self._snapshots.end()
-        if self._unsaved is not None:
-            self._unsaved.end()
 
     def _turn_off(self, why: str) -> None:
         self.is_on = False
@@ -260,8 +247,7 @@ class FitSession:
             self._continue(self._found)
         elif self._series.is_expected:
             self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
-        self._snapshots = TrainingSnapshots(self._series, self._variables, self.steps, is_lazy=self._is_lazy())
-        self._unsaved = Unsaved(self._variables)
+        self._snapshots = TrainingSnapshots(self._series, self._variables, self.steps)
         self._is_announced = True
         save_orders.begin(self.steps)
 
@@ -317,10 +303,7 @@ class FitSession:
             self._is_first_step = False
             if not self._can_restore(self._variables()):
                 return
-        if self._unsaved is not None:
-            self._unsaved.tell()
-        validations = self._fit.validations
-        is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(validations, is_over=False))
+        is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
         is_ordered = save_orders.is_due(before, self.steps, self._series)
         is_save_due = is_save_due or bool(self._every and self.steps // self._every > before // self._every)
@@ -328,11 +311,6 @@ class FitSession:
             self._write("")
         if is_ordered:
             save_orders.leave(self._series, self.steps)
-
-    def epoch_ends(self) -> None:
-        """The callbacks are about to change what they remember."""
-        if self._snapshots is not None:
-            self._snapshots.freeze()
 
     def on_epoch_end(self, epoch: int, *_: Any) -> None:
         is_due = not self._every or self.steps // self._every > self._saved // self._every

@@ -10,11 +10,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..import_hooks import print_once, replace
+from .. import patches
+from ..import_hooks import print_once
 from ..input import shuffle_order
+from ..patches.table import SAVES_2
 from .fit_session import Data, Fit, mend
 
-_INSTALLED = "_orch_saves"
 _fits = 0
 _now: Fit2 | None = None
 """The `fit` that runs in this process."""
@@ -50,19 +51,14 @@ class Fit2(Fit):
 
 def install() -> None:
     """Change Keras 2's functions, once in this process."""
-    from tf_keras.src import callbacks
-    from tf_keras.src.engine import data_adapter, training
-    from tf_keras.src.utils import tf_utils
-
-    if hasattr(callbacks.CallbackList, _INSTALLED):
+    if not patches.is_on(SAVES_2):
         return
-    setattr(callbacks.CallbackList, _INSTALLED, True)
     shuffle_order.apply_soon()
-    replace(training.Model, "_check_call_args", _begin)
-    replace(data_adapter, "get_data_handler", _take_data)
-    replace(data_adapter.DataHandler, "enumerate_epochs", _enumerate)
-    replace(tf_utils, "sync_to_numpy_or_python_type", _results)
-    mend(callbacks.CallbackList, lambda: _now)
+    patches.replace(SAVES_2, "tf_keras.Model._check_call_args", _begin)
+    patches.replace(SAVES_2, "tf_keras.get_data_handler", _take_data)
+    patches.replace(SAVES_2, "tf_keras.DataHandler.enumerate_epochs", _enumerate)
+    patches.replace(SAVES_2, "tf_keras.sync_to_numpy", _results)
+    mend(SAVES_2, "tf_keras.", lambda: _now)
 
 
 def _begin(real: Any, model: Any, method_name: str) -> None:

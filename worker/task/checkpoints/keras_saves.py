@@ -16,14 +16,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ...tensorflow_facts.releases import KNOWN_KERAS
-from .. import import_hooks
-from ..import_hooks import print_once, replace
+from .. import import_hooks, patches
 from ..input import shuffle_order
+from ..patches.table import SAVES
 from . import input_check, keras_2_saves, saver
 from .fit_session import DATASETS, MARK, Fit, mend
 
-_INSTALLED = "_orch_saves"
 _fits = 0
 _now: Fit | None = None
 """The `fit` that runs in this process."""
@@ -64,27 +62,17 @@ class KerasCheckpoint:
 
 
 def install() -> None:
-    """Change Keras's functions, once in this process. A Keras that orch does not know stays as it is, and a line says so."""
+    """Change Keras's functions, once in this process."""
     from ..keras import fit as keras_fit
 
-    trainer = sys.modules.get(keras_fit.TRAINER)
-    if trainer is None:
+    if keras_fit.TRAINER not in sys.modules or not patches.is_on(SAVES):
         return
-    from keras.src.callbacks import callback_list
-
-    if hasattr(callback_list.CallbackList, _INSTALLED):
-        return
-    if not keras_fit.is_known():
-        print_once(f"checkpoints: fit saves nothing: orch knows {KNOWN_KERAS}, and this is another release")
-        return
-    setattr(callback_list.CallbackList, _INSTALLED, True)
     shuffle_order.apply_soon()
-    replace(trainer.TensorFlowTrainer, "_assert_compile_called", _begin)
-    replace(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _results)
-    replace(trainer.TensorFlowTrainer, "_should_eval", _should_validate)
-    replace(trainer.TFEpochIterator, "__init__", _begin_to_iterate)
-    replace(trainer.TFEpochIterator, "_enumerate_iterator", _enumerate)
-    mend(callback_list.CallbackList, lambda: _now)
+    patches.replace(SAVES, "Trainer._assert_compile_called", _begin)
+    patches.replace(SAVES, "Trainer._get_metrics_result_or_logs", _results)
+    patches.replace(SAVES, "Trainer._should_eval", _should_validate)
+    patches.extend(SAVES, "TFEpochIterator", _epochs)
+    mend(SAVES, "", lambda: _now)
 
 
 def _begin(real: Any, model: Any, method_name: Any = None) -> None:
@@ -108,22 +96,39 @@ def _results(real: Any, model: Any, logs: Any) -> Any:
 # --- the data ---------------------------------------------------------------------------------------
 
 
-def _begin_to_iterate(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+def _epochs(base: Any) -> Any:
+    """Keras's class `TFEpochIterator`, which continues within a training. `base`: the class so far."""
+
+    class EpochIterator(base):  # type: ignore[misc]
+        _orch_fit: Fit | None = None
+
+        def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+            with _of_now(self, distribute_strategy, kwargs.get("shuffle")) as is_validation:
+                super().__init__(distribute_strategy, *args, **kwargs)
+            if is_validation and _now is not None:
+                _begin_to_validate(_now, self)
+
+        def _enumerate_iterator(self) -> Iterator[Any]:
+            return _enumerate(base._enumerate_iterator, self)
+
+    return EpochIterator
+
+
+@contextlib.contextmanager
+def _of_now(iterator: Any, strategy: Any, shuffle: Any) -> Iterator[bool]:
+    """While this is entered, Keras makes an iterator of the `fit` that runs, or another one. Gives whether it is that of its validation."""
     from ..keras import data
 
-    strategy: Any = args[0] if args else kwargs.get("distribute_strategy")
     if _now is not None and _now.is_about_to_validate:
         _now.is_about_to_validate, _now.has_validated = False, True
         with shuffle_order.of_training(f"fit-{_now.number} validation"):
-            real(self, *args, **kwargs)
-        _begin_to_validate(_now, self)
-        return
-    if _now is None or _now.is_over or _now.iterator is not None:
-        real(self, *args, **kwargs)
-        return
-    _now.iterator, self._orch_fit = self, _now
-    with shuffle_order.of_training(f"fit-{_now.number}"), data.arrays_in_one_order(strategy, kwargs.get("shuffle")):
-        real(self, *args, **kwargs)
+            yield True
+    elif _now is None or _now.is_over or _now.iterator is not None:
+        yield False
+    else:
+        _now.iterator, iterator._orch_fit = iterator, _now
+        with shuffle_order.of_training(f"fit-{_now.number}"), data.arrays_in_one_order(strategy, shuffle):
+            yield False
 
 
 def _should_validate(real: Any, model: Any, epoch: int, validation_freq: Any) -> Any:
@@ -154,7 +159,7 @@ def _begin_to_validate(fit: Fit, iterator: Any) -> None:
 
 def _enumerate(real: Any, self: Any) -> Iterator[Any]:
     """The steps of an epoch that are left."""
-    fit: Any = getattr(self, "_orch_fit", None)
+    fit: Any = self._orch_fit
     epochs, steps = (0, 0) if fit is None else fit.left_out
     if fit is not None:
         fit.left_out = (0, 0)

@@ -7,11 +7,9 @@ import random
 import sys
 from typing import Any, cast
 
-from .. import failure
-from ..import_hooks import print_once, replace
+from .. import failure, patches
+from ..import_hooks import print_once
 from .variables import NamedVariable
-
-_ATTRIBUTE = "_orch_watched"
 
 
 def state() -> dict[str, Any]:
@@ -82,10 +80,6 @@ def watch() -> None:
     Every such operation asks for its seed by one function (tensorflow/python/framework/random_seed.py); inside a `tf.function`, when the
     function is traced. Datasets are judged by `input_check`.
     """
-    from tensorflow.python.framework import random_seed
-
-    if getattr(random_seed.get_seed, _ATTRIBUTE, False):
-        return
 
     def get_seed(real: Any, op_seed: Any) -> Any:
         if not _is_of_input():
@@ -95,8 +89,7 @@ def watch() -> None:
             )
         return real(op_seed)
 
-    replace(random_seed, "get_seed", get_seed)
-    setattr(random_seed.get_seed, _ATTRIBUTE, True)
+    patches.replace(patches.table.RANDOM, "random_seed.get_seed", get_seed)
 
 
 def _is_of_input() -> bool:

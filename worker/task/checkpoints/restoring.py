@@ -201,5 +201,5 @@ def attempt_of(manifest: dict[str, Any]) -> str:
     """Which attempt has made a save, in words."""
     run = manifest["run"]
     of_run = f" of {run}" if run and run != os.environ.get("ORCH_RUN_ID") else ""
-    how = {"snapshot": " in memory", "survivors": " by those that had survived"}.get(manifest.get("how", ""), "")
+    how = " in memory" if manifest.get("how") == "snapshot" else ""
     return f"attempt {manifest['attempt']}{of_run}{how}"

@@ -16,7 +16,6 @@ from ..context import context
 from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
 from ..snapshots.snapshots import TrainingSnapshots
-from ..snapshots.unsaved import Unsaved
 from ..strategy import strategy_builder
 from . import input_check, random_state, restoring, variables, world_facts
 from .series import Place, Series
@@ -95,9 +94,8 @@ class Saver:
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
         self._restore()
-        self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps, is_lazy=True)
+        self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps)
         random_state.watch()
-        self._unsaved = Unsaved(self._variables)
         save_orders.begin(self._steps)
 
     @property
@@ -116,7 +114,6 @@ class Saver:
         `steps`: of a call that runs several.
         """
         before, self._steps = self._steps, self._steps + steps
-        self._unsaved.tell()
         if not (self._is_iterating or self._is_positioned or input_policy.starts_given):
             self._is_positioned = True
             print_once(
@@ -127,8 +124,7 @@ class Saver:
         self._series.reach(self._steps, is_kept=self._coordinator is None and self._snapshots.reach(self._steps))
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
         # A snapshot of a coordinator's training would have to wait for all of its workers, too.
-        epoch, batch = self._at.epoch, self._at.batch
-        is_save_due = self._coordinator is None and self._snapshots.after_step(self._steps, lambda: (self._document(epoch, batch), {}))
+        is_save_due = self._coordinator is None and self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
         is_ordered = save_orders.is_due(before, self._steps, self._series)
         if is_ordered or is_save_due or self._steps // self._every > before // self._every:
             self.save()
@@ -154,7 +150,6 @@ class Saver:
             self._write("epoch" if self._at.epoch < count else "final")
         self.wait()
         self._snapshots.end()
-        self._unsaved.end()
 
     def batches(self, data: Any) -> Iterator[Any]:
         """The batches of one epoch of the data, or those that are left of it after a restart.
@@ -206,13 +201,14 @@ class Saver:
     def _variables(self, wanted: Any = ()) -> list[variables.NamedVariable]:
         return [*variables.collect(self._objects), *random_state.generators(self._strategy, wanted)]
 
-    def _document(self, epoch: int, batch: int) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
+        epoch, batch = self._at.epoch, self._at.batch
         return {"epoch": epoch, "step_in_epoch": batch, "input": {"epoch": epoch, "batch": batch, **self._facts}}
 
     def _write(self, kind: str) -> None:
         if self._coordinator is not None:
             self._coordinator.join()
-        self._series.write(self._steps, self._variables(), self._document(self._at.epoch, self._at.batch), kind=kind)
+        self._series.write(self._steps, self._variables(), self._document(), kind=kind)
         self._snapshots.saved()
 
     def _restore(self) -> None:

@@ -22,8 +22,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...protocol import task_files
-from ..import_hooks import print_once, replace
+from .. import patches
+from ..import_hooks import print_once
 from ..pace import meetings, step_times
+from ..patches.table import COUNTS
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
@@ -40,7 +42,7 @@ def begin() -> None:
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.distribute import input_lib
 
-        if not hasattr(input_lib, _STATE):
+        if not hasattr(input_lib, _STATE) and patches.is_on(COUNTS):
             _install(input_lib, Counter(os.path.join(directory, task_files.REPORTS)))
 
 
@@ -61,9 +63,9 @@ def _install(module: Any, counter: Counter) -> None:
         counter.count(strategy, value_list)
         return real(value_list, strategy)
 
-    replace(module.DistributedIteratorBase, "get_next", get_next)
-    replace(module.DistributedIteratorBase, "get_next_as_optional", get_next)
-    replace(module, "_create_per_replica", create_per_replica)
+    patches.replace(COUNTS, "DistributedIteratorBase.get_next", get_next)
+    patches.replace(COUNTS, "DistributedIteratorBase.get_next_as_optional", get_next)
+    patches.replace(COUNTS, "input_lib._create_per_replica", create_per_replica)
     setattr(module, _STATE, counter)
     step_times.take_input(lambda number: counter.read(number)[number])
 

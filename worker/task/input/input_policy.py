@@ -48,9 +48,9 @@ def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     if not settings.get("apply", True):
         return
     if "shuffle_seed" in settings:
-        import_hooks.after(_DATASETS, lambda module: _seed_lists_of_files(module, settings["shuffle_seed"]), "input.shuffle_seed")
+        import_hooks.after(_DATASETS, lambda module: _seed_lists_of_files(settings["shuffle_seed"]), "input.shuffle_seed")
     if any(name in settings for name in (*_FOR_DATASETS, *OPTIONS)):
-        import_hooks.after(_DISTRIBUTE, lambda module: _apply_to_strategies(module, settings), "input")
+        import_hooks.after(_DISTRIBUTE, lambda module: _apply_to_strategies(settings), "input")
 
 
 def _give_order() -> None:
@@ -59,7 +59,8 @@ def _give_order() -> None:
     shuffle_order.apply_soon()
 
 
-def _apply_to_strategies(module: Any, settings: JsonSettings) -> None:
+def _apply_to_strategies(settings: JsonSettings) -> None:
+    from .. import patches
     from . import input_counter
 
     def distribute(
@@ -75,27 +76,27 @@ def _apply_to_strategies(module: Any, settings: JsonSettings) -> None:
         return real(strategy, source, options)
 
     for name in ("experimental_distribute_dataset", "distribute_datasets_from_function"):
-        import_hooks.replace(module.StrategyBase, name, distribute)
+        patches.replace(patches.table.INPUT, f"StrategyBase.{name}", distribute)
 
 
 def original(name: str) -> Any:
     """TensorFlow's own method of `StrategyBase`, for `worker.distribute`, which applies the section itself."""
     from tensorflow.python.distribute import distribute_lib
 
-    method = getattr(distribute_lib.StrategyBase, name)
-    while hasattr(method, import_hooks.REPLACES):
-        method = method.__wrapped__
-    return method
+    from ..patches import stand_in
+
+    return stand_in.original(getattr(distribute_lib.StrategyBase, name))
 
 
-def _seed_lists_of_files(module: Any, seed: int) -> None:
+def _seed_lists_of_files(seed: int) -> None:
     """Use this seed in calls of `Dataset.list_files` without one: otherwise each worker would divide a list in another order."""
+
+    from .. import patches
 
     def list_files(real: Any, file_pattern: Any, shuffle: Any = None, seed: Any = seed, *args: Any, **kwargs: Any) -> Any:
         return real(file_pattern, shuffle, seed, *args, **kwargs)
 
-    import_hooks.replace(module.DatasetV2, "list_files", list_files)
-    module.DatasetV2.list_files = staticmethod(module.DatasetV2.list_files)
+    patches.replace(patches.table.INPUT, "DatasetV2.list_files", list_files)
 
 
 # --- one dataset -----------------------------------------------------------------------------------

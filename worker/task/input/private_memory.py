@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 _SCRIPT_OPS = "tensorflow.python.ops.script_ops"
 _BOUNDARY = 64
 """TensorFlow takes memory that begins at a multiple of this as it is (`kAllocatorAlignment` in tensorflow/core/framework/allocator.h)."""
-_MENDED = "_orch_copies"
 
 
 def copy_soon() -> None:
     """Copy the arrays as soon as the program has imported TensorFlow."""
-    import_hooks.after(_SCRIPT_OPS, _mend, "memory of arrays")
+    import_hooks.after(_SCRIPT_OPS, lambda module: _mend(), "memory of arrays")
 
 
-def _mend(module: Any) -> None:
-    if not hasattr(module.FuncRegistry, _MENDED):  # a task may import the module you are reading twice, under two names
-        setattr(module.FuncRegistry, _MENDED, True)
-        import_hooks.replace(module.FuncRegistry, "__call__", _call)
+def _mend() -> None:
+    from .. import patches
+
+    patches.replace(patches.table.COPIES, "FuncRegistry.__call__", _call)
 
 
 def _call(real: Any, *args: Any) -> Any:

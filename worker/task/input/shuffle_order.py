@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .. import failure, import_hooks
+from .. import failure, import_hooks, patches
 from ..import_hooks import print_once
 from ..pace import shared
+from ..patches.table import ORDER as ORDERS
 
 COPIED = "_orch_copied"
 """An attribute of a copy: the dataset that was copied."""
@@ -36,7 +37,6 @@ _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
 _ITERATE = "tensorflow.python.distribute.input_lib"
 ORDER = "ORCH_ORDER"
 """The variable with the word of `word`, where saves are made: an empty one stands for the id of the run."""
-_MENDED = "_orch_order"
 _ENDLESS = "_orch_endless"
 """An attribute of a dataset whose elements several workers share: it shuffles, and repeats without an end."""
 _BEGUN = "_orch_begun"
@@ -49,15 +49,11 @@ _training: list[str] = shared("training", list)
 
 def apply_soon() -> None:
     """Give the datasets of an unchanged script one order, as soon as the script has imported TensorFlow."""
-    import_hooks.after(_DISTRIBUTE, _mend, "the order of shuffles")
-    import_hooks.after(_ITERATE, _mend_iterators, "the order of shuffles")
+    import_hooks.after(_DISTRIBUTE, lambda module: _mend(), ORDERS)
+    import_hooks.after(_ITERATE, lambda module: patches.replace(ORDERS, "DistributedDataset.__iter__", _begin), ORDERS)
 
 
-def _mend(module: Any) -> None:
-    if hasattr(module.StrategyBase, _MENDED):
-        return
-    setattr(module.StrategyBase, _MENDED, True)
-
+def _mend() -> None:
     def distribute(real: Any, strategy: Any, dataset: Any, options: Any = None) -> Any:
         return real(strategy, in_one_order(dataset, strategy), options)
 
@@ -69,14 +65,8 @@ def _mend(module: Any) -> None:
             )
         return real(strategy, value, axis)
 
-    import_hooks.replace(module.StrategyBase, "experimental_distribute_dataset", distribute)
-    import_hooks.replace(module.Strategy, "gather", gather)
-
-
-def _mend_iterators(module: Any) -> None:
-    if not hasattr(module.DistributedDataset, _MENDED):
-        setattr(module.DistributedDataset, _MENDED, True)
-        import_hooks.replace(module.DistributedDataset, "__iter__", _begin)
+    patches.replace(ORDERS, "StrategyBase.experimental_distribute_dataset", distribute)
+    patches.replace(ORDERS, "Strategy.gather", gather)
 
 
 def _begin(real: Any, self: Any) -> Any:

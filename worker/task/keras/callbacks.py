@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..import_hooks import print_once, replace
+from .. import patches
+from ..import_hooks import print_once
 from ..input import input_counter
 from ..pace import step_times
+from ..patches.table import FIT, REPORTS, REPORTS_2
 from . import state
 from .fit import is_wanted
 
@@ -28,53 +31,67 @@ PLACE = 5
 """The place of the callbacks among the arguments of `fit`, in Keras 3 and in Keras 2."""
 
 
-def mend(callbacks: Any, model: Any, *, is_in_cluster: bool, is_reported: bool) -> None:
-    """Change Keras's callbacks, and add orch's own to each `fit`. `callbacks`: the module of Keras 3 or 2; `model`: the class with `fit`.
-
-    `is_in_cluster`: several workers may train one model. `is_reported`: `fit` reports its progress and its input.
-    """
-    base = callbacks.Callback
-    shared, agreement, progress = _shared_state(base), _agreement(base), _progress(base)
+def report(package: str) -> None:
+    """Have each `fit` report its progress and its input. `package`: ``keras`` or ``tf_keras``."""
+    is_keras_3 = package == "keras"
+    feature, name = (REPORTS, "Trainer.fit") if is_keras_3 else (REPORTS_2, "tf_keras.Model.fit")
+    base = sys.modules[f"{package}.src.callbacks"].Callback
+    progress = _progress(base)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_reported:
-            input_counter.begin()
-            input_counter.check_end(args[0] if args else kwargs.get("x"), kwargs.get("steps_per_epoch"))
-        given = args[PLACE] if len(args) > PLACE else kwargs.pop("callbacks", None)
-        if not isinstance(given, callbacks.CallbackList):  # a program's own list stays as it is
-            own = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-            first, last = ([shared()], [agreement(own)]) if is_in_cluster else ([], [])
-            given = [*first, *own, *last, *([progress()] if is_reported else [])]
-        if len(args) > PLACE:
-            return real(self, *args[:PLACE], given, *args[PLACE + 1 :], **kwargs)
-        return real(self, *args, callbacks=given, **kwargs)
+        input_counter.begin()
+        input_counter.check_end(args[0] if args else kwargs.get("x"), kwargs.get("steps_per_epoch"))
+        return _with_callbacks(lambda given: [*given, progress()], real, self, *args, **kwargs)
 
-    replace(model, "fit", fit)
-    if is_in_cluster and os.environ.get("ORCH_IS_CHIEF") != "1":
-        replace(callbacks.BackupAndRestore, "_save_model", _leave_to_the_chief)
-        replace(callbacks.BackupAndRestore, "on_train_end", _leave_to_the_chief)  # this removes the backup
-        replace(callbacks.TensorBoard, "set_model", _log_to_own_directory)
-        replace(callbacks.CSVLogger, "on_train_begin", _log_to_own_file)
+    patches.replace(feature, name, fit)
+
+
+def share() -> None:
+    """Have the workers of each `fit` agree where they begin and stop, share the state of layers, and write files of their own."""
+    from keras.src import callbacks
+
+    shared, agreement = _shared_state(callbacks.Callback), _agreement(callbacks.Callback)
+
+    def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_wanted(self.distribute_strategy):
+            return real(self, *args, **kwargs)
+        with contextlib.ExitStack() as files:
+
+            def add(given: list[Any]) -> list[Any]:
+                _take_own_files(callbacks, given, files)
+                return [shared(), *given, agreement(given)]
+
+            return _with_callbacks(add, real, self, *args, **kwargs)
+
+    patches.replace(FIT, "Trainer.fit", fit)
+
+
+def _with_callbacks(add: Callable[[list[Any]], list[Any]], real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `fit` with what `add` makes of the program's callbacks. A `CallbackList` of the program's own stays as it is."""
+    given = args[PLACE] if len(args) > PLACE else kwargs.pop("callbacks", None)
+    own = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    made = add(list(own)) if type(given).__name__ != "CallbackList" else given
+    if len(args) > PLACE:
+        return real(self, *args[:PLACE], made, *args[PLACE + 1 :], **kwargs)
+    return real(self, *args, callbacks=made, **kwargs)
 
 
 # --- files for each worker ----------------------------------------------------------------------
 
 
-def _leave_to_the_chief(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    if not is_wanted(self.model.distribute_strategy):
-        real(self, *args, **kwargs)
-
-
-def _log_to_own_directory(real: Any, self: Any, model: Any) -> None:
-    if is_wanted(model.distribute_strategy):
-        self.log_dir = _own(self.log_dir, "tensorboard")
-    real(self, model)
-
-
-def _log_to_own_file(real: Any, self: Any, logs: Any = None) -> None:
-    if is_wanted(self.model.distribute_strategy):
-        self.filename = _own(self.filename, os.path.basename(self.filename))
-    real(self, logs)
+def _take_own_files(kinds: Any, given: Iterable[Any], files: contextlib.ExitStack) -> None:
+    """Let only the chief write backups, and the others write logs to their own directory of the run. `files`: undoes what must not stay."""
+    if os.environ.get("ORCH_IS_CHIEF") == "1":
+        return
+    for callback in given:
+        if isinstance(callback, kinds.BackupAndRestore):
+            for name in ("_save_model", "on_train_end"):  # the second one removes the backup
+                vars(callback)[name] = lambda *_, **__: None
+                files.callback(vars(callback).pop, name, None)
+        elif isinstance(callback, kinds.TensorBoard):
+            callback.log_dir = _own(callback.log_dir, "tensorboard")
+        elif isinstance(callback, kinds.CSVLogger):
+            callback.filename = _own(callback.filename, os.path.basename(callback.filename))
 
 
 def _own(path: str, name: str) -> str:

@@ -11,12 +11,14 @@ import contextlib
 import itertools
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...values.words import few
+from .. import patches
 from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
+from ..patches.table import ORDER
 
 
 def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int | None:
@@ -180,6 +182,10 @@ def warn_of_other_data(fingerprints: Any) -> None:
 # --- the order of the data -----------------------------------------------------------------------------
 
 
+_orders: list[Callable[..., Any]] = []
+"""What shuffles in place of `tf.random.shuffle` now."""
+
+
 @contextlib.contextmanager
 def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
     """While this is entered, Keras makes datasets of arrays whose shuffle has one order in all workers, and another one in each epoch.
@@ -191,7 +197,6 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    real = tf.random.shuffle
     is_shared = shuffle_order.has_several_workers(strategy) or shuffle_order.is_kept()
     if not shuffle or not is_shared or context.global_seed() is not None:
         yield
@@ -202,11 +207,12 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
         epoch = tf.constant(0, tf.int64) if shuffle == "batch" else tf.numpy_function(lambda: next(epochs), [], tf.int64)
         return tf.random.experimental.stateless_shuffle(value, tf.stack([seed, tf.ensure_shape(epoch, [])]))
 
-    tf.random.shuffle = in_one_order
+    patches.replace(ORDER, "random.shuffle", lambda real, *args, **kwargs: (_orders[-1] if _orders else real)(*args, **kwargs))
+    _orders.append(in_one_order)
     try:
         yield
     finally:
-        tf.random.shuffle = real
+        _orders.pop()
 
 
 def tell_of_second_order(iterator: Any) -> None:

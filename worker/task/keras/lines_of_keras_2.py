@@ -10,21 +10,25 @@ import functools
 import inspect
 from typing import Any
 
-from ..import_hooks import print_once, replace
+from .. import patches
+from ..import_hooks import print_once
+from ..patches.table import WARNINGS_2
 from . import callbacks, data, fit
 
 _fits = 0
 """How many calls of `fit` with several replicas run in this process, one inside the other."""
 
 
-def name_differences(model: Any, data_adapter: Any, losses_utils: Any) -> None:
-    """Have the lines printed. `model`: Keras 2's class with `fit`; the others are modules of Keras 2."""
-    replace(model, "fit", functools.partial(_fit, model.train_step))
+def name_differences() -> None:
+    """Have the lines printed."""
+    from tf_keras.src.engine import training
+
+    patches.replace(WARNINGS_2, "tf_keras.Model.fit", functools.partial(_fit, training.Model.train_step))
     for name in ("train_on_batch", "test_on_batch"):
-        replace(model, name, functools.partial(_on_batch, name))
-    replace(data_adapter.DataHandler, "_configure_dataset_and_inferred_steps", _divide)
-    replace(losses_utils, "apply_valid_mask", _apply_mask)
-    replace(losses_utils, "compute_weighted_loss", _reduce)
+        patches.replace(WARNINGS_2, f"tf_keras.Model.{name}", functools.partial(_on_batch, name))
+    patches.replace(WARNINGS_2, "tf_keras.DataHandler._configure", _divide)
+    patches.replace(WARNINGS_2, "tf_keras.apply_valid_mask", _apply_mask)
+    patches.replace(WARNINGS_2, "tf_keras.compute_weighted_loss", _reduce)
 
 
 def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:

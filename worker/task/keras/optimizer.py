@@ -20,19 +20,17 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...tensorflow_facts import keras_3
-from ...tensorflow_facts.releases import KNOWN_KERAS
-from ..import_hooks import print_once, replace
-from ..snapshots import step_gate
+from .. import patches
+from ..import_hooks import print_once
+from ..patches.table import STEP, WARNINGS
 from . import fit
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 """The reductions of a Keras loss that take the mean: the losses of all replicas are divided by their number."""
-
-UNKNOWN = f"keras: {{exact: true}} changes nothing: orch knows the optimizers of {KNOWN_KERAS}, and this is another release"
 
 
 class _Here(threading.local):
@@ -69,38 +67,52 @@ def part(has_rows: Any) -> Iterator[None]:
         _here.has_rows = before
 
 
-def mend(trainer: Any, *, is_exact: bool) -> None:
-    """Replace the functions of Keras's optimizers and losses. `trainer`: the module of Keras 3 with `fit`; `is_exact`: the setting."""
-    from keras.src.backend.tensorflow.optimizer import TFOptimizer
-    from keras.src.losses import loss
-    from keras.src.optimizers import base_optimizer
-    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+def mend(*, is_exact: bool, in_cluster: bool) -> None:
+    """Replace the functions of Keras's optimizers and losses. `is_exact`: the setting; `in_cluster`: several workers may train a model.
 
+    Where nothing asks for the right order, only warnings are printed.
+    """
     global _is_exact
-    _is_exact = is_exact
-    for kind in (base_optimizer.BaseOptimizer, LossScaleOptimizer):
-        replace(kind, "apply", _apply)
-    replace(LossScaleOptimizer, "_stateful_handle_finite_grads", _apply_finite)
-    replace(TFOptimizer, "_all_reduce_sum_gradients", lambda real, self, pairs: list(pairs) if _here.is_added else real(self, pairs))
-    replace(TFOptimizer, "_overwrite_model_variables_with_average_value", _overwrite)
-    base_optimizer.ops = _Operations(base_optimizer.ops)
-    replace(loss, "scale_loss_for_distribution", _scale)
-    replace(loss, "apply_mask", _apply_mask)
-    replace(loss, "reduce_values", functools.partial(_reduce_values, loss.scale_loss_for_distribution))
-    for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
-        replace(trainer.TensorFlowTrainer, name, _in_loop)
+    feature = STEP if (is_exact or in_cluster) and patches.is_on(STEP) else WARNINGS
+    _is_exact = is_exact and feature == STEP
+    for kind in ("BaseOptimizer", "LossScaleOptimizer"):
+        patches.replace(feature, f"{kind}.apply", _apply)
+    for name in ("train_function", "test_function"):
+        patches.replace(feature, f"Trainer.make_{name}", functools.partial(_make, name))
+    patches.replace(feature, "loss.scale_loss_for_distribution", _scale)
+    patches.replace(feature, "loss.reduce_values", _reduce_values)
+    patches.replace(WARNINGS, "loss.apply_mask", _apply_mask)
+    if feature == STEP:
+        patches.replace(STEP, "LossScaleOptimizer._stateful_handle_finite_grads", _apply_finite)
+        patches.replace(STEP, "TFOptimizer._all_reduce_sum_gradients", _all_reduce)
+        patches.replace(STEP, "TFOptimizer._overwrite_model_variables_with_average_value", _overwrite)
+        patches.replace(STEP, "backend.cond", _cond)
 
 
-def _in_loop(real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    global _in_loops, _model
+def _make(name: str, real: Any, model: Any, force: bool = False) -> None:
+    """Make the function that runs a step of a loop of Keras: ``train_function`` or ``test_function``."""
+    before = getattr(model, name)
+    real(model, force)
+    made = getattr(model, name)
+    if made is not before:
+        setattr(model, name, in_loop(model, made))
+
+
+def in_loop(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that runs a step of one of Keras's own loops, during which this module knows that it runs."""
     _name_penalties(model)
-    before, _model = _model, model
-    _in_loops += 1
-    try:
-        return real(model, *args, **kwargs)
-    finally:
-        _in_loops -= 1
-        _model = before
+
+    def step(iterator: Any) -> Any:
+        global _in_loops, _model
+        before, _model = _model, model
+        _in_loops += 1
+        try:
+            return function(iterator)
+        finally:
+            _in_loops -= 1
+            _model = before
+
+    return step
 
 
 def _name_penalties(model: Any) -> None:
@@ -109,7 +121,7 @@ def _name_penalties(model: Any) -> None:
     """
     replicas = model.distribute_strategy.num_replicas_in_sync
     is_sum = keras_3.release(sys.modules["keras"].__version__) < (3, 14)
-    layers = model._flatten_layers() if replicas > 1 and is_sum and fit.is_known() else ()
+    layers = model._flatten_layers() if replicas > 1 and is_sum else ()
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
         print_once(
             f"activity_regularizer: Keras before 3.14 adds up its penalty over the rows of a batch, so with parts of a batch in {replicas} "
@@ -129,11 +141,9 @@ def _is_wanted() -> bool:
     """Whether the code of a replica that is running here works in the right order."""
     if not _replicas():
         return False
-    if _is_exact and not fit.is_known():
-        print_once(UNKNOWN)
     import tensorflow as tf
 
-    return (_is_exact and fit.is_known()) or (_in_loops > 0 and fit.is_wanted(tf.distribute.get_strategy()))
+    return _is_exact or (_in_loops > 0 and fit.is_wanted(tf.distribute.get_strategy()))
 
 
 # --- optimizers ---------------------------------------------------------------------------------
@@ -147,42 +157,23 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     grads = _counted(grads)
-    gate = step_gate.current() if _replicas() else None
-    is_wanted = _is_wanted()
-    if not is_wanted:
+    if not _is_wanted():
         _name_differences(self)
-        if gate is None or not _adds_first(self):
-            real(self, grads, trainable_variables)
-            return
-    elif _scales_losses(self):
+        real(self, grads, trainable_variables)
+        return
+    if _scales_losses(self):
         print_once(
             "mixed precision: the gradients of a part of a batch overflow and round in float16 at other values than those of the whole "
             "batch, so the loss scale and the weights can differ from those of one process"
         )
     _build(self, trainable_variables)
-    if gate is not None:
-        grads = gate.open_door(list(grads))
     grads = _added(self, grads, trainable_variables)
-    added = _tensors(grads)
-    with gate.bracket(added) if gate is not None else _gate(added), _is_added():
+    with _after(grads), _is_added():
         real(self, grads, trainable_variables)
 
 
-def _adds_first(optimizer: Any) -> bool:
-    """Whether the step that Keras would do with its own order has the same numbers with the gradients added first, before the decay."""
-    options = ("clipnorm", "global_clipnorm", "clipvalue", "gradient_accumulation_steps", "ema_overwrite_frequency", "loss_scale_factor")
-    used = [name for name in options if getattr(optimizer, name, None)]
-    if not fit.is_known():
-        step_gate.refuse("this is another release of Keras than orch knows")
-    elif used or _scales_losses(optimizer):
-        step_gate.refuse(f"{(*used, 'mixed precision')[0]} comes before the gradients are added; --keras-exact adds first")
-    else:
-        return True
-    return False
-
-
 def _build(optimizer: Any, variables: Any) -> None:
-    """Make the variables of the optimizer, as Keras does in its first step: no variable can be made behind the gate."""
+    """Make the variables of the optimizer, as Keras does in its first step: none can be made inside of `_after`."""
     if variables is not None and not optimizer.built:
         from keras.src import backend
 
@@ -204,7 +195,7 @@ def _scales_losses(optimizer: Any) -> bool:
 def _name_differences(optimizer: Any) -> None:
     """Say which numbers of Keras's own step are not those of one process."""
     replicas = _replicas()
-    if not (replicas and fit.is_known()):
+    if not replicas:
         return
     if _in_loops and not _here.losses and _model is not None:
         tell_of_sum(_model, replicas)
@@ -231,20 +222,13 @@ def _is_added(is_added: bool = True) -> Iterator[None]:
         _here.is_added = before
 
 
-def _tensors(grads: Any) -> list[Any]:
-    import tensorflow as tf
-
-    found: list[Any] = tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True)
-    return found
-
-
-def _gate(added: list[Any]) -> Any:
+def _after(grads: Any) -> Any:
     """While this is entered in a graph, each operation waits for all of these sums: a worker that waits for a dead worker has changed no
     variable of the step.
     """
     import tensorflow as tf
 
-    return tf.control_dependencies(added)
+    return tf.control_dependencies(tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True))
 
 
 def _counted(grads: Any) -> Any:
@@ -280,35 +264,31 @@ def _added(optimizer: Any, grads: Any, variables: Any) -> Any:
     return grads
 
 
-class _Operations:
-    """Keras's operations for its module base_optimizer. The branches of its conditions (`gradient_accumulation_steps`,
-    `ema_overwrite_frequency`) update variables, for which all replicas must meet. TensorFlow refuses a meeting in a branch
-    (tensorflow/python/distribute/distribute_lib.py, `merge_call`), so the replicas meet before the condition.
+def _all_reduce(real: Any, self: Any, pairs: Any) -> Any:
+    return list(pairs) if _here.is_added else real(self, pairs)
+
+
+def _cond(real: Any, condition: Any, then: Any, otherwise: Any) -> Any:
+    """A condition of a Keras optimizer. Its branches (`gradient_accumulation_steps`, `ema_overwrite_frequency`) update variables, for which
+    all replicas must meet. TensorFlow refuses a meeting in a branch (tensorflow/python/distribute/distribute_lib.py, `merge_call`), so the
+    replicas meet before the condition.
     """
+    if not _here.is_added:
+        return real(condition, then, otherwise)
+    import tensorflow as tf
 
-    def __init__(self, real: Any) -> None:
-        self._real = real
+    def run(branch: Any) -> None:
+        with _is_added():
+            branch()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+    def meet(strategy: Any, condition: Any, *branches: Any) -> None:
+        def in_each(branch: Any) -> Any:
+            return lambda: strategy.extended.call_for_each_replica(run, args=(branch,))
 
-    def cond(self, condition: Any, then: Any, otherwise: Any) -> Any:
-        if not _here.is_added:
-            return self._real.cond(condition, then, otherwise)
-        import tensorflow as tf
+        real(strategy.experimental_local_results(condition)[0], *map(in_each, branches))
 
-        def run(branch: Any) -> None:
-            with _is_added():
-                branch()
-
-        def meet(strategy: Any, condition: Any, *branches: Any) -> None:
-            def in_each(branch: Any) -> Any:
-                return lambda: strategy.extended.call_for_each_replica(run, args=(branch,))
-
-            self._real.cond(strategy.experimental_local_results(condition)[0], *map(in_each, branches))
-
-        tf.distribute.get_replica_context().merge_call(meet, args=(condition, then, otherwise))
-        return None
+    tf.distribute.get_replica_context().merge_call(meet, args=(condition, then, otherwise))
+    return None
 
 
 def _overwrite(real: Any, self: Any, variables: Any) -> None:
@@ -331,10 +311,8 @@ def counted_losses() -> int:
 
 def tell_of_sum(model: Any, replicas: int) -> None:
     """Say that a `train_step` of the program, which has reduced no loss by Keras, divides none either, as far as its source shows."""
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-
     own = type(model).train_step
-    if own is TensorFlowTrainer.train_step:
+    if own is fit.trainer_of().train_step:
         return
     try:
         source = inspect.getsource(own)
@@ -353,12 +331,12 @@ def _scale(real: Any, value: Any) -> Any:
     return real(value)
 
 
-def _reduce_values(scale: Any, real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     """Divide a loss that is one number by the number of replicas, as Keras divides the mean of several numbers."""
     _here.losses += 1
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
-    if reduction == "mean_with_sample_weight" and weights is not None and _in_loops and _replicas() and fit.is_known():
+    if reduction == "mean_with_sample_weight" and weights is not None and _in_loops and _replicas():
         print_once(
             "reduction='mean_with_sample_weight' divides the loss of each part of a batch by the sample weights of this part, so losses "
             "and weights differ from those of one process if the parts have different sums of sample weights"
@@ -369,8 +347,10 @@ def _reduce_values(scale: Any, real: Any, values: Any, *args: Any, **kwargs: Any
                 "a loss function that returns one number counts as the mean over its rows, as in Keras 2: if the number is a sum over the "
                 f"rows, it has 1/{_replicas()} of the weight that it has in one process; return a number for each row instead"
             )
-            return scale(values)
-        if _in_loops and _replicas() and fit.is_known():
+            from keras.src.losses import loss
+
+            return loss.scale_loss_for_distribution(values)
+        if _in_loops and _replicas():
             print_once(
                 f"a loss function that returns one number trains with {_replicas()} times the gradient of one process, because Keras adds "
                 "the gradients of the replicas; --keras-exact takes their mean"
@@ -380,7 +360,7 @@ def _reduce_values(scale: Any, real: Any, values: Any, *args: Any, **kwargs: Any
 
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
     """Say that a mean over the steps that are not masked is no mean over the rows (keras/src/losses/loss.py, `apply_mask`)."""
-    if mask is not None and _in_loops and _replicas() and fit.is_known():
+    if mask is not None and _in_loops and _replicas():
         print_once(
             "a mask reaches the loss, which is then the mean over the steps that are not masked: the mean of the parts' means differs from "
             "that of the whole batch if the parts have different numbers of such steps, so losses and weights differ from one process's"

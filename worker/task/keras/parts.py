@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..import_hooks import print_once, replace
+from .. import patches
+from ..import_hooks import print_once
+from ..patches.table import PARTS
 from . import fit, optimizer, state
 from .rows import count, or_zeros
 
@@ -38,16 +41,12 @@ class Part:
     """The metrics of the losses of single outputs."""
 
 
-def mend(input_lib: Any, tensorflow_backend: Any, mean: Any, *optimizers: Any) -> None:
-    """Replace functions that see parts. `input_lib`: TensorFlow's module; `tensorflow_backend`: Keras's; `mean`: Keras's metric;
-    `optimizers`: Keras's classes that scale a loss.
-    """
-    replace(input_lib, "_calculate_replicas_with_values", _count)
-    replace(tensorflow_backend.nn, "_compute_moments_sync", _moments)
-    replace(tensorflow_backend.core.Variable, "__init__", _make_variable)
-    replace(mean, "update_state", _track)
-    for kind in optimizers:
-        replace(kind, "scale_loss", _scaled)
+def mend() -> None:
+    """Replace the functions that take a part for a whole batch."""
+    patches.replace(PARTS, "input_lib._calculate_replicas_with_values", _count)
+    patches.replace(PARTS, "nn._compute_moments_sync", _moments)
+    patches.replace(PARTS, "Variable.__init__", _make_variable)
+    patches.replace(PARTS, "Mean.update_state", _track)
 
 
 # --- one step of a replica -----------------------------------------------------------------------
@@ -204,11 +203,10 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
 def _is_mean(model: Any) -> bool:
     """Whether the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
     from keras.src import tree
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
     fit.tell_of_circle(model)
     losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    is_keras = all(getattr(type(model), name) is getattr(TensorFlowTrainer, name) for name in ("train_step", "compute_loss"))
+    is_keras = all(getattr(type(model), name) is getattr(fit.trainer_of(), name) for name in ("train_step", "compute_loss"))
     return is_keras and not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
 
 
@@ -222,9 +220,24 @@ def _tell_of_parts() -> Any:
     return np.int32(0)
 
 
-def _scaled(real: Any, self: Any, loss: Any) -> Any:
-    """Keras's own `train_step` scales the loss by this before it takes the gradient, after it has counted the loss."""
-    loss, part = real(self, loss), current()
+@contextlib.contextmanager
+def losses_scaled(model: Any) -> Iterator[None]:
+    """While this is entered, the model's optimizer scales a loss by the weight of the part, too. Keras's own `train_step` calls
+    `Optimizer.scale_loss` before it takes the gradient, after it has counted the loss. Enter this outside of the code of the replicas.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        yield
+        return
+    vars(optimizer)["scale_loss"] = functools.partial(_scaled, optimizer.scale_loss)
+    try:
+        yield
+    finally:
+        del vars(optimizer)["scale_loss"]
+
+
+def _scaled(real: Any, loss: Any) -> Any:
+    loss, part = real(loss), current()
     if part is None or part.weight is None:
         return loss
     import tensorflow as tf

@@ -14,18 +14,16 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ..import_hooks import replace
+from .. import patches
+from ..patches.table import FILES
 from .fit import is_wanted
 
 
-def mend(saving: Any, files: Any) -> None:
-    """Replace the functions that write a model's file, and the one that makes directories. `saving`: the module saving_api of Keras;
-    `files`: its module file_utils.
-    """
-    replace(saving.saving_lib, "save_model", _save_aside)
-    replace(saving.saving_lib, "save_weights_only", _save_aside)
-    replace(saving.legacy_h5_format, "save_model_to_hdf5", _save_aside)
-    replace(files, "makedirs", _make_together)
+def mend() -> None:
+    """Replace the functions that write a model's file, and the one that makes directories."""
+    for name in ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5"):
+        patches.replace(FILES, name, _save_aside)
+    patches.replace(FILES, "file_utils.makedirs", _make_together)
 
 
 def _make_together(real: Any, path: Any) -> None:

@@ -13,8 +13,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..import_hooks import print_once, replace
-from . import metrics, parts
+from .. import patches
+from ..import_hooks import print_once
+from ..patches.table import FIT
+from . import metrics, optimizer, parts
 from .fit import is_wanted
 from .rows import count
 
@@ -26,21 +28,33 @@ _BUILT_TOO_LATE = (
 )
 
 
-def mend(trainer: Any) -> None:
+def mend() -> None:
     """Replace the functions of Keras's trainer. A replacement calls the original where it is not wanted."""
-    replace(trainer.TensorFlowTrainer, "_make_function", _make_function)
-    replace(trainer.TensorFlowTrainer, "make_predict_function", _make_predict_function)
-    replace(trainer.TensorFlowTrainer, "predict_on_batch", _predict_on_batch)
+    patches.replace(FIT, "Trainer.make_train_function", _make_train_function)
+    patches.replace(FIT, "Trainer.make_test_function", _make_test_function)
+    patches.replace(FIT, "Trainer.make_predict_function", _make_predict_function)
+    patches.replace(FIT, "Trainer.predict_on_batch", _predict_on_batch)
 
 
-def _make_function(real: Any, self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function that runs the steps of one execution, one after the other, and returns the logs of the last one."""
+def _make_train_function(real: Any, self: Any, force: bool = False) -> None:
+    if not is_wanted(self.distribute_strategy):
+        real(self, force)
+    elif self.train_function is None or force:
+        self.train_function = optimizer.in_loop(self, _make_function(self, self.train_step))
+
+
+def _make_test_function(real: Any, self: Any, force: bool = False) -> None:
+    if not is_wanted(self.distribute_strategy):
+        real(self, force)
+    elif self.test_function is None or force:
+        self.test_function = optimizer.in_loop(self, _make_function(self, self.test_step))
+
+
+def _make_function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function that runs the steps of one execution of a model, one after the other, and returns the logs of the last one."""
     import tensorflow as tf
 
     strategy = self.distribute_strategy
-    if not is_wanted(strategy):
-        function: Callable[[Any], Any] = real(self, step)
-        return function
     _leave_out_xla(self)
     metrics.adopt(self, strategy)
     one_step = _one_step(self, strategy, step)
@@ -88,7 +102,8 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
         def of_replica(data: Any) -> Any:
             return packing.pack(*parts.run(model, step, data, parts.EVEN if is_even else total))
 
-        return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
+        with parts.losses_scaled(model):
+            return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
 
     function = _in_graph(model, one_step)
     return model._autoconvert_optionals(function) if hasattr(model, "_autoconvert_optionals") else function  # Keras 3.12

@@ -32,15 +32,17 @@ CRASHES_SINCE = (2, 18)
 
 def watch(log_dir: str) -> None:
     """Answer requests from the moment on at which TensorFlow's runtime begins: before that, the program may still fork."""
-    import_hooks.after("tensorflow.python.eager.context", lambda module: _watch(module, log_dir), "what orch profile needs")
+    import_hooks.after("tensorflow.python.eager.context", lambda module: _watch(log_dir), "what orch profile needs")
 
 
-def _watch(module: Any, log_dir: str) -> None:
+def _watch(log_dir: str) -> None:
     def initialize(real: Any, self: Any) -> Any:
         begin(log_dir)
         return real(self)
 
-    import_hooks.replace(module.Context, "_initialize_logical_devices", initialize)
+    from .. import patches
+
+    patches.replace(patches.table.PROFILES, "Context._initialize_logical_devices", initialize)
 
 
 _begun: set[int] = set()

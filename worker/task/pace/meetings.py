@@ -72,14 +72,16 @@ _on_first: Any = None
 
 def watch(on_first: Callable[[], Any]) -> None:
     """Count the meetings from now on, once TensorFlow is imported. `on_first`: is called before the first meeting."""
-    import_hooks.after(_MODULE, lambda module: _install(module, on_first), "the time of collectives")
+    import_hooks.after(_MODULE, lambda module: _install(on_first), "the time of collectives")
 
 
-def _install(module: Any, on_first: Callable[[], Any]) -> None:
+def _install(on_first: Callable[[], Any]) -> None:
+    from .. import patches
+
     global _on_first
     _on_first = on_first
     for name in ("all_reduce", "_all_gather"):
-        import_hooks.replace(module.CollectiveReplicaLauncher, name, _meet)
+        patches.replace(patches.table.MEETINGS, f"CollectiveReplicaLauncher.{name}", _meet)
 
 
 @contextlib.contextmanager

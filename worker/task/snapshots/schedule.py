@@ -1,6 +1,6 @@
-"""After which steps a snapshot is made: as often as all snapshots together take less than a share of the time.
+"""After which steps a snapshot is made: about once a second, or more rarely, so that the copies take at most 1 % of the time.
 
-All workers must make theirs after the same steps. So at some snapshots they tell one another what a snapshot and a step take, and all
+All workers must make theirs after the same steps. So after each snapshot they tell one another what a snapshot and a step take, and all
 follow the one for which snapshots are the dearest.
 """
 
@@ -11,31 +11,32 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-SHARE = 0.007
-"""The share of the time that the copies may take. What is left of the 1 % is for what the copies cost besides, such as cold caches."""
-SHARE_BESIDE_RECORDS = 0.003
-"""The same where the survivors of a failure keep each step: a snapshot is needed only if all workers die, and records cost some, too."""
+INTERVAL_S = 1.0
+"""The time from one snapshot to the next, and so what a killed task costs at most, where `COPIES` of them would not take longer."""
+COPIES = 100
+"""The time between two snapshots is at least that of so many copies."""
 SAVE_S = 180.0
 """The time between two saves on the disk, which outlive the loss of all hosts."""
 SMALL = 1 << 24
-"""Up to so many bytes, the first step has a snapshot. For more, it is first measured how long steps take."""
-MEASURED_STEPS = 8
-_TALKS, _TALKS_IF_LARGE, _TALKS_EVERY = frozenset({4, 8, 32, 128}), frozenset({1, 2, 4, 8, 32, 128}), 256
-"""After which snapshots the workers talk."""
+"""Up to so many bytes, each of the first steps has a snapshot. For more, it is first measured how long a step takes."""
+MEASURED_STEPS, _FIRST = 2, 5
 _WARM_UP = 2
 """The first snapshots write into memory that was not used before, and TensorFlow does for the first time what they need."""
 
 
 class Schedule:
-    """Counts the calls of `step_ended` of one training. `size`: the bytes of a snapshot; the same on all workers. `share`: of the time."""
+    """Counts the calls of `step_ended` of one training. `size`: the bytes of a snapshot; the same on all workers."""
 
-    def __init__(self, size: int, share: float = SHARE) -> None:
-        self._share = share
+    def __init__(self, size: int) -> None:
         self.every = 1
         """The steps from one snapshot to the next."""
+        self.interval_s = 0.0
+        """The time of so many steps, if there are several; 0: not known, or each step has a snapshot."""
+        self.cost_s = 0.0
+        """The time of a snapshot, on the worker that all follow."""
         self._save_every = 0
         """The steps from one save on the disk to the next; 0: not known."""
-        self._wait, self._talks = (1, _TALKS) if size <= SMALL else (MEASURED_STEPS, _TALKS_IF_LARGE)
+        self._wait, self._first = (1, _FIRST) if size <= SMALL else (MEASURED_STEPS, 1)
         self._save_wait = 0
         self._made = 0
         self._ended_at = math.nan
@@ -74,20 +75,18 @@ class Schedule:
 
     # --- all workers together ----------------------------------------------------------------------
 
-    @property
-    def is_talk_due(self) -> bool:
-        """Whether the workers tell one another their numbers now, after the snapshot that was just made."""
-        return self._made in self._talks or self._made % _TALKS_EVERY == 0
-
     def numbers(self) -> tuple[int, int]:
-        """The time in which one snapshot is within the share, and that of a step, in microseconds. A step of 0: not known."""
+        """The time of a snapshot and of a step, in microseconds. A step of 0: not known."""
         steps = statistics.median(self._steps) if self._steps else 0.0
-        return math.ceil(1e6 * statistics.median(self._costs) / self._share) if self._costs else 0, int(1e6 * steps)
+        return math.ceil(1e6 * statistics.median(self._costs)), int(1e6 * steps)
 
     def agree(self, all_numbers: Sequence[Sequence[int]]) -> None:
-        """`all_numbers`: of all workers."""
-        known = [(wait, step) for wait, step in all_numbers if step > 0]
-        if len(known) == len(all_numbers):
-            self.every = max(1, *(math.ceil(wait / step) for wait, step in known))
-            self._save_every = max(1, math.ceil(SAVE_S * 1e6 / max(step for _, step in known)))
-            self._wait = self.every
+        """`all_numbers`: of all workers, after a snapshot."""
+        longest = max(step for _, step in all_numbers)
+        if self._made < self._first or not all(step for _, step in all_numbers):
+            return
+        self.every = max(1, int(1e6 * INTERVAL_S) // longest, *(math.ceil(COPIES * cost / step) for cost, step in all_numbers))
+        self.interval_s = self.every * longest / 1e6 if self.every > 1 else 0.0
+        self.cost_s = max(cost for cost, _ in all_numbers) / 1e6
+        self._save_every = max(1, math.ceil(SAVE_S * 1e6 / longest))
+        self._wait = self.every

@@ -11,12 +11,10 @@ from typing import Any
 from ...checkpoint_files import saves, snapshot_memory
 from ...checkpoint_files.snapshot_memory import Memory
 from ...machine import free_memory
-from ...values.words import bytes_of
-from .. import save_orders
+from ...values.words import bytes_of, count_of
 from ..checkpoints import random_state, variables, world_facts
 from ..import_hooks import print_once
-from .schedule import SHARE, SHARE_BESIDE_RECORDS, Schedule
-from .survivors import Survivor
+from .schedule import Schedule
 from .values import Values
 
 Series = Any
@@ -24,6 +22,8 @@ Series = Any
 
 MEMORY_SHARE = 0.25
 """The share of the free memory that snapshots may take."""
+LONG_S = 1.5
+"""An interval between two snapshots that is longer is printed."""
 _POLL_S = 0.01
 _live: list[TrainingSnapshots] = []
 """The trainings of this process that are not over. The memory has room for one, and two must not continue at different places."""
@@ -37,11 +37,9 @@ def wait_until_written() -> None:
 
 
 class TrainingSnapshots:
-    """Of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`. `step`: the finished steps;
-    `is_lazy`: see `Survivor`.
-    """
+    """Of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`. `step`: the finished steps."""
 
-    def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]], step: int, *, is_lazy: bool = False) -> None:
+    def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]], step: int) -> None:
         self._series, self._named = series, named
         self._values: Values | None = None
         self._random: tuple[Any, bytes] = (None, b"")
@@ -51,7 +49,8 @@ class TrainingSnapshots:
         self._is_on = snapshot_memory.VARIABLE in os.environ and series.files is saves.LOCAL  # the agent writes to no other file system
         self._schedule: Schedule | None = None
         self._memory: Memory | None = None
-        self._survivor: Survivor | None = None
+        self._told_s = 0.0
+        """The interval that a line has told."""
         if not self._is_on:
             return
         if _is_of_fit(series):
@@ -73,9 +72,6 @@ class TrainingSnapshots:
         if self._memory is not None:  # so that the agent knows this worker, also if it is killed before its first snapshot
             self._memory.write(self._note({"name": "", "document": {}}, b"{}"), [])
             self._memory.reach(step)
-            is_last = not snapshot_memory.kept_of(os.environ[snapshot_memory.VARIABLE].split(":"))
-            if world_facts.is_multi_worker(series.strategy) and not is_last:
-                self._survivor = Survivor(series, named(), step, is_lazy=is_lazy)
         _live.append(self)
         for each in _live if len(_live) > 1 else []:
             each._turn_off("a program that trains twice at a time has none, because both trainings must continue at the same time")
@@ -95,18 +91,11 @@ class TrainingSnapshots:
         if not self._is_on:
             return False
         if self._schedule is None:
-            self._schedule = self._begin(step)
+            self._schedule = self._begin()
         if self._is_on and self._schedule.step_ended(time.perf_counter()):
             self._make(self._schedule, step, document)
-        if self._survivor is not None:
-            self._survivor.step_ended(step, document)
         self._schedule.step_begins(time.perf_counter())
         return self._is_on and self._schedule.is_save_due
-
-    def freeze(self) -> None:
-        """What `document` is made of is about to change, though no step ends."""
-        if self._survivor is not None:
-            self._survivor.freeze()
 
     def saved(self) -> None:
         """The training is saved on the disk. All workers make this call."""
@@ -122,25 +111,16 @@ class TrainingSnapshots:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _begin(self, step: int) -> Schedule:
-        """Before the first snapshot, which is of this step: whether all workers have the room for it, and for what a survivor keeps."""
+    def _begin(self) -> Schedule:
+        """Before the first snapshot: whether all workers have the room for it."""
         named = self._named()
         size = variables.bytes_of([each for each in named if each.is_own or self._holds])
-        most = int(MEMORY_SHARE * free_memory.bytes_left())
-        has_room, survives = 2 * size <= most, self._survivor is not None and self._survivor.is_possible(step)
-        answers = world_facts.gather(
-            self._series.strategy,
-            int(has_room and self._memory is not None),
-            int(not survives or 3 * size <= most),  # the third copy is made only once a worker has failed
-            variables.bytes_of(named),
-        )
-        if not all(can for can, _, _ in answers):
+        has_room = 2 * size <= MEMORY_SHARE * free_memory.bytes_left()
+        can = int(has_room and self._memory is not None)
+        answers = world_facts.gather(self._series.strategy, can, variables.bytes_of(named))
+        if not all(can for can, _ in answers):
             self._turn_off("" if has_room else f"this host has too little memory left for two copies of {bytes_of(size)}")
-        elif self._survivor is not None and not all(can for _, can, _ in answers):
-            self._survivor.refuse(f"a host has too little memory left for three copies of {bytes_of(size)}")
-        if self._survivor is not None:  # before the end of a step there is nothing to keep
-            save_orders.keep_by(self._keep)
-        return Schedule(max(size for _, _, size in answers), SHARE_BESIDE_RECORDS if survives else SHARE)
+        return Schedule(max(size for _, size in answers))
 
     def _make(self, schedule: Schedule, step: int, document: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
         begun = time.perf_counter()
@@ -149,25 +129,27 @@ class TrainingSnapshots:
             self._generators = random_state.made()
             self._values = Values(self._named(), holds=self._holds)
         told, data = self._values.read(arrays if self._holds else {})
-        if self._survivor is not None:
-            self._survivor.check(step, self._values.own(data))
         at = {"step": step, "at": time.time(), "kind": ""}
-        has_records = self._survivor is not None and self._survivor.is_ready
-        of_snapshot = {"name": saves.name_of(step), "document": {**found, **at, **self._facts}, "records": has_records}
-        note = self._note(of_snapshot, told)
+        note = self._note({"name": saves.name_of(step), "document": {**found, **at, **self._facts}}, told)
         try:
             assert self._memory is not None
             self._memory.write(note, data)
         except OSError as error:  # such as a limit of memory; the newest snapshot stays
             print_once(f"checkpoints: step {step} has no snapshot in memory: {error.strerror}; the training goes on", in_each_task=True)
         schedule.made(time.perf_counter() - begun)
-        if schedule.is_talk_due:
-            schedule.agree(world_facts.gather(self._series.strategy, *schedule.numbers()))
+        # Also so that no worker begins the next snapshot, in place of the one before this one, while another one has not made this one.
+        schedule.agree(world_facts.gather(self._series.strategy, *schedule.numbers()))
+        self._tell_of(schedule)
 
-    def _keep(self, writes: bool) -> None:
-        """Another worker has failed, and a restart follows."""
-        if self._survivor is not None:
-            self._survivor.keep(writes=writes, note=self._note, may=lambda: random_state.raw() == self._random[0])
+    def _tell_of(self, schedule: Schedule) -> None:
+        """Print the interval if it is longer than about a second, and again if it has doubled or halved."""
+        seconds = schedule.interval_s
+        if seconds > LONG_S and not self._told_s / 2 < seconds < self._told_s * 2:
+            self._told_s = seconds
+            print_once(
+                f"checkpoints: a copy of the training into memory takes {schedule.cost_s:.2g} s, so one is made every {seconds:.0f} s "
+                f"({count_of(schedule.every, 'step')}); a task that is killed costs at most about this much of the training"
+            )
 
     def _note(self, of_snapshot: dict[str, Any], tensors: bytes) -> bytes:
         drawn = random_state.raw()
@@ -179,9 +161,6 @@ class TrainingSnapshots:
     def _turn_off(self, why: str) -> None:
         if self._is_on:
             self._is_on = False
-            if self._survivor is not None:
-                self._survivor.close()
-                self._survivor = None
             if self._memory is not None:
                 self._memory.clear()
                 self._memory.close()
@@ -198,7 +177,7 @@ def _open() -> Memory | None:
     """None: this worker can have none, and says so to the others."""
     paths = os.environ[snapshot_memory.VARIABLE]
     try:
-        return Memory(snapshot_memory.snapshots_of(paths.split(":"))) if paths else None
+        return Memory(paths.split(":")) if paths else None
     except OSError as error:
         if not _live:
             print_once(f"checkpoints: there are no snapshots in memory: {error.strerror}. The saves on the disk go on", in_each_task=True)

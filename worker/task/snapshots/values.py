@@ -40,10 +40,6 @@ class Values:
         told = json.dumps({**json.loads(self._told), **more}).encode()
         return told, [*map(as_bytes, values), *(tensor.data for tensor in tensors.values())]
 
-    def own(self, data: list[Any]) -> dict[str, Any]:
-        """Of what `read` has returned: what the worker has for itself, by name."""
-        return {name: one for (name, _, _, is_own), one in zip(self._parts, data, strict=False) if is_own}
-
 
 def reader(part: Any) -> Callable[[], Any]:
     """A function that returns the value of a variable as an array of NumPy, with TensorFlow's own buffer if that is in this host's memory.

@@ -21,12 +21,12 @@ _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, a `CollectiveSettings` as JSON data, as soon as TensorFlow's modules are imported."""
     if "heartbeat_s" in settings:
-        import_hooks.after(_CONTEXT, lambda module: _set_heartbeat(module, settings["heartbeat_s"]), "collectives.heartbeat_s")
+        import_hooks.after(_CONTEXT, lambda module: _set_heartbeat(settings["heartbeat_s"]), "collectives.heartbeat_s")
     if "implementation" in settings:
         import_hooks.after(_STRATEGY, lambda module: _set_implementation(module, settings["implementation"]), "collectives.implementation")
 
 
-def _set_heartbeat(module: Any, seconds: float) -> None:
+def _set_heartbeat(seconds: float) -> None:
     """Set the heartbeat in each configuration of the coordination service that has none."""
     milliseconds = max(1, round(seconds * 1000))  # 0 would mean TensorFlow's own
 
@@ -36,7 +36,9 @@ def _set_heartbeat(module: Any, seconds: float) -> None:
         if not config.heartbeat_timeout_in_ms:
             config.heartbeat_timeout_in_ms = milliseconds
 
-    import_hooks.replace(module.Context, "configure_coordination_service", configure_coordination_service)
+    from .. import patches
+
+    patches.replace(patches.table.HEARTBEAT, "Context.configure_coordination_service", configure_coordination_service)
 
 
 def _set_implementation(module: Any, implementation: str) -> None:
@@ -49,4 +51,6 @@ def _set_implementation(module: Any, implementation: str) -> None:
             communication_options = defaults.merge(communication_options)
         real(*args, communication_options=communication_options, **kwargs)
 
-    import_hooks.replace(module.CollectiveAllReduceExtended, "__init__", __init__)
+    from .. import patches
+
+    patches.replace(patches.table.IMPLEMENTATION, "CollectiveAllReduceExtended.__init__", __init__)

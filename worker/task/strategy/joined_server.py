@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def watch(log_dir: str) -> None:
     """Add a line to the task's reports when this process calls `Server.join` in its main thread."""
-    import_hooks.after("tensorflow.python.training.server_lib", lambda module: _watch(module, log_dir), "Server.join")
+    import_hooks.after("tensorflow.python.training.server_lib", lambda module: _watch(log_dir), "Server.join")
 
 
-def _watch(module: Any, log_dir: str) -> None:
+def _watch(log_dir: str) -> None:
     pid = os.getpid()
 
     def join(real: Any, self: Any) -> Any:
@@ -40,4 +40,6 @@ def _watch(module: Any, log_dir: str) -> None:
                 pass  # the log directory is removed or full: the task can still serve
         return real(self)
 
-    import_hooks.replace(module.Server, "join", join)
+    from .. import patches
+
+    patches.replace(patches.table.SERVING, "Server.join", join)

@@ -11,7 +11,6 @@ from .. import import_hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
 SKIP_QUERY = "TPU_SKIP_MDS_QUERY"
@@ -29,14 +28,14 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """
     tpu = target(TpuSettings(tpu=settings.get("tpu", "")), os.environ)[0]
     place = {"tpu": tpu, **{name: settings[name] for name in ("zone", "project") if settings.get(name)}}
-    import_hooks.after(_RESOLVER, lambda module: _give_tpu(module, place), "the TPU of TPUClusterResolver")
+    import_hooks.after(_RESOLVER, lambda module: _give_tpu(place), "the TPU of TPUClusterResolver")
     if tpu != LOCAL:
         os.environ.setdefault(LOAD_LIBRARY, "0")
     elif SKIP_QUERY not in os.environ and importlib.util.find_spec("libtpu") is not None and not is_tpu_vm(os.environ):
         os.environ[SKIP_QUERY] = "1"
 
 
-def _give_tpu(module: ModuleType, place: dict[str, str]) -> None:
+def _give_tpu(place: dict[str, str]) -> None:
     """Have ``TPUClusterResolver(tpu='')`` of TensorFlow's guides find the TPU of the spec. By hand this call reads variables alone."""
 
     def init(real: Any, resolver: Any, tpu: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -45,4 +44,6 @@ def _give_tpu(module: ModuleType, place: dict[str, str]) -> None:
             del kwargs["tpu"]
         real(resolver, tpu, *args, **kwargs)
 
-    import_hooks.replace(module.TPUClusterResolver, "__init__", init)
+    from .. import patches
+
+    patches.replace(patches.table.TPU, "TPUClusterResolver.__init__", init)

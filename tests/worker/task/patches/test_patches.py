@@ -1,0 +1,323 @@
+"""The table of patches, and what is made of it (worker/task/patches)."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from worker.task import import_hooks, patches
+from worker.task.patches import table
+from worker.task.patches.names import NAMES, Name
+from worker.task.patches.sources import Sources, misfit, problems_of
+from worker.task.patches.table import FEATURES
+from worker.tensorflow_facts import releases
+
+ROOT = Path(__file__).resolve().parents[4]
+MOST = 77
+"""Names that are replaced."""
+
+
+def test_each_name_belongs_to_a_feature_and_each_feature_names_rows() -> None:
+    named = {name for feature in FEATURES.values() for name in feature.names}
+    assert named == NAMES.keys()
+    assert {other for feature in FEATURES.values() for other in feature.needs} <= FEATURES.keys()
+
+
+def test_the_forms_of_a_name_cover_all_releases_without_a_gap() -> None:
+    ends = {
+        "keras": (releases.OLDEST_KERAS, releases.NEWEST_KERAS),
+        "tensorflow": (releases.OLDEST_TENSORFLOW, releases.NEWEST_TENSORFLOW),
+    }
+    for key, name in NAMES.items():
+        found = [_range(words) for words in name.forms.values()]
+        if found:
+            first, last = (_minor(release) for release in ends[name.place.partition(".")[0]])
+            assert [each[0] for each in found] == [first, *(each[1] + 1 for each in found[:-1])], key
+            assert found[-1][1] == last, key
+
+
+def _range(words: str) -> tuple[int, int]:
+    first, *last = words.replace(" and ", " to ").split(" to ")
+    return _minor(first), _minor((last or [first])[0])
+
+
+def _minor(release: str) -> int:
+    return int(release.partition(".")[2])
+
+
+def test_few_names_are_replaced() -> None:
+    assert sum(not each.is_read for each in NAMES.values()) <= MOST
+
+
+# --- an installed package ---------------------------------------------------------------------------
+
+
+def _row(place: str = "library.module:f", **others: Any) -> Name:
+    return Name(place, "a test", **others)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (_row(), ""),
+        (_row(arguments="a"), ""),
+        (_row(arguments="a, b"), ""),
+        (_row(arguments="b"), "it has the arguments a, b, and not b"),
+        (_row(arguments="a, b, c"), "it has the arguments a, b, and not a, b, c"),
+        (_row("library.module:g", arguments="a, b"), ""),  # it takes anything
+        (_row("library.module:h|library.module:f"), ""),
+        (_row("library.module:h|library.other:f"), "there is no library.module:h and no library.other:f"),
+        (_row("library.module:h", is_added=True), ""),
+        (_row("another.module:f"), ""),  # not installed
+        (_row("library.module:f@library.other"), ""),
+        (_row(forms={"0123456789": "1.0"}), "its code is another one, "),
+    ],
+)
+def test_whether_a_row_fits(tmp_path: Path, row: Name, why: str) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "module.py").write_text("def f(a, b=1):\n    return a\n\n\ndef g(*everything):\n    pass\n")
+    found = misfit(row, Sources(lambda name: str(tmp_path / name) if name == "library" else ""))
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+@pytest.fixture(scope="module")
+def keras(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a copy of the installed Keras's sources."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("keras")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs Keras")
+    copied = tmp_path_factory.mktemp("packages")
+    shutil.copytree(Path(spec.origin).parent, copied / "keras", ignore=shutil.ignore_patterns("__pycache__", "applications", "*.pyc"))
+    return copied
+
+
+@pytest.fixture
+def changed(keras: Path) -> Iterator[Callable[[str, str, str], Sources]]:
+    """Changes a text in a module of the copy of Keras, and gives its sources; undone after the test."""
+    kept: dict[Path, str] = {}
+
+    def change(module: str, old: str, new: str) -> Sources:
+        path = keras.joinpath(*module.split(".")).with_suffix(".py")
+        text = kept.setdefault(path, path.read_text())
+        assert old in text
+        path.write_text(text.replace(old, new))
+        return Sources(lambda name: str(keras / name) if name == "keras" else "")
+
+    yield change
+    for path, text in kept.items():
+        path.write_text(text)
+
+
+TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "off"),
+    [
+        (LOSS, "def reduce_values(", "# new words\ndef reduce_values(", set()),
+        (LOSS, "    loss = ops.sum(values)", "    loss = ops.sum(values) * 1", {table.STEP, table.FIT, table.WARNINGS}),
+        (LOSS, "def apply_mask(", "def apply_a_mask(", {table.WARNINGS}),
+        ("keras.src.trainers.trainer", "def _should_eval", "def _should_validate", {table.SAVES}),
+        ("keras.src.saving.saving_lib", "def save_weights_only(model", "def save_weights_only(saved", {table.FILES}),
+        (
+            TRAINER,
+            "class TensorFlowTrainer(",
+            "class Another(",
+            {table.FIT, table.STEP, table.PARTS, table.WARNINGS, table.REPORTS, table.REFUSAL},
+        ),
+    ],
+)
+def test_a_changed_name_turns_its_features_off_as_a_whole(
+    changed: Callable[[str, str, str], Sources], module: str, old: str, new: str, off: set[str]
+) -> None:
+    sources = changed(module, old, new)
+    assert {feature for feature in FEATURES if problems_of(feature, sources)} == off
+
+
+def test_the_check_prints_the_rows_that_do_not_fit_and_imports_nothing(keras: Path, changed: Callable[[str, str, str], Sources]) -> None:
+    changed("keras.src.trainers.trainer", "def _should_eval", "def _should_validate")
+    checked = _check(str(keras))
+    assert checked.returncode == 1
+    assert f"off: {table.SAVES}\n    Trainer._should_eval: there is no keras.src.trainers.trainer:Trainer._should_eval" in checked.stdout
+    installed = _check()
+    assert installed.returncode == 0, installed.stdout
+    assert f"{len(FEATURES)} of {len(FEATURES)} features are on" in installed.stdout
+    assert _check("a", "b").returncode == 2
+
+
+def _check(*place: str) -> subprocess.CompletedProcess[str]:
+    """Run the check, which must import no library, and not orch's controller."""
+    program = (
+        "import runpy, sys; sys.argv = ['patches', '--check', *sys.argv[1:]]\n"
+        "try: runpy.run_module('worker.task.patches', run_name='__main__')\n"
+        "finally: assert not {'tensorflow', 'keras', 'tf_keras', 'numpy', 'orchestrator'} & sys.modules.keys()"
+    )
+    return subprocess.run((sys.executable, "-c", program, *place), cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+# --- replacing ----------------------------------------------------------------------------------------
+
+OWNED = """
+value = 1
+
+class Kind:
+    def name(self):
+        return "real"
+
+    @staticmethod
+    def fixed(a):
+        return a
+"""
+
+
+@pytest.fixture
+def owner(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module `owned`, of which the features "one" and "another" have rows."""
+    made: Any = ModuleType("owned")
+    exec(OWNED, made.__dict__)
+    monkeypatch.setitem(sys.modules, "owned", made)
+    rows = {name: _row(f"owned:{name}") for name in ("Kind", "Kind.name", "Kind.fixed", "value")}
+    rows["Kind.new"] = _row("owned:Kind.new", is_added=True)
+    for name, row in rows.items():
+        monkeypatch.setitem(NAMES, name, row)
+    for feature in ("one", "another"):
+        monkeypatch.setitem(FEATURES, feature, table.Feature(tuple(rows), "measures", "nothing works"))
+        monkeypatch.setitem(patches._problems, feature, [])
+    return made
+
+
+def test_a_feature_replaces_a_name_once_and_two_features_do_so_one_after_the_other(owner: Any) -> None:
+    for feature in ("one", "another", "one"):
+        patches.replace(feature, "Kind.name", lambda real, self, feature=feature: f"{feature} of {real(self)}")
+    assert owner.Kind().name() == "another of one of real"
+    patches.give_back("one", "Kind.name")  # not the last one
+    assert owner.Kind().name() == "another of one of real"
+    patches.give_back("another", "Kind.name")
+    assert owner.Kind().name() == "one of real"
+
+
+def test_a_static_function_stays_one(owner: Any) -> None:
+    patches.replace("one", "Kind.fixed", lambda real, a: real(a) + 1)
+    assert (owner.Kind.fixed(1), owner.Kind().fixed(1)) == (2, 2)
+
+
+def test_a_class_is_replaced_by_a_subclass_once(owner: Any) -> None:
+    def longer(base: Any) -> Any:
+        class Longer(base):
+            def name(self) -> str:
+                return f"a longer {super().name()}"
+
+        return Longer
+
+    real = owner.Kind
+    for feature in ("one", "one", "another"):
+        patches.extend(feature, "Kind", longer)
+    assert owner.Kind().name() == "a longer a longer real"
+    assert (owner.Kind.__name__, issubclass(owner.Kind, real)) == ("Kind", True)
+
+
+def test_a_missing_function_is_added_and_a_value_is_changed(owner: Any) -> None:
+    patches.add("one", "Kind.new", lambda self: "new")
+    patches.add("one", "Kind.new", lambda self: "newer")
+    patches.put("one", "value", lambda value: value + 1)
+    assert (owner.Kind().new(), owner.value) == ("new", 2)
+
+
+def test_a_feature_that_is_off_replaces_nothing_and_one_line_says_what_is_lost(
+    owner: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(import_hooks, "_printed", set())
+    monkeypatch.delenv("ORCH_TASK", raising=False)
+    monkeypatch.setitem(patches._problems, "one", ["Kind.name: its code is another one, 0123456789", "and more"])
+    for name in ("Kind.name", "Kind.fixed"):
+        patches.replace("one", name, lambda real, *args: "ours")
+    patches.extend("one", "Kind", lambda base: None)
+    patches.put("one", "value", lambda value: None)
+    assert (owner.Kind().name(), owner.value) == ("real", 1)
+    line = capfd.readouterr().err
+    assert line.startswith("orch: one: off, because this release is unknown (Kind.name: its code is another one, 0123456789); without it, ")
+    assert "nothing works. orch knows Keras 3.10 to 3.16" in line
+    assert "pip install 'keras>=3.10,<3.17'" in line
+    assert line.count("\n") == 1
+
+
+def test_a_name_that_is_no_row_is_refused(owner: Any) -> None:
+    with pytest.raises(AssertionError, match="no row of one"):
+        patches.replace("one", "Trainer.fit", lambda real: None)
+
+
+# --- nothing is patched by another way -------------------------------------------------------------------
+
+OWN_WAYS = {
+    ("own_tf_config.py", "os.environ._data"): "the row os.environ, before any import",
+    ("own_tf_config.py", "os.environb._data"): "the row os.environ, before any import",
+    ("failure.py", "sys.stderr"): "for as long as a traceback is written",
+    ("failure.py", "sys.excepthook"): "Python's own hook for this",
+    ("failure.py", "sys.last_traceback"): "as Python sets it",
+    ("calls/debugger.py", "sys.breakpointhook"): "Python's own hook for this",
+    ("bootstrap.py", "sys.path"): "the path of the user's program",
+    ("start_task.py", "sys.path"): "the path of the user's program",
+    ("program.py", "sys.argv"): "the arguments of the user's program",
+    ("program.py", "sys.orig_argv"): "the arguments of the user's program",
+}
+"""What else of Python is set, and why."""
+
+
+def assignments(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each assignment to an attribute of an imported module, or of what is taken from one; of each ``setattr``
+    whose first argument is one.
+    """
+    tree = ast.parse(source)
+    foreign = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)
+        for alias in node.names
+    }
+    for node in (each for each in ast.walk(tree) if isinstance(each, (ast.stmt, ast.Call))):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
+        )
+        flat = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr") and node.args:
+            flat = [ast.Attribute(node.args[0], "…", ast.Store())]
+        for target in flat:
+            if isinstance(target, ast.Attribute) and ast.unparse(target).partition(".")[0] in foreign:
+                yield node.lineno, ast.unparse(target)
+
+
+def test_nothing_of_another_package_is_replaced_outside_of_the_table() -> None:
+    found = {}
+    for path in sorted(ROOT.glob("worker/task/**/*.py")):
+        name = str(path.relative_to(ROOT / "worker" / "task"))
+        for line, text in assignments(path.read_text()):
+            if (name, text) not in OWN_WAYS:
+                found[f"{name}:{line}"] = text
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "texts"),
+    [
+        ("import tensorflow as tf\ntf.random.shuffle = f", ["tf.random.shuffle"]),
+        ("def f():\n    from keras.src import ops\n    ops.cond = 1", ["ops.cond"]),
+        ("import os\nos.environ._data = os.environb._data = x", ["os.environ._data", "os.environb._data"]),
+        ("from keras.src.trainers import trainer\nsetattr(trainer.Trainer, 'fit', f)", ["trainer.Trainer.…"]),
+        ("import inspect\ninspect.a, inspect.b = 1, 2", ["inspect.a", "inspect.b"]),
+        ("from . import own\nown.value = 1", []),
+        ("self.value = 1\nsetattr(self, 'a', 1)", []),
+    ],
+)
+def test_an_assignment_to_another_package_is_found(source: str, texts: list[str]) -> None:
+    assert [text for _, text in assignments(source)] == texts

@@ -1,0 +1,126 @@
+"""Replaces names of Keras, tf_keras, TensorFlow and Python: only those of the table, and a feature only as a whole.
+
+`replace`, `extend`, `add` and `put` take the names of `table`. A feature is on if each of its names fits the installed release, as its
+source files tell (`sources`). If one does not, the whole feature is off, and one task prints a line that says what is lost, and the remedy.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .. import import_hooks
+from . import stand_in, table
+from .table import FEATURES, NAMES
+
+__all__ = ["add", "describe", "extend", "give_back", "is_on", "prepare_forks", "problems", "put", "replace", "stand_in", "table"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_problems: dict[str, list[str]] = {}
+"""Why a feature is off, by feature; empty: it is on."""
+_sources: list[Any] = []
+"""The `Sources` of this process, once they are needed."""
+
+
+def problems(feature: str) -> list[str]:
+    """Why a feature is off in this process; empty: it is on. The sources of its names are read once."""
+    if feature not in _problems:
+        from .sources import Sources, problems_of  # with modules that a task without TensorFlow does not need
+
+        _sources[:] = _sources or [Sources()]
+        _problems[feature] = problems_of(feature, _sources[0])
+    return _problems[feature]
+
+
+def prepare_forks() -> None:
+    """Read the sources of all features, in a template that has imported Keras."""
+    for feature in FEATURES:
+        problems(feature)
+    stand_in.compile_once()
+
+
+def is_on(feature: str) -> bool:
+    """Whether all names of a feature fit. If not, one task prints a line, the first time that this is asked."""
+    if problems(feature):
+        import_hooks.print_once(describe(feature, problems(feature)))
+    return not problems(feature)
+
+
+def describe(feature: str, why: list[str]) -> str:
+    """A sentence about a feature that is off."""
+    from ...tensorflow_facts import releases
+
+    return f"{feature}: off, because this release is unknown ({why[0]}); without it, {FEATURES[feature].lost}. {releases.REMEDY}"
+
+
+def replace(feature: str, name: str, ours: Callable[..., Any]) -> None:
+    """Replace a function by `ours`, which gets the replaced function first, then the arguments of the call. A feature does so once.
+
+    In a traceback that the program prints, the call stands as one of the library's function, without the frames of orch below the call.
+    """
+    owner, attribute = _find(feature, name)
+    if owner is None or stand_in.is_of(getattr(owner, attribute), feature):
+        return
+    made: Any = stand_in.make(getattr(owner, attribute), attribute, ours, feature)
+    setattr(owner, attribute, staticmethod(made) if isinstance(vars(owner).get(attribute), staticmethod) else made)
+
+
+def extend(feature: str, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a class by the subclass of it that `make` returns. A feature does so once."""
+    owner, attribute = _find(feature, name)
+    if owner is None or any(vars(kind).get(stand_in.FEATURE) == feature for kind in getattr(owner, attribute).__mro__):
+        return
+    real = getattr(owner, attribute)
+    made = make(real)
+    made.__name__, made.__qualname__, made.__module__ = real.__name__, real.__qualname__, real.__module__
+    setattr(made, stand_in.FEATURE, feature)
+    setattr(owner, attribute, made)
+
+
+def add(feature: str, name: str, function: Callable[..., Any]) -> None:
+    """Add a function that is missing."""
+    owner, attribute = _find(feature, name)
+    if owner is not None and not hasattr(owner, attribute):
+        setattr(owner, attribute, function)
+
+
+def give_back(feature: str, name: str) -> None:
+    """Put back the function that `replace` has replaced last."""
+    owner, attribute = _find(feature, name)
+    if owner is not None and getattr(getattr(owner, attribute), stand_in.FEATURE, "") == feature:
+        setattr(owner, attribute, getattr(owner, attribute).__wrapped__)
+
+
+def put(feature: str, name: str, change: Callable[[Any], Any]) -> None:
+    """Replace a variable of a module by what `change` makes of it."""
+    owner, attribute = _find(feature, name)
+    if owner is not None:
+        setattr(owner, attribute, change(getattr(owner, attribute)))
+
+
+def _find(feature: str, name: str) -> tuple[Any, str]:
+    """The module or class that has a name, and its attribute there; None: the feature is off, or the package is not there."""
+    assert name in FEATURES[feature].names, f"{name} is no row of {feature}"
+    if not is_on(feature):
+        return None, ""
+    for place in NAMES[name].place.split("|"):
+        module, _, path = place.partition("@")[0].partition(":")
+        module = place.partition("@")[2] or module
+        owner: Any = sys.modules.get(module) or _import(module)
+        *parts, attribute = path.split(".")
+        for part in parts:
+            owner = getattr(owner, part, None)
+        if owner is not None and (hasattr(owner, attribute) or NAMES[name].is_added):
+            return owner, attribute
+    return None, ""
+
+
+def _import(module: str) -> Any:
+    try:
+        __import__(module)
+    except ImportError:
+        return None
+    return sys.modules[module]

@@ -1,0 +1,321 @@
+"""Lists every name of Keras, tf_keras, TensorFlow and Python that orch replaces, or whose code it relies on.
+
+A row fits the installed release if the name is there, has the arguments that orch expects, and, where orch relies on the code of a
+function, has a known fingerprint. docs/new-keras.md says how to add the form of a new release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from ...values.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name of another package."""
+
+    place: str
+    """The module and the name in it: ``keras.src.losses.loss:apply_mask``. Other releases have it elsewhere: places after ``|``. After
+    ``@``: another module that has imported the name, and where it is replaced."""
+    why: str
+    """The reason, with the upstream issue."""
+    arguments: str = ""
+    """The first arguments of the function, or all of them; empty: they do not matter."""
+    forms: Mapping[str, str] = field(default_factory=dict)
+    """The fingerprint of each known form of the code, and its releases; empty: the code does not matter."""
+    is_read: bool = False
+    """orch only relies on the code, and replaces nothing."""
+    is_added: bool = False
+    """The name is missing so far, and orch adds it."""
+
+
+TRAINER = "keras.src.backend.tensorflow.trainer"
+_LOSS = "keras.src.losses.loss"
+BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
+_SCALE = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
+_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+_SAVING = "keras.src.saving"
+DISTRIBUTE = "tensorflow.python.distribute"
+_CONTEXT = "tensorflow.python.eager.context:Context"
+
+
+def _of_trainer(name: str) -> str:
+    """A method of Keras's trainer, whose class has had another name since 3.16."""
+    return f"{TRAINER}:TensorFlowTrainer.{name}|{TRAINER}:Trainer.{name}"
+
+
+def _of_base(name: str) -> str:
+    """A method of the class below it."""
+    return f"keras.src.trainers.trainer:Trainer.{name}|keras.src.trainers.trainer:BaseTrainer.{name}"
+
+
+def _of_backend(module: str, name: str) -> str:
+    """A function of Keras's TensorFlow backend, which has the folder ``ops`` since 3.16."""
+    return f"keras.src.backend.tensorflow.{module}:{name}|keras.src.backend.tensorflow.ops.{module}:{name}"
+
+
+HOOKS = ("on_train_begin", "on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end")
+_ISSUE = "fit fails on several workers, keras#20585"
+
+NAMES: dict[str, Name] = {
+    # Keras 3: the trainer.
+    "Trainer.fit": Name(_of_trainer("fit"), "callbacks of orch, the run's seed and saves are added to each fit", "self, x"),
+    "Trainer.predict": Name(_of_trainer("predict"), "the workers predict shares of each batch, so that rows come in order", "self, x"),
+    "Trainer.predict_on_batch": Name(_of_trainer("predict_on_batch"), "Keras returns each row once for each replica", "self, x"),
+    "Trainer.make_train_function": Name(
+        _of_trainer("make_train_function"), f"{_ISSUE}: its function reduces scalars along an axis", "self, force"
+    ),
+    "Trainer.make_test_function": Name(_of_trainer("make_test_function"), "as make_train_function", "self, force"),
+    "Trainer.make_predict_function": Name(
+        _of_trainer("make_predict_function"),
+        "a part of a batch may be empty",
+        "self, force",
+        forms={"85bfcac81c": "3.10 and 3.11", "f52167535c": "3.12 to 3.15", "92bfcf7248": "3.16"},
+    ),
+    "Trainer._maybe_symbolic_build": Name(
+        _of_trainer("_maybe_symbolic_build"),
+        f"{_ISSUE}: it reduces a structure of PerReplica values",
+        "self, iterator, data_batch",
+        forms={"b4c990171c": "3.10", "3760f262fc": "3.11 to 3.16"},
+    ),
+    "TFEpochIterator": Name(
+        f"{TRAINER}:TFEpochIterator",
+        "each worker counts its own batches; a training continues within an epoch; subclassed",
+        forms={"f6cd4a3cd7": "3.10 to 3.16"},
+    ),
+    "reduce_per_replica": Name(
+        f"{TRAINER}:reduce_per_replica",
+        "predict joins the rows of the workers with it",
+        is_read=True,
+        forms={"b80faaba24": "3.10 to 3.16"},
+    ),
+    "Trainer._assert_compile_called": Name(_of_base("_assert_compile_called"), "saves: the beginning of a fit", "self, method_name"),
+    **{
+        f"CallbackList.{name}": Name(f"keras.src.callbacks.callback_list:CallbackList.{name}", "saves: after all callbacks", "self")
+        for name in HOOKS
+    },
+    "Trainer._get_metrics_result_or_logs": Name(
+        _of_base("_get_metrics_result_or_logs"), "the logs of an epoch that a restart has cut", forms={"d63611fadb": "3.10 to 3.16"}
+    ),
+    "Trainer._should_eval": Name(
+        _of_base("_should_eval"),
+        "a validation of an epoch that a restart has cut",
+        "self, epoch, validation_freq",
+        forms={"a45d0a3f37": "3.10 to 3.16"},
+    ),
+    "Trainer.train_step": Name(
+        _of_trainer("train_step"),
+        "Keras's own step scales the loss after it has counted it",
+        is_read=True,
+        forms={"c0d1d85943": "3.10 and 3.11", "2cd3b715fc": "3.12 to 3.16"},
+    ),
+    "EpochIterator.reset": Name(
+        "keras.src.trainers.epoch_iterator:EpochIterator.reset",
+        "sets the number of batches",
+        is_read=True,
+        forms={"e16a03c5c5": "3.10 to 3.16"},
+    ),
+    "EpochIterator._enumerate_iterator": Name(
+        "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator",
+        "the steps of an epoch, of which a restart leaves some out",
+        is_read=True,
+        forms={"3a1e6674fb": "3.10", "f52fa03f03": "3.11 to 3.16"},
+    ),
+    "EpochIterator.catch_stop_iteration": Name(
+        "keras.src.trainers.epoch_iterator:EpochIterator.catch_stop_iteration",
+        "the end of an epoch",
+        is_read=True,
+        forms={"fe1d9f9836": "3.10 to 3.15", "e2ea601ca7": "3.16"},
+    ),
+    "Loss.__call__": Name(
+        "keras.src.losses.loss:Loss.__call__",
+        "calls reduce_values",
+        is_read=True,
+        forms={"4d9ab76fc7": "3.10 to 3.15", "0935ae2130": "3.16"},
+    ),
+    # Keras 3: optimizers and losses.
+    "BaseOptimizer.apply": Name(
+        f"{BASE}.apply",
+        "gradients are added before they are clipped, tensorflow#33929",
+        "self, grads, trainable_variables",
+        forms={"816bf8cbad": "3.10 to 3.16"},
+    ),
+    "BaseOptimizer._backend_apply_gradients": Name(
+        f"{BASE}._backend_apply_gradients",
+        "what `apply` does in a step",
+        is_read=True,
+        forms={"4d3910a168": "3.10 to 3.15", "5e1a91add5": "3.16"},
+    ),
+    "BaseOptimizer._backend_update_step": Name(
+        f"{BASE}._backend_update_step", "what TFOptimizer adds gradients in", is_read=True, forms={"b0d513c5b4": "3.10 to 3.16"}
+    ),
+    "LossScaleOptimizer.apply": Name(
+        f"{_SCALE}.apply", "as BaseOptimizer.apply", "self, grads, trainable_variables", forms={"e6d8564924": "3.10 to 3.16"}
+    ),
+    "LossScaleOptimizer._tf_apply": Name(
+        f"{_SCALE}._tf_apply",
+        "an overflow is looked for in the sums",
+        is_read=True,
+        forms={"d603259e0a": "3.10 to 3.15", "e08c0cb08b": "3.16"},
+    ),
+    "LossScaleOptimizer._stateful_handle_finite_grads": Name(
+        f"{_SCALE}._stateful_handle_finite_grads",
+        "runs in another thread",
+        "self",
+        forms={"b26902550b": "3.10 and 3.11", "33a836f163": "3.12 to 3.15", "50000c6887": "3.16"},
+    ),
+    "TFOptimizer._all_reduce_sum_gradients": Name(
+        f"{_OPTIMIZER}._all_reduce_sum_gradients",
+        "the gradients are added already",
+        "self, grads_and_vars",
+        forms={"61d84ca735": "3.10 to 3.13", "e13eb84e1b": "3.14 to 3.16"},
+    ),
+    "TFOptimizer._overwrite_model_variables_with_average_value": Name(
+        f"{_OPTIMIZER}._overwrite_model_variables_with_average_value",
+        "works only outside of the code of a replica",
+        "self, trainable_variables",
+        forms={"b669a58cf0": "3.10 to 3.16"},
+    ),
+    "backend.cond": Name(
+        _of_backend("core", "cond") + "@keras.src.backend.tensorflow.ops",
+        "TensorFlow refuses a meeting of replicas in a branch",
+        "pred, true_fn, false_fn",
+    ),
+    "loss.scale_loss_for_distribution": Name(
+        f"{_LOSS}:scale_loss_for_distribution", "counts the losses that are divided", "value", forms={"0624b82d45": "3.10 to 3.16"}
+    ),
+    "loss.reduce_values": Name(
+        f"{_LOSS}:reduce_values",
+        "Keras divides no loss function's result that is one number",
+        "values",
+        forms={"c5548bdb87": "3.10 to 3.16"},
+    ),
+    "loss.apply_mask": Name(f"{_LOSS}:apply_mask", "a warning about masked losses", "sample_weight, mask"),
+    # Keras 3: parts of a batch, layers and metrics.
+    "nn._compute_moments_sync": Name(
+        _of_backend("nn", "_compute_moments_sync"),
+        "an empty part adds nothing to the moments",
+        "x, axes, keepdims",
+        forms={"cfaa0c6b9c": "3.10 to 3.16"},
+    ),
+    "Variable.__init__": Name(
+        "keras.src.backend.common.variables:Variable.__init__", "a variable that the first step makes must not wait for its data", "self"
+    ),
+    "Mean.update_state": Name(
+        "keras.src.metrics.reduction_metrics:Mean.update_state",
+        "a mean over batches counts the share of a part",
+        "self, values, sample_weight",
+        forms={"f2d518fe62": "3.10 to 3.16"},
+    ),
+    "Metric.add_variable": Name(
+        "keras.src.metrics.metric:Metric.add_variable",
+        "the aggregation of a metric's variables",
+        is_read=True,
+        forms={"43b5272376": "3.10 to 3.16"},
+    ),
+    # Keras 3: files.
+    "saving_lib.save_model": Name(f"{_SAVING}.saving_lib:save_model", "several workers write one path", "model, filepath"),
+    "saving_lib.save_weights_only": Name(f"{_SAVING}.saving_lib:save_weights_only", "several workers write one path", "model, filepath"),
+    "legacy_h5_format.save_model_to_hdf5": Name(
+        "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5", "several workers write one path", "model, filepath"
+    ),
+    "file_utils.makedirs": Name("keras.src.utils.file_utils:makedirs", "another worker may make the directory at the same time", "path"),
+    # What TensorFlow and Keras leave out of tracebacks.
+    "keras.traceback": Name("keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "the frames of orch are left out of tracebacks"),
+    "tf_keras.traceback": Name("tf_keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),
+    "tensorflow.traceback": Name("tensorflow.python.util.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),
+    "tensorflow.stacks": Name("tensorflow.python.util.tf_stack:_source_filter_stacks", "the same for ``Detected at node … defined at``"),
+    # tf_keras.
+    "tf_keras.Model.fit": Name("tf_keras.src.engine.training:Model.fit", "as Trainer.fit", "self, x"),
+    "tf_keras.Model.train_on_batch": Name("tf_keras.src.engine.training:Model.train_on_batch", "a warning about sums", "self, x"),
+    "tf_keras.Model.test_on_batch": Name("tf_keras.src.engine.training:Model.test_on_batch", "a warning about sums", "self, x"),
+    "tf_keras.DataHandler._configure": Name(
+        "tf_keras.src.engine.data_adapter:DataHandler._configure_dataset_and_inferred_steps", "warnings about parts", "self, strategy"
+    ),
+    "tf_keras.apply_valid_mask": Name(
+        "tf_keras.src.utils.losses_utils:apply_valid_mask", "a warning about masked losses", "losses, sw, mask"
+    ),
+    "tf_keras.compute_weighted_loss": Name(
+        "tf_keras.src.utils.losses_utils:compute_weighted_loss", "a warning about scalar losses", "losses"
+    ),
+    "tf_keras.Model._check_call_args": Name("tf_keras.src.engine.training:Model._check_call_args", "saves: the beginning of a fit", "self"),
+    **{
+        f"tf_keras.CallbackList.{name}": Name(f"tf_keras.src.callbacks:CallbackList.{name}", "saves: after all callbacks", "self")
+        for name in HOOKS
+    },
+    "tf_keras.get_data_handler": Name("tf_keras.src.engine.data_adapter:get_data_handler", "saves: where the data are"),
+    "tf_keras.DataHandler.enumerate_epochs": Name(
+        "tf_keras.src.engine.data_adapter:DataHandler.enumerate_epochs", "saves: a training continues within an epoch", "self"
+    ),
+    "tf_keras.sync_to_numpy": Name("tf_keras.src.utils.tf_utils:sync_to_numpy_or_python_type", "saves: the logs of an epoch that was cut"),
+    # TensorFlow: input.
+    "StrategyBase.experimental_distribute_dataset": Name(
+        f"{DISTRIBUTE}.distribute_lib:StrategyBase.experimental_distribute_dataset",
+        "the section input, and one order of a shuffle in all workers, tensorflow#45157",
+        "self, dataset, options",
+    ),
+    "StrategyBase.distribute_datasets_from_function": Name(
+        f"{DISTRIBUTE}.distribute_lib:StrategyBase.distribute_datasets_from_function", "the section input", "self, dataset_fn, options"
+    ),
+    "Strategy.gather": Name(f"{DISTRIBUTE}.distribute_lib:Strategy.gather", "a warning about the order of rows", "self, value, axis"),
+    "DatasetV2.list_files": Name(
+        "tensorflow.python.data.ops.dataset_ops:DatasetV2.list_files", "one order of files in all workers", "file_pattern, shuffle, seed"
+    ),
+    "random.shuffle": Name("tensorflow._api.v2.random:shuffle", "Keras shuffles the numbers of rows in each worker by itself"),
+    "DistributedDataset.__iter__": Name(
+        f"{DISTRIBUTE}.input_lib:DistributedDataset.__iter__",
+        "the order of a dataset begun again",
+        "self",
+        forms={"7d30a1e0dd": "2.16 to 2.22"},
+    ),
+    "DistributedIteratorBase.get_next": Name(f"{DISTRIBUTE}.input_lib:DistributedIteratorBase.get_next", "the wait for input", "self"),
+    "DistributedIteratorBase.get_next_as_optional": Name(
+        f"{DISTRIBUTE}.input_lib:DistributedIteratorBase.get_next_as_optional", "the wait for input", "self"
+    ),
+    "input_lib._create_per_replica": Name(f"{DISTRIBUTE}.input_lib:_create_per_replica", "counts batches and rows", "value_list, strategy"),
+    "input_lib._calculate_replicas_with_values": Name(
+        f"{DISTRIBUTE}.input_lib:_calculate_replicas_with_values",
+        "the rows travel with the count of replicas",
+        "strategy, input_workers, optional_list",
+        forms={"7f0c273ac6": "2.16 to 2.22"},
+    ),
+    "FuncRegistry.__call__": Name(
+        "tensorflow.python.ops.script_ops:FuncRegistry.__call__", "TensorFlow may write into the arrays of a program", "self"
+    ),
+    "random_seed.get_seed": Name("tensorflow.python.framework.random_seed:get_seed", "a warning about numbers that no save has", "op_seed"),
+    # TensorFlow: the runtime.
+    "CollectiveReplicaLauncher.all_reduce": Name(
+        f"{DISTRIBUTE}.cross_device_utils:CollectiveReplicaLauncher.all_reduce", "the wait for the other workers", "self, input_tensor"
+    ),
+    "CollectiveReplicaLauncher._all_gather": Name(
+        f"{DISTRIBUTE}.cross_device_utils:CollectiveReplicaLauncher._all_gather", "the wait for the other workers", "self, input_tensor"
+    ),
+    "Context.ensure_initialized": Name(f"{_CONTEXT}.ensure_initialized", "TensorFlow replaces the program's handler of SIGTERM", "self"),
+    "Context._initialize_logical_devices": Name(f"{_CONTEXT}._initialize_logical_devices", "profiles can be asked for from now on", "self"),
+    "Context.configure_coordination_service": Name(
+        f"{_CONTEXT}.configure_coordination_service", "collectives.heartbeat_s: the strategy sets none", "self, service_type"
+    ),
+    "CollectiveAllReduceExtended.__init__": Name(
+        f"{DISTRIBUTE}.collective_all_reduce_strategy:CollectiveAllReduceExtended.__init__",
+        "collectives.implementation: the default of each strategy",
+        "self, container_strategy, cluster_resolver, communication_options",
+        forms={"4a9ed0c980": "2.16 and 2.17", "3599b12fab": "2.18 to 2.22"},
+    ),
+    "PreemptionWatcher.__init__": Name(
+        f"{DISTRIBUTE}.failure_handling.preemption_watcher:PreemptionWatcher.__init__", "needs TensorFlow's own handler of SIGTERM", "self"
+    ),
+    "TPUClusterResolver.__init__": Name(
+        f"{DISTRIBUTE}.cluster_resolver.tpu.tpu_cluster_resolver:TPUClusterResolver.__init__", "the TPU of the spec", "self, tpu"
+    ),
+    "Server.join": Name("tensorflow.python.training.server_lib:Server.join", "a program that only serves, for ever, is told of", "self"),
+    "DistributedVariable.__int__": Name(
+        f"{DISTRIBUTE}.values:DistributedVariable.__int__", "int() works without a strategy only", is_added=True
+    ),
+    "DistributedVariable.__float__": Name(f"{DISTRIBUTE}.values:DistributedVariable.__float__", "as __int__", is_added=True),
+    # Python, and the tools of tests.
+    "os.environ": Name("os:_Environ", "a program that replaces TF_CONFIG is noticed"),
+    "inspect.getmodule": Name("inspect:getmodule", "AutoGraph converts no function that a test has sent by value", "object, _filename"),
+    "pytest.comparisons": Name("_pytest.assertion.util:_reprcompare", "a failed comparison in a task is explained as in the test"),
+}

@@ -1,0 +1,200 @@
+"""Reads the source files of installed packages: whether a function is there, its arguments, and a fingerprint of its text.
+
+Nothing is imported. A fingerprint leaves out comments, docstrings and white space, so it changes only with the code. The check of all rows
+takes a fraction of a second, because only the lines of the named functions are parsed.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import re
+import sys
+import tokenize
+
+from .table import FEATURES, NAMES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .names import Name
+    from .table import Feature
+
+PACKAGES = ("keras", "tf_keras", "tensorflow")
+"""The packages of the table that have releases of their own."""
+
+DIGITS = 10
+"""The length of a fingerprint, in hexadecimal digits of a SHA-256."""
+
+
+class Sources:
+    """The files of the packages that an interpreter would import. `directory_of`: finds the directory of a package, or gives nothing."""
+
+    def __init__(self, directory_of: Callable[[str], str] | None = None) -> None:
+        self._directory_of = directory_of or _directory_of
+        self._directories: dict[str, str] = {}
+        self._texts: dict[str, str | None] = {}
+
+    def directory(self, package: str) -> str:
+        """The directory of a top-level package, or of a single module; empty: it is not installed."""
+        if package not in self._directories:
+            self._directories[package] = self._directory_of(package)
+        return self._directories[package]
+
+    def text(self, module: str) -> str | None:
+        """The source of a module; empty: the module is missing. None: it has no source, such as a compiled module."""
+        if module not in self._texts:
+            self._texts[module] = self._read(module)
+        return self._texts[module]
+
+    def block(self, module: str, name: str) -> str | None:
+        """The lines of a class, function or variable of a module, such as ``Trainer.fit``; empty: missing. None: there is no source."""
+        text = self.text(module)
+        return block_of(text, name) if text else text
+
+    def version(self, package: str) -> str:
+        """The release of a package, from the directory of its metadata; empty: unknown."""
+        beside = os.path.dirname(self.directory(package))
+        form = re.compile(rf"{package}(?:_cpu|_nightly|_rocm|_macos|_intel|_tpu)*-(.+)\.dist-info")
+        found = [each[1] for name in sorted(os.listdir(beside or ".")) if (each := form.fullmatch(name))]
+        return found[0] if found else ""
+
+    def _read(self, module: str) -> str | None:
+        package, _, rest = module.partition(".")
+        directory = self.directory(package)
+        path = os.path.join(directory, *rest.split(".")) if rest else directory
+        for file in (os.path.join(path, "__init__.py"), f"{path}.py"):
+            try:
+                with open(file, encoding="utf-8", errors="replace") as opened:
+                    return opened.read()
+            except OSError:
+                continue
+        beside = os.path.dirname(path)
+        names = os.listdir(beside) if os.path.isdir(beside) else []
+        return None if any(name.startswith(f"{os.path.basename(path)}.") for name in names) or os.path.isdir(path) else ""
+
+
+def _directory_of(package: str) -> str:
+    """Where this interpreter finds a package. The package is not imported."""
+    from importlib.machinery import PathFinder
+
+    loaded = sys.modules.get(package)
+    spec = None if loaded is not None else PathFinder.find_spec(package)
+    origin = getattr(loaded, "__file__", None) or getattr(spec, "origin", None) or ""
+    # Not the first of `__path__`: TensorFlow puts directories of its own before.
+    return os.path.dirname(origin) if os.path.basename(origin) == "__init__.py" else origin.removesuffix(".py")
+
+
+def block_of(text: str, name: str) -> str:
+    """The lines of a name in a module's text, from ``class``, ``def``, the assignment or the import on, without their indentation; empty:
+    there is no such name.
+    """
+    lines, first, last, indent = text.splitlines(), 0, None, 0
+    for depth, part in enumerate(name.split(".")):
+        word = re.escape(part)
+        begin = re.compile(
+            rf"( *)(?:(?:(?:async )?def|class) {word}\b|{word}(?:: [^=]*)? = |from \S+ import (?:.* as )?{word}\s*(?:#.*)?$)"
+        )
+        if depth:
+            depths = [len(line) - len(line.lstrip()) for line in lines[first:last] if line.strip()]
+            indent = min((each for each in depths if each > indent), default=0)
+        for number in range(first, len(lines) if last is None else last):
+            found = begin.match(lines[number])
+            if found and len(found[1]) == indent:
+                first, last = number, _end(lines, number, indent, last)
+                break
+        else:
+            return ""
+        first += 1
+    while last and lines[last - 1].lstrip()[:1] in ("", "#"):
+        last -= 1
+    return "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines[first - 1 : last])
+
+
+def _end(lines: list[str], begin: int, indent: int, limit: int | None) -> int:
+    """The number of the line after a block that begins with this line."""
+    limit = len(lines) if limit is None else limit
+    for number in range(begin + 1, limit):
+        line = lines[number]
+        depth = len(line) - len(line.lstrip())
+        if line.strip() and depth <= indent and line.lstrip()[0] not in ")]}#":
+            return number
+    return limit
+
+
+def fingerprint(block: str) -> str:
+    """The first digits of the SHA-256 of a block's code."""
+    lines = block.splitlines()
+    for row, begin, last_row, end in sorted(_left_out(block), reverse=True):
+        lines[row - 1 : last_row] = [lines[row - 1][:begin] + lines[last_row - 1][end:]]
+    return hashlib.sha256("".join("".join(lines).split()).encode()).hexdigest()[:DIGITS]
+
+
+def _left_out(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """Where the comments and docstrings are: the first line and column, and the last ones."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield (*token.start, *token.end)
+        for node in ast.walk(ast.parse(text)):
+            body = getattr(node, "body", None)
+            first = body[0] if isinstance(body, list) and body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                yield first.lineno, first.col_offset, first.end_lineno or first.lineno, first.end_col_offset or 0
+    except (SyntaxError, tokenize.TokenError):  # the syntax of a newer Python: the whole text counts
+        return
+
+
+def arguments(block: str) -> list[str] | None:
+    """The names of a function's arguments, with stars; None: it is no function, or newer syntax."""
+    try:
+        found = ast.parse(block).body[0]
+    except (SyntaxError, IndexError):
+        return None
+    if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    given = found.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args)]
+    names += [f"*{given.vararg.arg}"] if given.vararg else []
+    return [*names, *(each.arg for each in given.kwonlyargs), *([f"**{given.kwarg.arg}"] if given.kwarg else [])]
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+
+def problems_of(feature: str, sources: Sources) -> list[str]:
+    """Which names of a feature do not fit these packages, and why; empty: the feature is on."""
+    found = _of_feature(FEATURES[feature], sources)
+    for other in FEATURES[feature].needs:
+        found += [f"it needs {other!r}: {why}" for why in problems_of(other, sources)[:1]]
+    return found
+
+
+def _of_feature(feature: Feature, sources: Sources) -> list[str]:
+    problems = [f"{name}: {problem}" for name in feature.names if (problem := misfit(NAMES[name], sources))]
+    for module, names in feature.reads.items():
+        text = sources.text(module) if sources.directory(module.partition(".")[0]) else None
+        missing = [name for name in names.split() if text is not None and not re.search(rf"\b{re.escape(name)}\b", text)]
+        problems += [f"{module} has no {' and no '.join(missing)}"] if missing else []
+    return problems
+
+
+def misfit(name: Name, sources: Sources) -> str:
+    """Why a row does not fit the installed package; empty: it fits, the package is missing, or there is no source to read."""
+    places = [place.partition("@")[0].split(":") for place in name.place.split("|")]
+    if not sources.directory(places[0][0].partition(".")[0]):
+        return ""
+    blocks = [sources.block(module, attribute) for module, attribute in places]
+    block = next((each for each in blocks if each), "")
+    if name.is_added or (not block and None in blocks):
+        return ""
+    if not block:
+        return f"there is no {' and no '.join(map(':'.join, places))}"
+    wanted, given = [each for each in name.arguments.split(", ") if each], arguments(block) or []
+    if given[: len(wanted)] != wanted and not any(each.startswith("*") for each in given):
+        return f"it has the arguments {', '.join(given)}, and not {name.arguments}"
+    found = fingerprint(block) if name.forms else ""
+    return "" if not name.forms or found in name.forms else f"its code is another one, {found}"

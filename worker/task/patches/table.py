@@ -1,0 +1,204 @@
+"""Lists the features of orch that need names of other packages (`names`). A feature is on if all of its names fit, or off as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+from ...values.fast_dataclass import dataclass
+from .names import BASE, DISTRIBUTE, NAMES, TRAINER
+
+__all__ = ["FEATURES", "NAMES", "Feature"]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What works only if all of its names fit."""
+
+    names: tuple[str, ...]
+    sort: Literal["measures", "changes"]
+    """``measures``: without it the training is the same. ``changes``: without it numbers or saves differ."""
+    lost: str
+    """What does not work without the feature: a part of the sentence "…; without it LOST"."""
+    reads: Mapping[str, str] = field(default_factory=dict)
+    """Private attributes that orch reads, by the module whose source has them."""
+    needs: tuple[str, ...] = ()
+    """Other features that must be on."""
+
+
+FIT = "fit on several workers"
+STEP = "exact order of a step"
+PARTS = "parts of a batch"
+SAVES = "saves of fit"
+SAVES_2 = "saves of fit of tf_keras"
+FILES = "files that several workers write"
+ORDER = "order of shuffles"
+INPUT = "the section input"
+COPIES = "memory of arrays"
+REPORTS = "reports of fit"
+REPORTS_2 = "reports of fit of tf_keras"
+REFUSAL = "refusal of fit on several workers"
+WARNINGS = "warnings about numbers of Keras"
+WARNINGS_2 = "warnings about numbers of tf_keras"
+COUNTS = "counts of the input"
+MEETINGS = "the wait for other workers"
+SIGTERM = "the program's handler of SIGTERM"
+PROFILES = "profiles on request"
+HEARTBEAT = "collectives.heartbeat_s"
+IMPLEMENTATION = "collectives.implementation"
+TPU = "the TPU of TPUClusterResolver"
+SERVING = "a program that only serves"
+NUMBERS = "variables as numbers"
+TRACEBACKS = "tracebacks without frames of orch"
+RANDOM = "warnings about random numbers that no save has"
+OTHER_TF_CONFIG = "a program that replaces TF_CONFIG"
+TESTS = "functions of a test in tasks"
+
+_ITERATOR_READS = {
+    TRAINER: "_distribute_strategy _distributed_dataset _get_iterator",
+    "keras.src.trainers.epoch_iterator": "_num_batches data_adapter steps_per_execution _enumerate_iterator reset catch_stop_iteration",
+}
+_STRATEGY_READS = {
+    f"{DISTRIBUTE}.collective_all_reduce_strategy": "_in_multi_worker_mode _num_workers _is_chief _id_in_cluster",
+    f"{DISTRIBUTE}.input_lib": "_original_dataset",
+}
+_LAYER_READS = {"keras.src.layers.layer": "_flatten_layers _non_trainable_variables"}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+FEATURES: dict[str, Feature] = {
+    FIT: Feature(
+        _names(
+            "Trainer.fit Trainer.predict Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
+            "Trainer.make_predict_function Trainer._maybe_symbolic_build TFEpochIterator reduce_per_replica Metric.add_variable"
+        ),
+        "changes",
+        "fit, evaluate and predict of Keras cannot run on several workers",
+        reads={**_ITERATOR_READS, **_STRATEGY_READS, **_LAYER_READS},
+        needs=(STEP, PARTS, ORDER),
+    ),
+    STEP: Feature(
+        _names(
+            "BaseOptimizer.apply BaseOptimizer._backend_apply_gradients BaseOptimizer._backend_update_step Loss.__call__ "
+            "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
+            "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
+            "loss.scale_loss_for_distribution loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
+        ),
+        "changes",
+        "keras: {exact: true} changes nothing",
+        reads={BASE.partition(":")[0]: "_trainable_variables _overwrite_variable_with_gradient"},
+    ),
+    PARTS: Feature(
+        _names("Trainer.train_step nn._compute_moments_sync Variable.__init__ Mean.update_state input_lib._calculate_replicas_with_values"),
+        "changes",
+        "several replicas need batches that they can share evenly",
+        reads={
+            **_LAYER_READS,
+            "keras.src.trainers.trainer": "_compile_loss _compile_metrics",
+            "keras.src.trainers.compile_utils": "_user_loss _user_metrics",
+        },
+    ),
+    SAVES: Feature(
+        _names(
+            "Trainer._assert_compile_called TFEpochIterator Trainer._get_metrics_result_or_logs Trainer._should_eval "
+            "CallbackList.on_train_begin CallbackList.on_epoch_begin CallbackList.on_train_batch_end CallbackList.on_epoch_end "
+            "CallbackList.on_train_end EpochIterator._enumerate_iterator EpochIterator.reset EpochIterator.catch_stop_iteration"
+        ),
+        "changes",
+        "--checkpoint and worker.KerasCheckpoint save nothing",
+        reads={**_ITERATOR_READS, "keras.src.trainers.trainer": "_initial_epoch _symbolic_build"},
+        needs=(ORDER,),
+    ),
+    SAVES_2: Feature(
+        _names(
+            "tf_keras.Model._check_call_args tf_keras.get_data_handler tf_keras.DataHandler.enumerate_epochs tf_keras.sync_to_numpy "
+            "tf_keras.CallbackList.on_train_begin tf_keras.CallbackList.on_epoch_begin tf_keras.CallbackList.on_train_batch_end "
+            "tf_keras.CallbackList.on_epoch_end tf_keras.CallbackList.on_train_end"
+        ),
+        "changes",
+        "--checkpoint and worker.KerasCheckpoint save nothing",
+        reads={
+            "tf_keras.src.engine.data_adapter": "_adapter _dataset _steps_per_execution",
+            "tf_keras.src.engine.training": "_train_counter",
+        },
+        needs=(ORDER,),
+    ),
+    FILES: Feature(
+        _names("saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5 file_utils.makedirs"),
+        "changes",
+        "workers that save one model to one path may find half of a file",
+    ),
+    ORDER: Feature(
+        _names("StrategyBase.experimental_distribute_dataset random.shuffle DistributedDataset.__iter__ Strategy.gather"),
+        "changes",
+        "a shuffle without a seed has another order in each worker",
+        reads={
+            f"{DISTRIBUTE}.input_lib": "_original_dataset _create_cloned_datasets_from_dataset _input_context _input_workers"
+            " _num_replicas_in_sync",
+            "tensorflow.python.data.ops.dataset_ops": "_inputs _options_attr",
+        },
+    ),
+    INPUT: Feature(
+        _names("StrategyBase.experimental_distribute_dataset StrategyBase.distribute_datasets_from_function DatasetV2.list_files"),
+        "changes",
+        "the section input acts on worker.distribute only",
+    ),
+    COPIES: Feature(
+        _names("FuncRegistry.__call__"), "changes", "TensorFlow may write into arrays that a generator or numpy_function returns"
+    ),
+    REFUSAL: Feature(_names("Trainer.fit"), "changes", "fit on several workers fails with an error of TensorFlow"),
+    REPORTS: Feature(_names("Trainer.fit"), "measures", "fit reports no progress"),
+    REPORTS_2: Feature(_names("tf_keras.Model.fit"), "measures", "fit reports no progress"),
+    WARNINGS: Feature(
+        _names(
+            "Trainer.fit TFEpochIterator Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
+            "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.scale_loss_for_distribution loss.apply_mask"
+        ),
+        "measures",
+        "orch prints no warning where Keras's numbers on several replicas differ from those of one process",
+    ),
+    WARNINGS_2: Feature(
+        _names(
+            "tf_keras.Model.fit tf_keras.Model.train_on_batch tf_keras.Model.test_on_batch tf_keras.DataHandler._configure "
+            "tf_keras.apply_valid_mask tf_keras.compute_weighted_loss"
+        ),
+        "measures",
+        "orch prints no warning where the numbers on several replicas differ from those of one process",
+        reads={"tf_keras.src.engine.data_adapter": "_adapter _dataset _inferred_steps"},
+    ),
+    COUNTS: Feature(
+        _names("DistributedIteratorBase.get_next DistributedIteratorBase.get_next_as_optional input_lib._create_per_replica"),
+        "measures",
+        "batches, rows and the wait for input are not counted",
+    ),
+    MEETINGS: Feature(
+        _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather"),
+        "measures",
+        "orch cannot tell which worker the others wait for",
+    ),
+    SIGTERM: Feature(
+        _names("Context.ensure_initialized PreemptionWatcher.__init__"),
+        "changes",
+        "TensorFlow keeps the program's handler of SIGTERM from running",
+    ),
+    PROFILES: Feature(_names("Context._initialize_logical_devices"), "measures", "orch profile gets no answer"),
+    HEARTBEAT: Feature(_names("Context.configure_coordination_service"), "measures", "collectives.heartbeat_s has no effect"),
+    IMPLEMENTATION: Feature(_names("CollectiveAllReduceExtended.__init__"), "measures", "collectives.implementation has no effect"),
+    TPU: Feature(_names("TPUClusterResolver.__init__"), "changes", "TPUClusterResolver(tpu='') does not find the TPU of the spec"),
+    SERVING: Feature(_names("Server.join"), "measures", "orch does not notice that all tasks only serve"),
+    NUMBERS: Feature(
+        _names("DistributedVariable.__int__ DistributedVariable.__float__"), "changes", "int() of a variable fails under a strategy"
+    ),
+    TRACEBACKS: Feature(
+        _names("keras.traceback tf_keras.traceback tensorflow.traceback tensorflow.stacks"), "measures", "tracebacks show frames of orch"
+    ),
+    RANDOM: Feature(_names("random_seed.get_seed"), "measures", "orch prints no warning about random numbers that no save has"),
+    OTHER_TF_CONFIG: Feature(_names("os.environ"), "measures", "orch does not notice a program that replaces TF_CONFIG"),
+    TESTS: Feature(
+        _names("inspect.getmodule pytest.comparisons"), "measures", "comparisons of a test's function in a task have no explanation"
+    ),
+}
