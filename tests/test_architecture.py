@@ -139,6 +139,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.host.template": (
         *("worker.host.loop", "worker.host.memfd", "worker.host.processes", "worker.machine", "worker.protocol", "worker.task"),
     ),
+    # Whether the tasks' Keras has the functions that orch replaces is read before the start.
+    "worker.host.program": (
+        *("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches", "worker.tensorflow_facts"),
+    ),
     "worker.host.warm": ("worker.host", "worker.machine", "worker.protocol", "worker.task", "worker.tensorflow_facts"),
     "worker": ("worker.protocol", "worker.task"),
 }
@@ -398,7 +402,7 @@ def test_a_name_of_a_module_is_given_once() -> None:
     """A traceback and the tab of an editor show the file's name only."""
     places: dict[str, list[str]] = {}
     for module, _, is_package in modules():
-        if not is_package:
+        if not is_package and not module.endswith(".__main__"):
             places.setdefault(module.rpartition(".")[2], []).append(module)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 

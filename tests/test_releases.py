@@ -10,13 +10,22 @@ from orchestrator.model.cause.remedies import ABOUT_NAMES
 from tests.conftest import ROOT
 from tests.matrix.cells import CELLS
 from tests.test_docs import DOCUMENTS
-from worker.tensorflow_facts.releases import INSTALL_KERAS, KERAS, KNOWN_KERAS, NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, TENSORFLOW
+from worker.tensorflow_facts.releases import (
+    INSTALL_KERAS,
+    KNOWN_KERAS,
+    NEWEST_KERAS,
+    NEWEST_TENSORFLOW,
+    OLDEST_KERAS,
+    OLDEST_TENSORFLOW,
+    bounds,
+)
 
 
 def test_the_extras_allow_the_releases_that_orch_knows() -> None:
     extras = (ROOT / "pyproject.toml").read_text()
-    assert f'\ntensorflow = ["{KERAS}", "{TENSORFLOW}"]\n' in extras
-    assert f'\ntensorflow-cpu = ["{KERAS}", "{TENSORFLOW.replace("tensorflow", "tensorflow-cpu")}"]\n' in extras
+    for package in ("tensorflow", "tensorflow-cpu"):
+        requirements = f"keras{bounds(OLDEST_KERAS, NEWEST_KERAS)}", f"{package}{bounds(OLDEST_TENSORFLOW, NEWEST_TENSORFLOW)}"
+        assert f'\n{package} = ["{requirements[0]}", "{requirements[1]}"]\n' in extras
 
 
 def test_the_documents_and_the_remedies_name_these_releases() -> None:

@@ -210,6 +210,7 @@ class Preparation:
             search_envs=plan.search_envs(spec),
             no_fit_under=strategy.no_fit_under,
             replicas_under=self._replicas_under(strategy),
+            saves=spec.checkpoints.fit,
             log_limit=spec.log_limit,
             private_network=spec.network == "private",
             escapes=host.transport.forwards_lines,

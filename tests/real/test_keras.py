@@ -188,22 +188,22 @@ def test_fit_of_a_keras_that_is_too_old_fails_on_several_workers() -> None:
     with cluster(**with_packages(installed("3.9.2"))) as c:
         with pytest.raises(ValueError, match="PerReplica"):
             c.run(fit_a_dataset)
-        assert not [name for name in c.tasks if "is left as it is" in c.logs(name)]
+        assert not [name for name in c.tasks if "this release is unknown" in c.logs(name)]
 
 
-def test_a_keras_that_orch_does_not_know_is_left_as_it_is(tmp_path: Path) -> None:
+def test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy(tmp_path: Path) -> None:
     (place,) = importlib.util.find_spec("keras").submodule_search_locations  # type: ignore[union-attr]
     shutil.copytree(place, tmp_path / "packages" / "keras", ignore=shutil.ignore_patterns("*_test.py"))
     trainer = tmp_path / "packages/keras/src/backend/tensorflow/trainer.py"
     before = trainer.read_text()
-    trainer.write_text(before.replace("    def _reduce(v):\n", "    def _reduce(v):  # otherwise\n"))
+    trainer.write_text(before.replace("    def _reduce(v):\n", "    def _reduce(v, otherwise=0):\n"))
     assert trainer.read_text() != before
     with cluster(**with_packages(tmp_path / "packages")) as c:
-        with pytest.raises(ValueError, match="PerReplica"):
-            c.run(fit_a_dataset)
-        for name in c.tasks:
-            said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.16", c.logs(name))
-            assert len(said) == 1
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"orch: fit on several workers: off, because .*reduce_per_replica.*pip install 'keras"):
+                c.run(fit_a_dataset)
+        said = [re.findall("^orch: fit on several workers: off, because this release is unknown", c.logs(name), re.M) for name in c.tasks]
+        assert [len(each) for each in said] == [1, 0]
 
 
 def rows_with_yes(header: str) -> list[str]:

@@ -130,6 +130,8 @@ class Hello:
     """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
     replicas_under: str = ""
     """The class of the run's strategy, if several replicas may train in step under it, and orch may change Keras for them."""
+    saves: bool = False
+    """Whether Keras's `fit` must save, as the section `checkpoints` says."""
     log_limit: Size | None = None
     """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False

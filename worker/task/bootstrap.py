@@ -16,7 +16,8 @@ import time
 
 from ..machine.own_process import move_own_fd
 from ..protocol import task_files
-from . import failure, frames, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
+from . import failure, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
+from .patches import hidden_frames
 from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False
@@ -66,7 +67,7 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
         unload_shadowed(sys.modules.keys() - loaded)
     for change in changes:
         change(order["log_dir"])
-    frames.hide_own()
+    hidden_frames.hide_own()
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.on_exit)  # before the program's own functions: the function that is registered first runs last

@@ -3,8 +3,8 @@
     python examine.py SECONDS
 
 The first line describes Python and is written at once; the second is written when the import of TensorFlow has succeeded or failed. If the
-import takes longer than `SECONDS`, its stack is written to stderr, and there is no second line. This file imports nothing of orch and runs
-in an old Python, too, so that `orch doctor` can report the version. The facts are those of `orchestrator.insight.doctor.facts`.
+import takes longer than `SECONDS`, its stack is written to stderr, and there is no second line. At its start, this file imports nothing of
+orch, so it also runs in an old Python, which `orch doctor` then reports. The facts are those of `orchestrator.insight.doctor.facts`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,23 @@ def describe_tensorflow() -> dict[str, Any]:
     except Exception as error:  # such as TF_USE_LEGACY_KERAS=1 without tf-keras
         found["keras_problem"] = _last_words(error)
     found["tf_keras"] = _version_of("tf_keras") or _version_of("tf-keras")
+    found["off"] = find_off()
     return found
+
+
+def find_off() -> dict[str, str]:
+    """The features of orch that are off with these packages, each with the first reason: `worker.task.patches --check`."""
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    try:
+        from importlib import import_module
+
+        patched, table = (import_module(f"worker.task.patches.{name}") for name in ("package_sources", "table"))
+        sources = patched.Sources()
+        return {name: found[0] for name in table.FEATURES if (found := patched.problems_of(name, sources))}
+    except Exception:  # an old Python
+        return {}
+    finally:
+        del sys.path[0]
 
 
 def _version_of(name: str) -> str:

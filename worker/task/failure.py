@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 stand_ins: set[CodeType] = set()
-"""The code of functions that stand in for those of a library (`import_hooks.replace`)."""
+"""The code of functions that stand in for those of a library (`patches.replace`)."""
 _kept: list[object] = []
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

@@ -39,11 +39,12 @@ def _watch(tensorflow: ModuleType) -> None:
         return
 
     from . import patches
+    from .patches.table import SIGTERM
 
     def ensure_initialized(real: Any, self: Any) -> None:
         before = _installed()
         real(self)
-        patches.give_back(patches.table.SIGTERM, "Context.ensure_initialized")  # each operation calls this function
+        patches.give_back(SIGTERM, "Context.ensure_initialized")  # each operation calls this function
         if _installed() != before:
             _restore()
 
@@ -52,8 +53,8 @@ def _watch(tensorflow: ModuleType) -> None:
             _call("PyOS_setsig", _theirs.pop())
         real(self, *args, **kwargs)
 
-    patches.replace(patches.table.SIGTERM, "Context.ensure_initialized", ensure_initialized)
-    patches.replace(patches.table.SIGTERM, "PreemptionWatcher.__init__", init)
+    patches.replace(SIGTERM, "Context.ensure_initialized", ensure_initialized)
+    patches.replace(SIGTERM, "PreemptionWatcher.__init__", init)
 
 
 def _restore() -> None:

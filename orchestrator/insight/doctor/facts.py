@@ -105,6 +105,8 @@ class TensorFlow:
     """The version of the Keras that is `tf.keras`."""
     keras_problem: str = ""
     tf_keras: str = ""
+    off: Mapping[str, str] = field(default_factory=dict)
+    """The features of orch that are off with these releases, each with the first reason (worker/task/patches)."""
 
 
 @dataclass(frozen=True, slots=True)

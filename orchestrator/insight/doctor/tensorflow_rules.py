@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from worker.settings.tpu_settings import AUTO, LOCAL
-from worker.tensorflow_facts import keras_3
-from worker.tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS, OLDEST_TENSORFLOW
+from worker.tensorflow_facts import keras_3, releases
 from worker.values.words import count_of
 
 from ...model.strategies import named
@@ -43,6 +42,7 @@ def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     else:
         yield from _tensorflow(found)
         yield from _keras(found, facts, wanted)
+        yield from _off(found, facts)
         if facts.machine is not None:
             yield from _gpus(found, facts.machine, facts, wanted)
 
@@ -70,8 +70,8 @@ def _import_remedy(facts: HostReport) -> str:
 
 def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     version = _version(found.version)
-    if version and version < _version(OLDEST_TENSORFLOW):
-        why = f"orch is made for {OLDEST_TENSORFLOW} or newer"
+    if version and version < _version(releases.OLDEST_TENSORFLOW):
+        why = f"orch is made for {releases.OLDEST_TENSORFLOW} or newer"
         yield warning("tensorflow", f"TensorFlow is {found.version}", why, "pip install --upgrade tensorflow")
 
 
@@ -92,11 +92,20 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
         remedy = "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy"
         yield warning("keras", what, "custom training loops work, with Keras models too", remedy)
     elif keras_3.is_old(found.keras):
-        what, program = (
-            f"tf.keras is Keras {found.keras}, and orch mends {KNOWN_KERAS}",
-            facts.python.executable if facts.python else "python",
-        )
-        yield warning("keras", what, keras_3.describe_old(found.keras), f"{program} -m {INSTALL_KERAS}")
+        what = f"tf.keras is Keras {found.keras}, and orch mends {releases.KNOWN_KERAS}"
+        yield warning("keras", what, keras_3.describe_old(found.keras), _install(facts))
+
+
+def _off(found: TensorFlow, facts: HostReport) -> Iterator[Finding]:
+    """The features that are off, because orch does not know the names that it replaces in these releases."""
+    if found.off and not keras_3.is_old(found.keras):
+        first, why = next(iter(found.off.items()))
+        what = f"{count_of(len(found.off), 'feature')} of orch {'is' if len(found.off) == 1 else 'are'} off: {', '.join(found.off)}"
+        yield warning("releases", what, f"{releases.KNOWN}; {first}: {why}", _install(facts))
+
+
+def _install(facts: HostReport) -> str:
+    return f"{facts.python.executable if facts.python else 'python'} -m {releases.INSTALL_KERAS}"
 
 
 def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

@@ -117,6 +117,18 @@ ROWS = [
     (tensorflow(keras="3.15.1"), PS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
     (tensorflow(keras="3.15.1", tf_keras="2.21.0"), PS, "warning keras", "for fit, Keras 2: --keras legacy"),
     (tensorflow(keras="3.4.1"), MWMS, "warning keras", "tf.keras is Keras 3.4.1, and orch mends Keras 3.10 to 3.16"),
+    (
+        tensorflow(keras="3.17.0", off={"saves of fit": "Trainer._should_eval: there is no such name"}),
+        MWMS,
+        "warning releases",
+        "1 feature of orch is off: saves of fit",
+    ),
+    (
+        tensorflow(keras="3.17.0", off={"saves of fit": "Trainer._should_eval: there is no such name", "fit on several workers": "x"}),
+        MWMS,
+        "warning releases",
+        "2.22; saves of fit: Trainer._should_eval: there is no such name",
+    ),
     (tensorflow(keras="3.9.2"), MWMS, "warning keras", "/usr/bin/python3 -m pip install 'keras>=3.10,<3.17'"),
     (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
     (

@@ -15,7 +15,9 @@ from tests.conftest import Orch
 from worker.host import host_facts
 from worker.host.program import keras_use
 from worker.host.program.keras_source import Source
+from worker.protocol.messages import Hello
 from worker.settings.keras_settings import LEGACY
+from worker.tensorflow_facts import releases
 
 SCOPE = "import tensorflow as tf\nstrategy = tf.distribute.ParameterServerStrategy(r)\n"
 OWN = "import tensorflow as tf, worker\nstrategy = worker.strategy()\n"
@@ -57,8 +59,8 @@ def test_fit_under_parameter_servers_is_refused_where_it_is_certain(source: str,
 
 WORKERS = BUILT.replace("ParameterServerStrategy(r)", "MultiWorkerMirroredStrategy()")
 LOOP = f"{WORKERS}model.evaluate(d)\nfor x, y in d:\n    model.optimizer.apply_gradients(g)"
-REMEDY = f": {sys.executable} -m pip install 'keras>=3.10,<3.17'"
-CANNOT = f"a.py:5: fit() of Keras 3.9.2 cannot work on several workers, and orch mends Keras 3.10 to 3.16{REMEDY}"
+REMEDY = f": {sys.executable} -m {releases.INSTALL_KERAS}"
+CANNOT = "a.py:5: fit() of Keras {} cannot work on several workers, because orch does not know this release ("
 
 
 def is_noted(version: str) -> str:
@@ -66,26 +68,45 @@ def is_noted(version: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("source", "strategy", "versions", "problem", "note"),
+    ("source", "strategy", "version", "problem", "note"),
     [
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.9.2"], CANNOT, ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.9.2", "3.8.0"], CANNOT, ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.9.2", "3.10.0"], "", ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", [""], "", ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["3.16.0.dev2026102704"], "", ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", ["2.15.0"], "", ""),
-        (f"{WORKERS}if x:\n    model.fit(d)", "MultiWorkerMirroredStrategy", ["3.4.1"], "", is_noted("3.4.1")),
-        (LOOP, "MultiWorkerMirroredStrategy", ["3.4.1"], "", is_noted("3.4.1")),
-        (WORKERS.replace("MultiWorker", "") + "model.fit(d)", "MirroredStrategy", ["3.9.2"], "", is_noted("3.9.2")),
-        ("import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()", "MirroredStrategy", ["3.9.2"], "", ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", "3.9.2", CANNOT.format("3.9.2"), ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", "3.99.0", CANNOT.format("3.99.0"), ""),
+        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", "", "", ""),  # the installed one
+        (f"{WORKERS}if x:\n    model.fit(d)", "MultiWorkerMirroredStrategy", "3.4.1", "", is_noted("3.4.1")),
+        (f"{WORKERS}if x:\n    model.fit(d)", "MultiWorkerMirroredStrategy", "3.99.0", "", ""),
+        (LOOP, "MultiWorkerMirroredStrategy", "3.4.1", "", is_noted("3.4.1")),
+        (WORKERS.replace("MultiWorker", "") + "model.fit(d)", "MirroredStrategy", "3.9.2", "", is_noted("3.9.2")),
+        (WORKERS.replace("MultiWorker", "") + "model.fit(d)", "MirroredStrategy", "3.99.0", "", ""),
+        ("import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()", "MirroredStrategy", "3.9.2", "", ""),
+        (f"{WORKERS}model.fit(d)", "", "3.9.2", "", ""),
     ],
 )
-def test_a_keras_that_is_too_old_is_refused_where_fit_is_certain(
-    source: str, strategy: str, versions: list[str], problem: str, note: str
+@pytest.mark.tensorflow
+def test_a_keras_that_orch_does_not_know_is_refused_where_fit_is_certain(
+    tmp_path: Path, source: str, strategy: str, version: str, problem: str, note: str
 ) -> None:
-    refused, noted = keras_use.find_old_keras([Source("a.py", ast.parse(source), source.encode())], strategy, versions)
-    assert (refused, noted.startswith(note), noted.endswith(REMEDY if note else "")) == (problem, True, True)
-    assert bool(noted) == bool(note)
+    env = site_packages(tmp_path, keras=version) if version else {}
+    hello = Hello("run", cwd="/", search_envs=(env,), replicas_under=strategy)
+    refused, noted = keras_use.find_unfit_fit([Source("a.py", ast.parse(source), source.encode())], hello)
+    for found, begin in ((refused, problem), (noted, note)):
+        assert bool(found) == bool(begin)
+        assert found.startswith(begin)
+        assert found.endswith(REMEDY if begin else "")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_saves_that_fit_cannot_make_are_refused(tmp_path: Path, package: str) -> None:
+    pytest.importorskip("tf_keras") if package == "tf_keras" else None
+    sources = [Source("a.py", ast.parse("import keras"), b"import keras")]
+    for version, saves, count in (("9.9.0", True, 1), ("9.9.0", False, 0), ("", True, 0)):
+        env = site_packages(tmp_path / version, **{package: version}) if version and saves else {}
+        found = keras_use.find_unfit_saves(sources, Hello("run", cwd="/", search_envs=(env,), saves=saves), package)
+        assert len(found) == count
+        for one in found:
+            assert one.startswith(f"fit of {package} 9.9.0 cannot save (--checkpoint), because orch does not know this release (")
+            assert one.endswith(f"{REMEDY}; or run without --checkpoint")
 
 
 def site_packages(directory: Path, **versions: str) -> dict[str, str]:
@@ -161,15 +182,18 @@ def test_fit_of_keras_3_with_parameter_servers_is_refused(orch: Orch, script: Ca
 
 
 @pytest.mark.tensorflow
-def test_an_old_keras_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_keras_that_does_not_fit_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     packages = site_packages(tmp_path / "packages", keras="3.9.2")
     words = ("up", "script.py", "--env", f"PYTHONPATH={packages['PYTHONPATH']}")
     script(f"{WORKERS}model.fit(d)")
     refused = orch(*words, "-n", "2", check=2).err
-    assert f"{CANNOT.replace('a.py', 'script.py')}\n" in refused
+    assert CANNOT.format("3.9.2").replace("a.py", "script.py") in refused
     assert "worker-0" not in refused
     for others in (("-n", "1"), ("-n", "2", "--keras", "off"), ("-n", "2", "--ps", "1")):
         assert "of Keras 3.9.2" not in orch(*words, *others).err
+    refused = orch(*words, "--checkpoint", "-n", "1", check=2).err
+    assert "fit of keras 3.9.2 cannot save (--checkpoint), because orch does not know this release (" in refused
+    assert "worker-0" not in refused
     script("import sys; sys.exit('no need to import tf.keras')\nimport tensorflow")
     assert orch(*words, "--strategy", "mirrored", check=1).err.count(is_noted("3.9.2")) == 1
 

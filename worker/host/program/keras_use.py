@@ -8,15 +8,17 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ...protocol.messages import Hello
 from ...settings.keras_settings import LEGACY, install_keras_2, is_legacy, minor_release
-from ...tensorflow_facts import keras_3
-from ...tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS
+from ...tensorflow_facts import keras_3, releases
 from .. import host_facts
 from . import program_notes
 from .import_path import find_module
 from .keras_source import Source
 
 WORKERS = "MultiWorkerMirroredStrategy"
+_SAVES = {"keras": "SAVES", "tf_keras": "SAVES_2"}
+"""The feature that saves, by the package."""
 
 
 def find_problems(sources: Iterable[Source], cwd: str, envs: Iterable[Mapping[str, str]]) -> list[str]:
@@ -44,16 +46,15 @@ def _why_no_keras_2(env: Mapping[str, str], cwd: str) -> str:
     return ""
 
 
-def find_uses(
-    sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str = "", replicas_under: str = ""
-) -> tuple[list[str], list[str], bool]:
-    """How a program uses Keras, if it may run with Keras 3: the uses that certainly fail and those that are likely to, a sentence for each.
+def find_uses(sources: Sequence[Source], hello: Hello) -> tuple[list[str], list[str], bool]:
+    """How a program uses Keras: the uses that certainly fail and those that are likely to, a sentence for each.
 
-    The last value: whether the program itself sets the variable that chooses Keras. `no_fit_under`, `replicas_under`: see `Hello`.
+    The last value: whether the program itself sets the variable that chooses Keras.
     """
+    cwd, envs = hello.cwd, hello.search_envs
     legacy = [is_legacy({**os.environ, **env}) for env in envs]
     if all(legacy):
-        return [], [], False
+        return find_unfit_saves(sources, hello, "tf_keras"), [], False
     problems: list[str] = []
     notes: list[str] = []
     with_keras_3: list[Source] = []
@@ -64,31 +65,63 @@ def find_uses(
         if "tf_keras" in source.imports:
             continue
         with_keras_3.append(source)
-        if no_fit_under:
-            sentence, is_certain = find_loop(source, no_fit_under, lambda itself: _describe_keras_2(envs[0], cwd, itself))
+        if hello.no_fit_under:
+            sentence, is_certain = find_loop(source, hello.no_fit_under, lambda itself: _describe_keras_2(envs[0], cwd, itself))
             (problems if is_certain and not any(legacy) else notes).append(sentence)
         notes.append(program_notes.find_saves(source))
-    if replicas_under and not any(legacy):
-        refused, note = find_old_keras(with_keras_3, replicas_under, [host_facts.find_keras("keras", env, cwd) or "" for env in envs])
+    if not any(legacy):
+        problems += find_unfit_saves(with_keras_3, hello, "keras")
+        refused, note = find_unfit_fit(with_keras_3, hello)
         problems.append(refused)
         notes.append(note)
     return list(filter(None, problems)), list(filter(None, notes)), False
 
 
-def find_old_keras(sources: Iterable[Source], strategy: str, versions: Sequence[str]) -> tuple[str, str]:
-    """A sentence about a Keras 3 that is too old for several replicas: a problem, or else a note. Both empty: these sources have no need.
+def find_unfit_saves(sources: Iterable[Source], hello: Hello, package: str) -> list[str]:
+    """Why `fit` cannot save as the run asks, because the installed Keras has other functions than orch knows; a sentence, or nothing."""
+    if not hello.saves or not any(_names_keras(source) for source in sources) or not (why := _why_off(_SAVES[package], hello)):
+        return []
+    version = host_facts.find_keras(package, hello.search_envs[0], hello.cwd) or host_facts.UNKNOWN_VERSION
+    what = f"fit of {package} {version} cannot save (--checkpoint), because orch does not know this release ({why})"
+    return [f"{what}. {releases.KNOWN}: {sys.executable} -m {releases.INSTALL_KERAS}; or run without --checkpoint"]
 
-    It is a problem if the program certainly calls `fit` under `WORKERS`, where `fit` of an old Keras fails. `versions`: of the tasks.
+
+def find_unfit_fit(sources: Iterable[Source], hello: Hello) -> tuple[str, str]:
+    """A sentence about a Keras 3 whose `fit` orch does not mend: a problem, or else a note. Both empty: these sources have no need.
+
+    It is a problem if the program certainly calls `fit` under `WORKERS`. A note is about releases before the first that orch knows; a task
+    prints the one about a newer release when it imports Keras.
     """
-    users = [source for source in sources if b"keras" in source.text]
-    if not users or not all(map(keras_3.is_old, versions)):
+    users = [source for source in sources if _names_keras(source)]
+    if not users or not hello.replicas_under:
         return "", ""
-    remedy = f"{sys.executable} -m {INSTALL_KERAS}"
-    for source in users if strategy == WORKERS else ():
-        if certain := source.certain_loop(strategy, ("fit",)):
-            what = f"fit() of Keras {versions[0]} cannot work on several workers, and orch mends {KNOWN_KERAS}"
-            return f"{source.path}:{certain[0]}: {what}: {remedy}", ""
-    return "", f"{keras_3.describe_old(versions[0])}: {remedy}"
+    version = host_facts.find_keras("keras", hello.search_envs[0], hello.cwd) or ""
+    remedy = f"{sys.executable} -m {releases.INSTALL_KERAS}"
+    if hello.replicas_under == WORKERS and (why := _why_off("FIT", hello)):
+        for source in users:
+            if certain := source.certain_loop(WORKERS, ("fit",)):
+                what = f"fit() of Keras {version or host_facts.UNKNOWN_VERSION} cannot work on several workers"
+                return (
+                    f"{source.path}:{certain[0]}: {what}, because orch does not know this release ({why}). {releases.KNOWN}: {remedy}",
+                    "",
+                )
+    return "", f"{keras_3.describe_old(version)}: {remedy}" if keras_3.is_old(version) else ""
+
+
+def _names_keras(source: Source) -> bool:
+    return b"keras" in source.text
+
+
+def _why_off(feature: str, hello: Hello) -> str:
+    """Why a feature is off with the packages that the tasks would import; empty: it is on. `feature`: its name in `patches.table`."""
+    from ...task.patches import table  # most runs need neither saves nor several workers
+    from ...task.patches.package_sources import Sources, problems_of
+
+    def directory_of(package: str) -> str:
+        path = find_module(package, hello.search_envs[0], hello.cwd, asks=False) or ""
+        return os.path.dirname(path) if os.path.basename(path) == "__init__.py" else ""
+
+    return next(iter(problems_of(getattr(table, feature), Sources(directory_of))), "")
 
 
 def find_loop(source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:

@@ -53,7 +53,7 @@ def check(hello: Hello) -> Checks:
     if not problems and hello.no_fit_under:
         problems += program_notes.find_other_strategy(sources)
     if template is not None and not problems:
-        problems, more, sets_keras = keras_use.find_uses(sources, cwd, envs, hello.no_fit_under, hello.replicas_under)
+        problems, more, sets_keras = keras_use.find_uses(sources, hello)
         notes += more
         if sets_keras:  # a template cannot import Keras for the tasks
             template = None

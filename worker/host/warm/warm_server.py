@@ -27,7 +27,7 @@ from typing import Any
 
 from ...machine import clock
 from ...protocol.messages import TemplateOrder
-from ...protocol.orders import Program
+from ...protocol.orders import Hello, Program
 from .. import agent
 from ..network import private_network
 from ..processes.lifeline import become_subreaper, hold_lifeline
@@ -282,7 +282,7 @@ class WarmProcess:
 def _import_what_agents_need() -> None:
     """Look at a program as an agent does: this imports the modules that each agent would import."""
     sources = program_files.read_sources((Program("script", os.path.abspath(__file__)),), "/", {})
-    keras_use.find_uses(sources, "/", ({},))
+    keras_use.find_uses(sources, Hello("warm", cwd="/"))
 
 
 def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str, env: Mapping[str, str]) -> dict[str, Any]:

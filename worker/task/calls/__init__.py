@@ -24,6 +24,7 @@ from typing import Any
 
 from .. import failure, patches, reports
 from ..context import context
+from ..patches.table import TESTS
 from ..strategy import strategy_builder
 from ..strategy.serve import start_server
 from . import asserts, barriers, debugger, resident, task_coverage
@@ -77,7 +78,7 @@ def _find_modules() -> None:
         found = find(item, _filename)
         return ModuleType(item.__module__) if found is None and inspect.isfunction(item) and item.__module__ else found
 
-    patches.replace(patches.table.TESTS, "inspect.getmodule", getmodule)
+    patches.replace(TESTS, "inspect.getmodule", getmodule)
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

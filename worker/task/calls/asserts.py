@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import patches
+from ..patches.table import TESTS
 
 MOST_LINES = 8
 """Lines of an explanation; pytest cuts it there without ``-vv`` (_pytest/assertion/truncate.py)."""
@@ -36,7 +37,7 @@ def explain(verbosity: int) -> None:
                 lines = [*lines[:MOST_LINES], f"...Full output truncated ({len(lines) - MOST_LINES} lines hidden), use '-vv' to show"]
             return "\n~".join(lines).replace("%", "%%")
 
-        patches.put(patches.table.TESTS, "pytest.comparisons", lambda _: compare)
+        patches.put(TESTS, "pytest.comparisons", lambda _: compare)
 
 
 def _config(verbosity: int) -> Any:

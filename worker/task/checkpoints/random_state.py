@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from .. import failure, patches
 from ..import_hooks import print_once
+from ..patches.table import RANDOM
 from .variables import NamedVariable
 
 
@@ -89,7 +90,7 @@ def watch() -> None:
             )
         return real(op_seed)
 
-    patches.replace(patches.table.RANDOM, "random_seed.get_seed", get_seed)
+    patches.replace(RANDOM, "random_seed.get_seed", get_seed)
 
 
 def _is_of_input() -> bool:

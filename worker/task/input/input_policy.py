@@ -61,6 +61,7 @@ def _give_order() -> None:
 
 def _apply_to_strategies(settings: JsonSettings) -> None:
     from .. import patches
+    from ..patches.table import INPUT
     from . import input_counter
 
     def distribute(
@@ -76,7 +77,7 @@ def _apply_to_strategies(settings: JsonSettings) -> None:
         return real(strategy, source, options)
 
     for name in ("experimental_distribute_dataset", "distribute_datasets_from_function"):
-        patches.replace(patches.table.INPUT, f"StrategyBase.{name}", distribute)
+        patches.replace(INPUT, f"StrategyBase.{name}", distribute)
 
 
 def original(name: str) -> Any:
@@ -92,11 +93,12 @@ def _seed_lists_of_files(seed: int) -> None:
     """Use this seed in calls of `Dataset.list_files` without one: otherwise each worker would divide a list in another order."""
 
     from .. import patches
+    from ..patches.table import INPUT
 
     def list_files(real: Any, file_pattern: Any, shuffle: Any = None, seed: Any = seed, *args: Any, **kwargs: Any) -> Any:
         return real(file_pattern, shuffle, seed, *args, **kwargs)
 
-    patches.replace(patches.table.INPUT, "DatasetV2.list_files", list_files)
+    patches.replace(INPUT, "DatasetV2.list_files", list_files)
 
 
 # --- one dataset -----------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ def copy_soon() -> None:
 
 def _mend() -> None:
     from .. import patches
+    from ..patches.table import COPIES
 
-    patches.replace(patches.table.COPIES, "FuncRegistry.__call__", _call)
+    patches.replace(COPIES, "FuncRegistry.__call__", _call)
 
 
 def _call(real: Any, *args: Any) -> Any:

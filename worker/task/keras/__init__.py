@@ -46,6 +46,7 @@ def _change_keras_2(is_reported: bool) -> None:
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     """Change what this release of Keras has. A change that fails leaves the other changes."""
     from ...tensorflow_facts import keras_3
+    from .. import patches
     from ..patches import table
     from . import callbacks, fit, optimizer, parts, saving, steps
 
@@ -54,8 +55,10 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     in_cluster = "TF_CONFIG" in os.environ
     if keras_3.is_old(str(getattr(sys.modules["keras"], "__version__", ""))):  # what orch prints about numbers is true of later ones
         if in_cluster:
-            fit.mend()
+            fit.mend()  # refuses
         return
+    if in_cluster:
+        patches.is_on(table.FIT)  # prints a line if not
     changes: list[tuple[str, Callable[[], None]]] = [(table.NUMBERS, _let_variables_be_numbers)]
     if is_reported:
         changes.append((table.REPORTS, lambda: callbacks.report("keras")))
@@ -73,6 +76,7 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
 def _let_variables_be_numbers() -> None:
     """Make `int(optimizer.iterations)` and `float(optimizer.learning_rate)` work under a strategy, as they do without one."""
     from .. import patches
+    from ..patches.table import NUMBERS
 
-    patches.add(patches.table.NUMBERS, "DistributedVariable.__int__", lambda self: int(self.numpy()))
-    patches.add(patches.table.NUMBERS, "DistributedVariable.__float__", lambda self: float(self.numpy()))
+    patches.add(NUMBERS, "DistributedVariable.__int__", lambda self: int(self.numpy()))
+    patches.add(NUMBERS, "DistributedVariable.__float__", lambda self: float(self.numpy()))

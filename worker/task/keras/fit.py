@@ -50,7 +50,7 @@ def has_workers(strategy: Any) -> bool:
 
 def mend() -> None:
     """Replace the functions of Keras's trainer that fail. A replacement calls the original where it is not wanted."""
-    if not patches.is_on(FIT):
+    if patches.problems(FIT):
         patches.replace(REFUSAL, "Trainer.fit", _refuse)
         return
     patches.replace(FIT, "Trainer._maybe_symbolic_build", _build)

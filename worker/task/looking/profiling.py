@@ -41,8 +41,9 @@ def _watch(log_dir: str) -> None:
         return real(self)
 
     from .. import patches
+    from ..patches.table import PROFILES
 
-    patches.replace(patches.table.PROFILES, "Context._initialize_logical_devices", initialize)
+    patches.replace(PROFILES, "Context._initialize_logical_devices", initialize)
 
 
 _begun: set[int] = set()

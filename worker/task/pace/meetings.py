@@ -77,11 +77,12 @@ def watch(on_first: Callable[[], Any]) -> None:
 
 def _install(on_first: Callable[[], Any]) -> None:
     from .. import patches
+    from ..patches.table import MEETINGS
 
     global _on_first
     _on_first = on_first
     for name in ("all_reduce", "_all_gather"):
-        patches.replace(patches.table.MEETINGS, f"CollectiveReplicaLauncher.{name}", _meet)
+        patches.replace(MEETINGS, f"CollectiveReplicaLauncher.{name}", _meet)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Replaces names of Keras, tf_keras, TensorFlow and Python: only those of the table, and a feature only as a whole.
 
 `replace`, `extend`, `add` and `put` take the names of `table`. A feature is on if each of its names fits the installed release, as its
-source files tell (`sources`). If one does not, the whole feature is off, and one task prints a line that says what is lost, and the remedy.
+source files tell (`package_sources`). If one does not, the whole feature is off, and one task prints a line about what is lost.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from __future__ import annotations
 import sys
 
 from .. import import_hooks
-from . import stand_in, table
-from .table import FEATURES, NAMES
-
-__all__ = ["add", "describe", "extend", "give_back", "is_on", "prepare_forks", "problems", "put", "replace", "stand_in", "table"]
+from . import stand_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ _sources: list[Any] = []
 def problems(feature: str) -> list[str]:
     """Why a feature is off in this process; empty: it is on. The sources of its names are read once."""
     if feature not in _problems:
-        from .sources import Sources, problems_of  # with modules that a task without TensorFlow does not need
+        from .package_sources import Sources, problems_of  # with modules that a task without TensorFlow does not need
 
         _sources[:] = _sources or [Sources()]
         _problems[feature] = problems_of(feature, _sources[0])
@@ -37,6 +34,8 @@ def problems(feature: str) -> list[str]:
 
 def prepare_forks() -> None:
     """Read the sources of all features, in a template that has imported Keras."""
+    from .table import FEATURES
+
     for feature in FEATURES:
         problems(feature)
     stand_in.compile_once()
@@ -52,6 +51,7 @@ def is_on(feature: str) -> bool:
 def describe(feature: str, why: list[str]) -> str:
     """A sentence about a feature that is off."""
     from ...tensorflow_facts import releases
+    from .table import FEATURES
 
     return f"{feature}: off, because this release is unknown ({why[0]}); without it, {FEATURES[feature].lost}. {releases.REMEDY}"
 
@@ -103,6 +103,8 @@ def put(feature: str, name: str, change: Callable[[Any], Any]) -> None:
 
 def _find(feature: str, name: str) -> tuple[Any, str]:
     """The module or class that has a name, and its attribute there; None: the feature is off, or the package is not there."""
+    from .table import FEATURES, NAMES  # a program without TensorFlow does not need it
+
     assert name in FEATURES[feature].names, f"{name} is no row of {feature}"
     if not is_on(feature):
         return None, ""

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .sources import PACKAGES, Sources, problems_of
+from .package_sources import PACKAGES, Sources, problems_of
 from .table import FEATURES, NAMES
 
 

@@ -37,8 +37,9 @@ def _set_heartbeat(seconds: float) -> None:
             config.heartbeat_timeout_in_ms = milliseconds
 
     from .. import patches
+    from ..patches.table import HEARTBEAT
 
-    patches.replace(patches.table.HEARTBEAT, "Context.configure_coordination_service", configure_coordination_service)
+    patches.replace(HEARTBEAT, "Context.configure_coordination_service", configure_coordination_service)
 
 
 def _set_implementation(module: Any, implementation: str) -> None:
@@ -52,5 +53,6 @@ def _set_implementation(module: Any, implementation: str) -> None:
         real(*args, communication_options=communication_options, **kwargs)
 
     from .. import patches
+    from ..patches.table import IMPLEMENTATION
 
-    patches.replace(patches.table.IMPLEMENTATION, "CollectiveAllReduceExtended.__init__", __init__)
+    patches.replace(IMPLEMENTATION, "CollectiveAllReduceExtended.__init__", __init__)

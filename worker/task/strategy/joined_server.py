@@ -41,5 +41,6 @@ def _watch(log_dir: str) -> None:
         return real(self)
 
     from .. import patches
+    from ..patches.table import SERVING
 
-    patches.replace(patches.table.SERVING, "Server.join", join)
+    patches.replace(SERVING, "Server.join", join)

@@ -45,5 +45,6 @@ def _give_tpu(place: dict[str, str]) -> None:
         real(resolver, tpu, *args, **kwargs)
 
     from .. import patches
+    from ..patches.table import TPU
 
-    patches.replace(patches.table.TPU, "TPUClusterResolver.__init__", init)
+    patches.replace(TPU, "TPUClusterResolver.__init__", init)

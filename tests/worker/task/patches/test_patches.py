@@ -16,7 +16,7 @@ import pytest
 from worker.task import import_hooks, patches
 from worker.task.patches import table
 from worker.task.patches.names import NAMES, Name
-from worker.task.patches.sources import Sources, misfit, problems_of
+from worker.task.patches.package_sources import Sources, misfit, problems_of
 from worker.task.patches.table import FEATURES
 from worker.tensorflow_facts import releases
 
@@ -129,7 +129,7 @@ TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
         (LOSS, "    loss = ops.sum(values)", "    loss = ops.sum(values) * 1", {table.STEP, table.FIT, table.WARNINGS}),
         (LOSS, "def apply_mask(", "def apply_a_mask(", {table.WARNINGS}),
         ("keras.src.trainers.trainer", "def _should_eval", "def _should_validate", {table.SAVES}),
-        ("keras.src.saving.saving_lib", "def save_weights_only(model", "def save_weights_only(saved", {table.FILES}),
+        ("keras.src.saving.saving_lib", "def save_weights_only(", "def save_the_weights(", {table.FILES}),
         (
             TRAINER,
             "class TensorFlowTrainer(",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from .import_hooks import after
+from ..import_hooks import after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def hide_own() -> None:
@@ -33,9 +33,10 @@ def _exclude(module: ModuleType) -> None:
 
 
 def _put(name: str, change: Callable[[Any], Any]) -> None:
-    from . import patches  # a program without TensorFlow does not need the table
+    from . import put
+    from .table import TRACEBACKS  # a program without TensorFlow does not need it
 
-    patches.put(patches.table.TRACEBACKS, name, change)
+    put(TRACEBACKS, name, change)
 
 
 def _of_own(module: ModuleType, stacks: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is read from the sources of other packages (worker/task/patches/sources.py)."""
+"""What is read from the sources of other packages (worker/task/patches/package_sources.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.task.patches.sources import Sources, arguments, block_of, fingerprint
+from worker.task.patches.package_sources import Sources, arguments, block_of, fingerprint
 
 TEXT = '''
 """A module."""
