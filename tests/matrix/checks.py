@@ -24,7 +24,7 @@ TESTS = (
     "tests/real/test_causes.py",
     "tests/real/installed_keras.py",
     "tests/real/test_keras.py::test_fit_reports_to_whoever_asks",
-    "tests/real/test_keras.py::test_a_keras_that_orch_does_not_know_is_left_as_it_is",
+    "tests/real/test_keras.py::test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy",
 )
 """The real tests of placement, causes and Keras that ask what another release may change."""
 JUDGE = "tests/real/test_keras.py::test_the_judge_finds_again_what_the_table_says"
