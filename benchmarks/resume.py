@@ -5,8 +5,9 @@ steps, or, beside snapshots in memory, at the end of each epoch. Worker 1 kills 
 save. Measured are the median time of a step without a death, and the share of all steps' time that saves add; and, with a death, how many
 finished steps are done again, and the seconds from the death until the training has finished the step at which it died.
 
-Then two trainings of one model take turns of some steps, one with all that orch does so that a restart can continue from memory, and one
-without. Each pair of turns meets the same load of the machine; the figure is the median of the pairs, for seconds and for seconds of CPU.
+Then two trainings of one model take turns of about a second, so that each has a snapshot: one with all that orch does so that a restart can
+continue from memory, and one without. Each pair of turns meets the same load of the machine; the figure is the median of the pairs, for
+seconds and for seconds of CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from pathlib import Path
 from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread, table
 
 DIE_AT = 136
-STEPS = 10
-"""In each turn."""
 COLUMNS = ("steps that can continue", "ms of a step", "seconds", "seconds of CPU", "after the step", "memory", "pairs")
 WAYS = {
     "no saves": ("none", ()),
@@ -53,12 +52,12 @@ def train(saves: str, options: tuple[str, ...], die_at: int) -> dict[int, list[t
         return found
 
 
-def take_turns(turns: int, width: int) -> list[tuple[str, ...]]:
+def take_turns(turns: int, steps: int, width: int) -> list[tuple[str, ...]]:
     """What it costs each worker that its steps can be continued from memory."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         program = [str(PROGRAMS / "resume_turns.py"), "-n", "2", "--max-restarts", "1", "--quiet"]
-        words = [*orch_command(), "up", *program, "--", name, str(turns), str(STEPS), str(width)]
+        words = [*orch_command(), "up", *program, "--", name, str(turns), str(steps), str(width)]
         subprocess.run(words, cwd=name, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), check=True, capture_output=True, timeout=1800)
         for task in ("worker-0", "worker-1"):
             *lines, last = (Path(name) / f"turns-{task}").read_text().splitlines()
@@ -66,7 +65,7 @@ def take_turns(turns: int, width: int) -> list[tuple[str, ...]]:
             pairs = [sorted(pair, reverse=True) for pair in zip(told[::2], told[1::2], strict=True)]
             columns = [shown([100 * (kept[place] / plain[place] - 1) for kept, plain in pairs]) for place in (1, 2)]
             after = 100 * sum(kept[3] - plain[3] for kept, plain in pairs) / sum(kept[1] for kept, _ in pairs)
-            step = 1000 * statistics.median(plain[1] for _, plain in pairs) / STEPS
+            step = 1000 * statistics.median(plain[1] for _, plain in pairs) / steps
             rows.append((task, f"{step:.1f}", *columns, f"{after:.2f} %", f"{int(last) / 1e6:.1f} MB", str(len(pairs))))
     return rows
 
@@ -88,14 +87,15 @@ def step_times(steps: list[tuple[int, float]]) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=1200, help="how many turns the two trainings take; a multiple of 4")
+    parser.add_argument("--turns", type=int, default=120, help="how many turns the two trainings take; a multiple of 4")
+    parser.add_argument("--steps", type=int, default=200, help="of each turn, which should take a second or more")
     parser.add_argument("--width", type=int, default=512, help="of the two hidden layers of these trainings: how long a step takes")
     parser.add_argument("--cost", action="store_true", help="only these turns")
     parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
     print(load(), flush=True)
     if options.cost:
-        table(COLUMNS, take_turns(options.turns, options.width))
+        table(COLUMNS, take_turns(options.turns, options.steps, options.width))
         print(load())
         return
     medians: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -121,7 +121,7 @@ def main() -> None:
     ]
     table(("2 workers", "ms of a step", "all steps", "steps done again", "s to the step of the death"), rows)
     print()
-    table(COLUMNS, take_turns(options.turns, options.width))
+    table(COLUMNS, take_turns(options.turns, options.steps, options.width))
     print(load())
 
 

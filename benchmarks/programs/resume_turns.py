@@ -3,7 +3,7 @@
 resume_turns.py DIRECTORY TURNS STEPS WIDTH     (STEPS in each turn; WIDTH: of the two hidden layers)
 
 The turns go kept, plain, plain, kept, and so on. A line for each turn: whether it is kept, its seconds, its seconds of CPU, and the seconds
-of the calls after its steps. Both trainings report their steps, and their graphs differ only in what keeps a step for a restart.
+of the calls after its steps. Both trainings report their steps.
 """
 
 import os
@@ -50,7 +50,7 @@ def make():
 
 
 _, _, plain_step = make()
-plain_step(batch)  # traced before there is a saver, so that orch keeps nothing of it
+plain_step(batch)
 model, optimizer, kept_step = make()
 saver = worker.checkpoints(model=model, optimizer=optimizer, every=10**9)
 plain_steps = 0

@@ -23,10 +23,12 @@ TESTS = (
     "tests/real/test_placement.py",
     "tests/real/test_causes.py",
     "tests/real/installed_keras.py",
+    "tests/real/test_snapshots.py::test_a_killed_worker_costs_about_a_second",
+    "tests/real/test_snapshots.py::test_fit_that_is_killed_costs_about_a_second",
     "tests/real/test_keras.py::test_fit_reports_to_whoever_asks",
     "tests/real/test_keras.py::test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy",
 )
-"""The real tests of placement, causes and Keras that ask what another release may change."""
+"""The real tests of placement, causes, Keras and the snapshots in memory that ask what another release may change."""
 JUDGE = "tests/real/test_keras.py::test_the_judge_finds_again_what_the_table_says"
 """The judge's cut, for releases that the judge has not seen as a whole."""
 CORNER_TESTS = ("tests/real/test_placement.py", "tests/test_added_setting.py")

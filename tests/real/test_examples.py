@@ -122,7 +122,7 @@ def test_a_killed_training_goes_on_and_learns_the_digits(orch: Any, settings: di
     again = orch("up", str(EXAMPLES / "resume_fit.py"), *options, *saves, "--", "--die", timeout=250, check=0, env=settings)
     at = re.search(r"fit-1 continues at step (\d+) ", again.err)
     assert at is not None
-    assert 0 < int(at[1]) <= 39  # the survivor has finished the step after which the first worker killed itself
+    assert 0 < int(at[1]) <= 39
     for text in (done.out, again.out):
         assert {line.split("|")[0].strip() for line in text.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
 

@@ -43,7 +43,7 @@ def die_at(*place):
 KILLS, SEED = int(os.environ.get("KILLS", 0)), os.environ.get("SEED")
 alike, own = random.Random(f"{SEED}/{ATTEMPT}"), random.Random(f"{SEED}/{ATTEMPT}/{TASK}")
 dies = int(ATTEMPT) <= KILLS and TASK in alike.choice((["worker-0"], ["worker-1"], ["worker-0", "worker-1"]))
-steps_left = alike.choice((None, 1, 2, 3, 4))  # None: it dies while it starts, or restores
+steps_left = alike.choice((None, 1, 2, 4, 8))  # None: it dies while it starts, or restores
 
 def die_within(seconds):
     dying = threading.Timer(own.uniform(0, seconds), os.kill, (os.getpid(), signal.SIGKILL))
@@ -285,7 +285,6 @@ def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_pa
     done = orch(*options, env={**env, "DEATHS": deaths}, check=0)
     began = [int(step) for step in re.findall(r"fit-1 continues at step (\d+)", words(done))]
     assert [step > 0 for step in began] == [True, True], "a save is written in the background, so the newest may be lost"
-    assert "each step changes" not in words(done), "all of it is saved, with Keras 2 the scale of the loss, too"
     check_as(latest(tmp_path), whole)
 
 
@@ -324,9 +323,9 @@ def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any
 def test_hosts_keep_snapshots_when_all_tasks_die_and_when_one_host_is_lost(
     orch: Any, bed: Bed, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
-    """One worker on each of two hosts, which have the directory of the saves in common. What is left of the last step is kept: by all
-    tasks' snapshots, then by the worker whose host is not lost, and then by the one that survives the chief. The end is that of a training
-    on one host."""
+    """One worker on each of two hosts, which have the directory of the saves in common. The training continues with the snapshots of
+    all tasks, then with that of the worker whose host is not lost, and then with those of both hosts. The end is that of a training on one
+    host."""
     text = LOOP.replace("every=5", "every=1000").replace('os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}")', "os.devnull")
     on_hosts = ("-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--set", f"checkpoints.dir={tmp_path / 'saves'}")
     options = ("up", str(script(text, "loop.py")), *on_hosts, *ORDER, "--set", "restart.lost_host=retry", "--env", f"PYTHONPATH={ROOT}")
@@ -341,9 +340,11 @@ def test_hosts_keep_snapshots_when_all_tasks_die_and_when_one_host_is_lost(
     said = words(done)
     assert re.search(r"loop-1 continues at step 3 .{,60} by attempt 1 in memory; no step is lost", said)
     # A snapshot of the last steps may be there, or not: this follows from how long a step and a snapshot take.
-    assert re.search(r"loop-1 continues at step [78] .{,60} by attempt 2 (in memory|by those that had survived); ", said)
+    assert re.search(r"loop-1 continues at step [78] .{,60} by attempt 2 in memory; ", said)
     assert "what worker-1 had in memory is lost, with its host" in said
-    assert re.search(r"loop-1 continues at step 16 .{,60} by attempt 3 (in memory|by those that had survived); no step is lost", said)
+    began = re.search(r"loop-1 continues at step (\d+) .{,60} by attempt 3 in memory; ", said)
+    assert began is not None
+    assert 8 < int(began[1]) <= 16, "each of the first steps of an attempt has a snapshot"
     assert weights(tmp_path / "saves" / latest(tmp_path).run_id) == weights(uninterrupted(LOOP, "-n", "2", *ORDER).path / "checkpoints")
 
 
@@ -360,7 +361,7 @@ def test_whenever_it_is_killed_it_ends_as_without(
 
 
 def check_whenever_killed(orch: Any, tmp_path: Path, series: str, uninterrupted: Uninterrupted, *, soaks: bool) -> None:
-    """With `soaks`, the four tests that call this kill at more than two hundred moments."""
+    """With `soaks`, the two tests that call this kill at more than a hundred moments."""
     seeds, kills = (10, 10) if soaks else (1, 5)
     options = ("up", "train.py", *FIT_OPTIONS, "--checkpoint-every", "3", "--grace", "1", "--max-restarts", "12")
     rules = ("--set", "restart.without_progress=0", "--set", "restart.backoff_s=0")

@@ -28,8 +28,8 @@ class CheckpointSettings:
     )
     snapshots: bool = setting(
         True,
-        "Where a restart may follow, keep a snapshot of the training in the memory of each host, as often as this takes less than 1 % of "
-        "the time.",
+        "Where a restart may follow, keep a snapshot of the training in the memory of each host: about once a second, or after a hundred "
+        "times what a copy takes.",
         example="false",
     )
     keep: int = setting(3, "The number of saves that stay, beside that of the end of a training.", least=1)

@@ -87,7 +87,7 @@ def test_without_a_budget_a_failure_is_the_end() -> None:
 def test_a_synchronous_cluster_starts_again_as_a_whole_when_nothing_is_left_of_it() -> None:
     life = Life(Restart(max=1)).start()
     life.end("worker-1", 137, killed=True)
-    assert life.did[-1] == ev.Stop(("worker-0",), 5.0, keeps=True)
+    assert life.did[-1] == ev.Stop(("worker-0",), 5.0)
     assert life.cluster.phase is Phase.STOPPING
     life.sweep()
     assert (life.cluster.phase, life.cluster.verdict) == (Phase.RESTARTING, None)
@@ -111,7 +111,6 @@ def test_the_budget_ends_and_says_so() -> None:
     assert verdict is not None
     assert (verdict.exit_code, verdict.attempt, len(verdict.past)) == (4, 3, 2)
     assert verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
-    assert [restarts.is_last(Restart(max=2), verdict.past[:used]) for used in (0, 1, 2)] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -513,7 +512,7 @@ def test_a_wait_for_hosts_after_a_loss_ends_when_the_user_asks() -> None:
 def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> None:
     life = Life(Restart(max=3)).start().end("worker-1", 7)
     life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now))
-    assert life.did[-1] == ev.Stop(("worker-0",), 5.0, keeps=True)  # and no SIGKILL yet: it was the first time that we were asked
+    assert life.did[-1] == ev.Stop(("worker-0",), 5.0)  # and no SIGKILL yet: it was the first time that we were asked
     life.sweep()
     assert life.cluster.verdict is not None
     assert life.cluster.verdict.exit_code == 7
@@ -545,7 +544,7 @@ def test_asked_to_stop_between_two_attempts_the_run_is_cancelled() -> None:
 
 def test_a_restart_that_is_asked_for_costs_nothing_and_comes_at_once() -> None:
     life = Life(Restart()).start().happen(ev.RestartRequested(100.0))
-    assert life.did[-1] == ev.Stop(tuple(WORKERS), 5.0, keeps=True)
+    assert life.did[-1] == ev.Stop(tuple(WORKERS), 5.0)
     life.sweep()
     assert deadlines.next_deadline(life.cluster) == life.now
     life.wait()

@@ -312,7 +312,7 @@ def test_a_crash_during_the_last_save_is_the_cause_and_brings_its_traceback() ->
 def test_a_crash_during_a_save_before_a_restart_is_a_failure_that_counts(maximum: int) -> None:
     history = training(Policy("multi_worker_mirrored", restart=Restart(maximum)))
     history.happen(say("worker-1", "asks", 40), *(say(name, "waits", 41) for name in ALL))
-    assert history.end("worker-2", 1, at=111.0, failure=raised(111.0)) == [ev.Stop(("worker-0", "worker-1"), 5.0, keeps=maximum > 0)]
+    assert history.end("worker-2", 1, at=111.0, failure=raised(111.0)) == [ev.Stop(("worker-0", "worker-1"), 5.0)]
     for name in ALL:
         history.end(name, 143, at=112.0, stopped=True)
         history.happen(ev.TaskSwept(name, 1, 112.0))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.checkpoint_files import saves, snapshot_memory, step_records
+from worker.checkpoint_files import saves, snapshot_memory
 from worker.checkpoint_files.saves import LOCAL
 from worker.protocol import messages
 from worker.settings.checkpoint_settings import CheckpointSettings
@@ -25,7 +25,7 @@ from worker.checkpoint_files import saves, snapshot_memory
 
 task, paths = os.environ["ORCH_TASK"], os.environ["ORCH_SNAPSHOTS"].split(":")
 holds = task == "worker-0"
-memory = snapshot_memory.Memory(paths[:2])
+memory = snapshot_memory.Memory(paths)
 for step in (6, 7):
     head = {
         "series": sys.argv[2], "task": task, "run": "run", "attempt": 1, "chief": "worker-0", "workers": ["worker-0", "worker-1"],
@@ -110,22 +110,13 @@ def test_a_disk_that_takes_nothing_is_said_and_the_next_attempt_starts(agent: Ag
     assert {frame.code for frame in agent.all(messages.TaskExited) if frame.attempt == 2} == {0}
 
 
-@pytest.mark.parametrize(
-    ("may_restart", "is_last", "snapshots", "files"),
-    [
-        (True, False, True, snapshot_memory.FILES),
-        (True, True, True, snapshot_memory.FILES_OF_LAST),
-        (False, False, True, 0),
-        (True, False, False, 0),
-    ],
-)
-def test_without_restarts_there_is_no_memory(agent: AgentProcess, may_restart: bool, is_last: bool, snapshots: bool, files: int) -> None:
-    """In the attempt after the last restart there is memory for snapshots, and none for what survivors keep: nobody will ask them."""
+@pytest.mark.parametrize(("may_restart", "snapshots", "files"), [(True, True, snapshot_memory.FILES), (False, True, 0), (True, False, 0)])
+def test_without_restarts_there_is_no_memory(agent: AgentProcess, may_restart: bool, snapshots: bool, files: int) -> None:
     agent.hello()
     program = messages.Program("command", "sh", ("-c", "echo $ORCH_SNAPSHOTS"))
     settings = TaskSettings(checkpoints=CheckpointSettings(snapshots=snapshots))
     order = messages.TaskOrder("worker-0", 1, program, str(agent.directory), "log", settings=settings)
-    agent.order(messages.StartTasks((order,), may_restart=may_restart, is_last=is_last))
+    agent.order(messages.StartTasks((order,), may_restart=may_restart))
     agent.wait_for(messages.TaskSwept)
     assert (agent.directory / "log/stdout.log").read_text().count("/fd/") == files
 
@@ -159,13 +150,3 @@ def test_whatever_a_task_has_written_there_keeps_no_agent_from_its_work(agent: A
     assert saved(agent) == [7]
     peak = Path(f"/proc/{agent.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
     assert int(peak) < 60 * 1024
-
-
-def test_a_record_of_a_step_that_a_task_has_scribbled_over_is_none(tmp_path: Path) -> None:
-    records = tmp_path / "records"
-    heads = ["", "[]", "[" * 9999, "[0, 7]", "[-9, []]", '[0, [[0, ["a", "F32"]]]]', "x" * 99]
-    heads += [f'[0, [[{at}, [["a", "F32", [{size}]]]]]]' for at in (0, -9, 2**70) for size in (-1, 2**28, 2**70, 1e300)]
-    for head in heads:
-        records.write_bytes(head.encode() + b"\n")
-        os.truncate(records, 2**34)
-        assert step_records.read(str(records)) == [], head[:50]

@@ -76,7 +76,7 @@ def test_a_training_that_turns_out_not_to_be_saved_says_so_and_a_later_one_is_ab
     save_orders.end()
     assert (tmp_path / "saving").read_text() == "ready 0\n", "one of two trainings is still saved"
     fit = object.__new__(FitSession)
-    fit._is_announced, fit._snapshots, fit._unsaved = True, None, None
+    fit._is_announced, fit._snapshots = True, None
     fit._turn_off("a variable was made in the first step")
     fit._turn_off("again")
     save_orders.begin(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from worker.checkpoint_files import saves, snapshot_files, snapshot_memory, step_records, tensor_file
+from worker.checkpoint_files import saves, snapshot_files, snapshot_memory
 from worker.checkpoint_files.saves import LOCAL
 from worker.checkpoint_files.snapshot_memory import Memory
-from worker.task.snapshots.schedule import MEASURED_STEPS, SAVE_S, SHARE, SMALL, Schedule
+from worker.task.snapshots.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
+from worker.task.snapshots.snapshots import LONG_S, TrainingSnapshots
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
 
@@ -132,24 +134,55 @@ def steps(schedule: Schedule, count: int, *, step: float, cost: float, others: t
             made.append(number)
             at += cost
             schedule.made(cost)
-            if schedule.is_talk_due:
-                schedule.agree([schedule.numbers(), *([others] if others else [])])
+            schedule.agree([schedule.numbers(), *([others] if others else [])])
         schedule.step_begins(at)
     return made, len(made) * cost / at
 
 
-def test_each_step_has_a_snapshot_where_copies_cost_little() -> None:
-    made, share = steps(Schedule(1000), 100, step=0.1, cost=0.0005)
-    assert made == list(range(1, 101))
-    assert share < 0.01
+@pytest.mark.parametrize("step", [0.001, 0.005, 0.1, 0.3, 0.6, 1.5])
+def test_there_is_a_snapshot_about_once_a_second_where_copies_cost_little(step: float) -> None:
+    schedule = Schedule(1000)
+    made, share = steps(schedule, int(60 / step), step=step, cost=0.0005)
+    assert made[:5] == [1, 2, 3, 4, 5], "each of the first steps has one"
+    between = [after - before for before, after in itertools.pairwise(made[4:])]
+    assert set(between) == {schedule.every}
+    assert schedule.every == 1 or INTERVAL_S / 2 < schedule.every * step < INTERVAL_S * 1.01
+    assert schedule.interval_s < LONG_S, "so no line tells it"
+    assert share < 0.001
 
 
-@pytest.mark.parametrize(("size", "step", "cost"), [(1000, 0.005, 0.0005), (SMALL * 50, 0.2, 0.4), (SMALL * 50, 0.001, 2.0)])
-def test_snapshots_take_less_than_one_percent_of_the_time(size: int, step: float, cost: float) -> None:
-    made, share = steps(Schedule(size), int(4 * cost / SHARE / step) * 20, step=step, cost=cost)
-    assert share < 0.01
+@pytest.mark.parametrize(("size", "step", "cost"), [(1000, 0.005, 0.02), (SMALL * 50, 0.2, 0.4), (SMALL * 50, 0.001, 2.0)])
+def test_copies_that_take_long_are_made_after_a_hundred_times_as_long(size: int, step: float, cost: float) -> None:
+    schedule = Schedule(size)
+    made, share = steps(schedule, int(20 * COPIES * cost / step), step=step, cost=cost)
+    assert share < 0.014, "1 %, and the first ones"
     assert made[0] == (1 if size <= SMALL else MEASURED_STEPS)
-    assert made[-1] - made[-2] <= cost / SHARE / step + 1
+    assert {after - before for before, after in itertools.pairwise(made[4:])} == {schedule.every}
+    assert schedule.every * step == pytest.approx(COPIES * cost, abs=step * 2)
+    assert (schedule.interval_s, schedule.cost_s) == (pytest.approx(COPIES * cost, abs=step * 2), pytest.approx(cost))
+    assert schedule.interval_s > LONG_S, "so a line tells it"
+
+
+def test_an_interval_longer_than_about_a_second_is_printed_and_again_if_it_has_doubled(capsys: pytest.CaptureFixture[str]) -> None:
+    snapshots = object.__new__(TrainingSnapshots)
+    snapshots._told_s = 0.0
+    for cost in (0.0005, 0.04, 0.05, 0.12, 0.0005):
+        schedule = Schedule(1000)
+        steps(schedule, 20, step=0.05, cost=cost)
+        snapshots._tell_of(schedule)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("; ")[0] for line in lines] == [
+        "orch: checkpoints: a copy of the training into memory takes 0.04 s, so one is made every 4 s (80 steps)",
+        "orch: checkpoints: a copy of the training into memory takes 0.12 s, so one is made every 12 s (240 steps)",
+    ]
+
+
+def test_the_interval_follows_steps_that_become_longer() -> None:
+    schedule = Schedule(1000)
+    steps(schedule, 2000, step=0.005, cost=0.0005)
+    assert schedule.every == 200
+    made, _ = steps(schedule, 500, step=0.1, cost=0.0005)
+    assert [after - before for before, after in itertools.pairwise(made)][:3] == [200, 10, 10], "the first one comes soon after the change"
 
 
 def test_a_save_on_the_disk_is_due_every_few_minutes() -> None:
@@ -158,8 +191,7 @@ def test_a_save_on_the_disk_is_due_every_few_minutes() -> None:
         at += 0.1
         if schedule.step_ended(at):
             schedule.made(0.0005)
-            if schedule.is_talk_due:
-                schedule.agree([schedule.numbers()])
+            schedule.agree([schedule.numbers()])
         schedule.step_begins(at)
         if schedule.is_save_due:
             due.append(round(number * 0.1 / SAVE_S, 2))
@@ -169,8 +201,8 @@ def test_a_save_on_the_disk_is_due_every_few_minutes() -> None:
 
 def test_all_workers_follow_the_one_whose_snapshots_are_the_dearest() -> None:
     slow = Schedule(1000)
-    steps(slow, 50, step=0.1, cost=0.0005, others=(2_000_000, 100_000))
-    assert slow.every == 20
+    steps(slow, 50, step=0.1, cost=0.0005, others=(20_000, 100_000))
+    assert (slow.every, slow.cost_s) == (20, 0.02)
 
 
 # --- as a save -----------------------------------------------------------------------------------------
@@ -187,7 +219,6 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
         "holds": holds,
         "name": saves.name_of(step) if step else "",
         "random": None,
-        "records": step > 0,
         "document": {"step": step, "at": 1.0, "kind": ""},
     }
     tensors = {"own": ("U8", [2], True), **({"weights": ("F32", [2], False)} if holds else {})} if step else {}
@@ -198,7 +229,7 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
 def leave(agent: Any, directory: Path, worker: int, *at: int, holds: bool, value: bytes = b"") -> Paths:
     """What a worker has left: snapshots after these steps. The first one, 0, says that there is none yet."""
     paths: Paths = agent(snapshot_memory.FILES)
-    memory = Memory(snapshot_memory.snapshots_of(paths))
+    memory = Memory(paths)
     for step in (0, *at):
         memory.write(*snapshot(directory, worker, step, holds=holds, value=value))
     memory.reach(max(at, default=0) + 1)
@@ -275,118 +306,6 @@ def test_a_directory_that_cannot_be_written_is_said_and_the_training_goes_on(age
     (tmp_path / "loop-1").write_text("a file is in the way")
     (line,) = snapshot_files.write_saves([leave(agent, tmp_path, 0, 8, holds=True)])
     assert "is not saved" in line
-
-
-# --- what survivors have kept ------------------------------------------------------------------------------
-
-
-def write_records(paths: Paths, worker: int, *steps: int, written: int = 1 << 20) -> None:
-    """As TensorFlow does in the steps. `written`: the bytes of the last one that were written before the worker was killed."""
-    numbers, rows = step_records.HEAD, step_records.HEAD + 64
-    (path,) = snapshot_memory.records_of(paths)
-    with open(path, "r+b") as file:
-        file.write(step_records.head(numbers, [(rows, [("own", "U8", [2])])]))
-        file.seek(numbers)
-        file.write(step_records.NONE * step_records.ROWS)
-        for step in steps:
-            row, most = (step - 1) % step_records.ROWS, written if step == steps[-1] else 10
-            file.seek(rows + row * 2)
-            file.write(bytes([worker, step])[:most])
-            file.seek(numbers + row * 8)
-            file.write((step - 1).to_bytes(8, "little") if most > 2 else b"")
-
-
-def keep(paths: Paths, directory: Path, worker: int, step: int, *, value: bytes = b"", alike: dict[str, str] | None = None) -> None:
-    """As a survivor does. `alike`: its checksums, in place of the values."""
-    note, data = snapshot(directory, worker, step, holds=True, value=value)
-    head, _ = note.split(b"\n")
-    told = {} if alike else {"weights": ("F32", [2], False)}
-    memory = Memory(snapshot_memory.kept_of(paths))
-    memory.write(json.dumps({**json.loads(head), "alike": alike or {}, "still": []}).encode() + b"\n" + json.dumps(told).encode(), data[1:])
-    memory.close()
-
-
-@pytest.mark.parametrize("written", [0, 1, 2, 10])
-def test_what_a_survivor_has_kept_is_a_save_with_the_records_of_all(agent: Any, tmp_path: Path, written: int) -> None:
-    """The dead worker has no snapshot of the step, but a record of it; it may have been killed while it wrote that of the next one."""
-    chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
-    write_records(chief, 0, *range(17, 22))
-    write_records(other, 1, *range(17, 22), written=written)
-    (path,) = snapshot_memory.records_of(other)
-    assert {each.step for each in step_records.read(path)} == ({19, 20, 21} if written > 2 else {18, 19, 20})
-    keep(other, tmp_path, 1, 20)
-    assert snapshot_files.write_saves([chief, other]) == []
-    (save,) = listed(tmp_path)
-    manifest = save.manifest or {}
-    assert (save.step, manifest["how"], manifest["by"]) == (20, "survivors", "worker-1")
-    for worker in range(2):
-        own, _ = saves.read_file(LOCAL, save, f"worker-{worker}.safetensors")
-        assert bytes(own["own"].data) == bytes([worker, 20])
-    alike, _ = saves.read_file(LOCAL, save, saves.MODEL)
-    assert bytes(alike["weights"].data) == bytes([20] * 8)
-
-
-def test_a_record_that_is_not_whole_leaves_the_snapshot(agent: Any, tmp_path: Path) -> None:
-    chief, other = leave(agent, tmp_path, 0, 7, 8, holds=True), leave(agent, tmp_path, 1, 7, 8, holds=False)
-    write_records(chief, 0, 20)
-    write_records(other, 1, 19, 20, written=2)
-    keep(chief, tmp_path, 0, 20)
-    assert snapshot_files.write_saves([chief, other]) == []
-    assert [(save.step, (save.manifest or {})["how"]) for save in listed(tmp_path)] == [(8, "snapshot")]
-
-
-def test_survivors_whose_replicas_have_diverged_leave_the_snapshot(agent: Any, tmp_path: Path) -> None:
-    chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=False)
-    for worker, paths in enumerate((chief, other)):
-        write_records(paths, worker, 20)
-    keep(chief, tmp_path, 0, 20)
-    keep(other, tmp_path, 1, 20, alike={"weights": "another"})
-    (line,) = snapshot_files.write_saves([chief, other])
-    assert "the replicas have diverged: worker-1 has another weights than worker-0; an older save is taken" in line
-    assert [save.step for save in listed(tmp_path)] == [8]
-
-
-def test_a_survivor_on_another_host_than_the_chief_gives_the_weights(agent: Any, tmp_path: Path) -> None:
-    chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=True)
-    for worker, paths in enumerate((chief, other)):
-        write_records(paths, worker, 20)
-    keep(other, tmp_path, 1, 20)
-    assert on_hosts([chief], [other]) == []
-    (save,) = listed(tmp_path)
-    assert (save.step, (save.manifest or {})["by"]) == (20, "worker-1")
-
-
-def test_what_no_optimizer_changes_must_be_that_of_the_snapshot(agent: Any, tmp_path: Path) -> None:
-    chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=False)
-    for worker, paths in enumerate((chief, other)):
-        write_records(paths, worker, 20)
-    note, data = snapshot(tmp_path, 0, 20, holds=True)
-    head = {**json.loads(note.split(b"\n")[0]), "alike": {}, "still": ["weights"]}
-    memory = Memory(snapshot_memory.kept_of(chief))
-    memory.write(json.dumps(head).encode() + b"\n" + json.dumps({"weights": ("F32", [2], False)}).encode(), data[1:])
-    memory.close()
-    (line,) = snapshot_files.write_saves([chief, other])
-    assert "step-0000000020 is not saved: weights changes outside of the optimizer; an older save is taken" in line
-    assert [save.step for save in listed(tmp_path)] == [8]
-
-
-def test_survivors_on_several_hosts_write_the_same_weights_once(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may share the directory. None stands in the way of another one, and their checksums are compared all the same."""
-    names: list[str] = []
-    real = tensor_file.write
-    monkeypatch.setattr(tensor_file, "write", lambda file, *args: (names.append(Path(file.name).name), real(file, *args))[1])
-    hosts = []
-    for worker in range(3):
-        paths = leave(agent, tmp_path, worker, 8, holds=True)
-        write_records(paths, worker, 20)
-        keep(paths, tmp_path, worker, 20)
-        hosts.append([paths])
-    assert on_hosts(*hosts) == []
-    (save,) = [save for save in listed(tmp_path) if save.step == 20]
-    assert (save.manifest or {})["how"] == "survivors"
-    written = [name for name in names if name.startswith(saves.MODEL)]
-    assert written
-    assert len(set(written)) == len(written)
 
 
 def test_a_file_that_is_gone_leaves_the_older_snapshot(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def begin(callbacks: list[Any]) -> list[dict[str, str]]:
 
 
 def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What each callback remembers, as JSON, and the arrays in it by their names. `begun`: what `begin` has said."""
+    """What each callback remembers, as JSON, and the arrays in it by their names, which are no copies. `begun`: what `begin` has said."""
     arrays: dict[str, Any] = {}
     told = []
     for index, callback in enumerate(of_program(callbacks)):

@@ -36,14 +36,15 @@ def watch(log_dir: str) -> None:
 
 
 def _watch(log_dir: str) -> None:
-    def initialize(real: Any, self: Any) -> Any:
+    def ensure_initialized(real: Any, self: Any) -> None:
         begin(log_dir)
-        return real(self)
+        real(self)
+        patches.give_back(PROFILES, "Context.ensure_initialized")  # each operation calls this function
 
     from .. import patches
     from ..patches.table import PROFILES
 
-    patches.replace(PROFILES, "Context._initialize_logical_devices", initialize)
+    patches.replace(PROFILES, "Context.ensure_initialized", ensure_initialized)
 
 
 _begun: set[int] = set()

@@ -292,8 +292,9 @@ NAMES: dict[str, Name] = {
     "CollectiveReplicaLauncher._all_gather": Name(
         f"{DISTRIBUTE}.cross_device_utils:CollectiveReplicaLauncher._all_gather", "the wait for the other workers", "self, input_tensor"
     ),
-    "Context.ensure_initialized": Name(f"{_CONTEXT}.ensure_initialized", "TensorFlow replaces the program's handler of SIGTERM", "self"),
-    "Context._initialize_logical_devices": Name(f"{_CONTEXT}._initialize_logical_devices", "profiles can be asked for from now on", "self"),
+    "Context.ensure_initialized": Name(
+        f"{_CONTEXT}.ensure_initialized", "the runtime begins: TensorFlow replaces the handler of SIGTERM", "self"
+    ),
     "Context.configure_coordination_service": Name(
         f"{_CONTEXT}.configure_coordination_service", "collectives.heartbeat_s: the strategy sets none", "self, service_type"
     ),

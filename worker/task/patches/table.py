@@ -185,7 +185,7 @@ FEATURES: dict[str, Feature] = {
         "changes",
         "TensorFlow keeps the program's handler of SIGTERM from running",
     ),
-    PROFILES: Feature(_names("Context._initialize_logical_devices"), "measures", "orch profile gets no answer"),
+    PROFILES: Feature(_names("Context.ensure_initialized"), "measures", "orch profile gets no answer"),
     HEARTBEAT: Feature(_names("Context.configure_coordination_service"), "measures", "collectives.heartbeat_s has no effect"),
     IMPLEMENTATION: Feature(_names("CollectiveAllReduceExtended.__init__"), "measures", "collectives.implementation has no effect"),
     TPU: Feature(_names("TPUClusterResolver.__init__"), "changes", "TPUClusterResolver(tpu='') does not find the TPU of the spec"),

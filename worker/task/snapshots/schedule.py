@@ -78,7 +78,7 @@ class Schedule:
     def numbers(self) -> tuple[int, int]:
         """The time of a snapshot and of a step, in microseconds. A step of 0: not known."""
         steps = statistics.median(self._steps) if self._steps else 0.0
-        return math.ceil(1e6 * statistics.median(self._costs)), int(1e6 * steps)
+        return math.ceil(1e6 * statistics.median(self._costs)), round(1e6 * steps)
 
     def agree(self, all_numbers: Sequence[Sequence[int]]) -> None:
         """`all_numbers`: of all workers, after a snapshot."""

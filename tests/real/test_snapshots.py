@@ -1,7 +1,7 @@
-"""A worker that is killed costs no finished step, though snapshots in memory are rare: the others keep what they have computed.
+"""A worker that is killed, or that hangs, costs at most about the last second of the training, which ends with the same bits.
 
-Each program trains several models, one after the other, and in each training another worker dies. It ends as without: the same SHA-256 of
-all saved tensors. So that nothing else can help, only the first two steps of an attempt have a snapshot in memory.
+Each program trains several models, one after the other, and in each training another worker dies. A step takes a third of a second, and no
+save on the disk is due but that of the end of an epoch. The end has the SHA-256 of all saved tensors that it has without a restart.
 """
 
 from __future__ import annotations
@@ -15,38 +15,15 @@ from typing import Any
 import pytest
 
 from orchestrator.record.storage.run_directory import RunDir
-from tests.real.test_resume import (
-    FIT,
-    FIT_OPTIONS,
-    HEAD,
-    LOOP,
-    ORDER,
-    Uninterrupted,
-    check_as,
-    check_whenever_killed,
-    latest,
-    saved,
-    steps_of,
-    words,
-)
+from tests.real.test_resume import FIT, FIT_OPTIONS, HEAD, ORDER, Uninterrupted, check_as, latest, saved, steps_of, words
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
-RARE = """
-import gc
-
-def make_snapshots_rare():  # orch and the program have each their own copy of this class
-    for kind in [one for one in gc.get_objects() if isinstance(one, type) and one.__name__ == "Schedule"]:
-        def made(schedule, seconds):
-            schedule._made += 1
-            schedule._wait = 1 if schedule._made < 2 else 10**6
-        kind.made = made
-"""
+STEP_S = 0.3
 LOOPS = (
     HEAD
-    + RARE
     + """
-import contextlib, worker
+import worker
 # TensorFlow's optimizer of graphs takes a third of the time here. The programs of test_resume.py train with it, and so does `fit` below.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -67,8 +44,6 @@ CASES = {
     ),
 }
 
-CASES["open"] = CASES["decay"]
-
 def fill(path):  # the disk
     with open(path, "wb", buffering=0) as file:
         for size in (1 << 12, 1):
@@ -78,32 +53,16 @@ def fill(path):  # the disk
             except OSError:
                 pass
 
-def leave_gate_open():  # the optimizer's changes come after its counters, by operations that Python does not see
-    from worker.task.snapshots import step_gate
-    real = step_gate.StepGate.bracket
-
-    @contextlib.contextmanager
-    def bracket(gate, added):
-        with real(gate, added):
-            pass
-        gate.by_python.brackets += 1
-        yield
-        gate.by_python.brackets -= 1
-    step_gate.StepGate.bracket = bracket
-
 def train(case):
     make_layers, make_optimizer = CASES[case]
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACKS.get(case, 0))
     strategy.extended._communication_options = options  # as its constructor sets them
-    if case == "open":
-        leave_gate_open()
     with strategy.scope():
         model = keras.Sequential([keras.Input((8,)), *make_layers(), dense(1, **weights(2))])
         optimizer, metric = make_optimizer(), keras.metrics.MeanAbsoluteError()
         saver = worker.checkpoints(model=model, optimizer=optimizer, metric=metric, every=1000)
-    make_snapshots_rare()
     data = np.abs(x * 3).astype("int32") % 9 if case == "sparse" else x
-    dataset = tf.data.Dataset.from_tensor_slices((data, y, np.arange(48))).shuffle(48).batch(12)
+    dataset = tf.data.Dataset.from_tensor_slices((data, y, np.arange(48))).shuffle(48).batch(3)
     after = dict(one.split(":") for one in os.environ.get("AFTER", "").split()).get(case, "")
     filled = os.path.join(os.environ.get("DISK", ""), "filled")
     if after == "full" and TASK == "worker-0" and os.path.exists(filled):
@@ -118,20 +77,16 @@ def train(case):
                 loss = tf.reduce_mean((found - wanted) ** 2) / strategy.num_replicas_in_sync
             optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
             metric.update_state(wanted, found)
-            if after == "norm":
-                metric.update_state([0.0], [tf.linalg.global_norm([one.value for one in model.trainable_variables])])
             if after == "clip":
                 model.trainable_variables[0].assign(tf.clip_by_value(model.trainable_variables[0], -0.5, 0.5))
             return loss
         return strategy.reduce("SUM", strategy.run(of_replica, args=(batch,)), axis=None)
 
     with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{case}-{TASK}"), "a") as seen:
-        for epoch in saver.epochs(4):
+        for epoch in saver.epochs(1):
             for batch in saver.batches(dataset):
                 at = saver.steps + 1
-                if after == "unequal" and at == 10 and TASK == "worker-1" and ATTEMPT == "1":
-                    kernel = model.trainable_variables[0].value.values[0]
-                    tf.raw_ops.AssignAddVariableOp(resource=kernel.handle, value=tf.fill(kernel.shape, 1e-3))
+                time.sleep(float(os.environ.get("PACE", 0)))
                 if DEATH and TASK in DEATH[0].split() and DEATH[1:] == [case, at]:
                     if after == "full":
                         fill(filled)
@@ -147,17 +102,25 @@ for case in os.environ.get("CASES", "momentum decay statistics sparse").split():
     train(case)
 """
 )
-OPTIONS, OF_TWO = ("-n", "3", *ORDER), ("-n", "2", *ORDER)
-BEGIN = "    def on_epoch_begin(self, epoch, logs=None):\n"
-RARE_FIT = FIT.replace("class Death(", f"{RARE}\nclass Death(").replace(BEGIN, f"{BEGIN}        make_snapshots_rare()\n")
-SAVER = "saver = worker.checkpoints(model=model, optimizer=optimizer, every=5)\n"
-RARE_LOOP = LOOP.replace(SAVER, f"{SAVER}{RARE}\nmake_snapshots_rare()\n")
+OPTIONS = ("-n", "3", *ORDER)
 
 
 def run(orch: Any, deaths: dict[str, list[Any]], *options: str, **env: str) -> str:
     """What a run says in which some workers die."""
-    env = {"DEATHS": json.dumps(deaths), **env}
+    env = {"DEATHS": json.dumps(deaths), "PACE": str(STEP_S), **env}
     return words(orch("up", "loops.py", *OPTIONS, "--max-restarts", str(len(deaths)), *options, env=env, check=0, timeout=300))
+
+
+def check_lost(said: str, series: str, finished: int, by: str = r"attempt \d+") -> int:
+    """Whether a training has lost about the last second, or the interval that a line has told, of the steps that were finished. Returns the
+    number of the lost steps."""
+    told = [float(seconds) for seconds in re.findall(r"so one is made every (\d+) s", said)]
+    longest = max([1.5, *(2 * seconds for seconds in told)])
+    found = re.search(rf"{series} continues at step (\d+) .{{,80}} by {by} in memory; (?:no step is lost|the training had)", said)
+    assert found is not None, said
+    lost = finished - int(found[1])
+    assert 0 <= lost <= longest / STEP_S
+    return lost
 
 
 def check(tmp_path: Path, whole: RunDir, *numbers: int) -> None:
@@ -169,7 +132,7 @@ def check(tmp_path: Path, whole: RunDir, *numbers: int) -> None:
     assert found == {name: wanted[name] for name in found}
 
 
-def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+def test_a_killed_worker_costs_about_a_second(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """Momentum, the decay of AdamW with dropout, statistics of BatchNormalization with moving averages of the weights, and gradients of an
     embedding. Each of the workers dies once, and two of them at once. With gradients in one pack; and, for two of the models, in several.
     """
@@ -177,47 +140,31 @@ def test_a_killed_worker_costs_no_finished_step(orch: Any, script: Any, tmp_path
     places = [("worker-1", "momentum", 12), ("worker-0", "decay", 11), ("worker-2", "statistics", 15), ("worker-0 worker-2", "sparse", 12)]
     whole = uninterrupted(LOOPS, *OPTIONS)
     said = run(orch, {str(attempt): list(place) for attempt, place in enumerate(places, 1)})
-    for number, (_, _, at) in enumerate(places, 1):
-        assert re.search(
-            rf"loop-{number} continues at step {at - 1} .{{,80}} by attempt {number} by those that had survived; no step", said
-        )
+    lost = [check_lost(said, f"loop-{number}", at - 1, f"attempt {number}") for number, (_, _, at) in enumerate(places, 1)]
+    assert any(lost), "not each step has a snapshot"
     check(tmp_path, whole, *range(1, len(places) + 1))
     for case in ("momentum", "decay", "statistics", "sparse"):
         of_case = [steps for name, steps in steps_of(whole).items() if name.startswith(f"ids-{case}-")]
         assert len(of_case) == 3
-        for first in range(1, 17, 4):  # four steps are an epoch
-            assert sorted(each for steps in of_case for step in range(first, first + 4) for each in steps[step]) == list(range(48))
+        assert sorted(each for steps in of_case for of_step in steps.values() for each in of_step) == list(range(48))
 
 
-def test_a_stopped_worker_costs_no_finished_step_and_replicas_that_differ_are_not_saved(
-    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
-) -> None:
+def test_a_stopped_worker_costs_about_a_second(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     script(LOOPS, "loops.py")
     whole = uninterrupted(LOOPS, *OPTIONS)
-    stopped = run(orch, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "25", CASES="momentum", AFTER="momentum:stop")
-    # orch continues the worker that was stopped, so that it can end by itself, and it may go on with the training meanwhile.
-    assert re.search(r"loop-1 continues at step 1[1-6]\b.{,80} by those that had survived; no step is lost", stopped)
+    said = run(orch, {"1": ["worker-1", "momentum", 12]}, "--hang-timeout", "25", CASES="momentum", AFTER="momentum:stop")
+    check_lost(said, "loop-1", 11)
     # Whoever sees it first, orch or TensorFlow.
     cause = r"\(--hang-timeout\); worker-1 \(stopped by SIGSTOP\) did not come|lost worker-1 \([^)]+\), which was stopped \(SIGSTOP\)"
-    assert re.search(rf"attempt 1 ended after .{{,200}}({cause})", stopped)
+    assert re.search(rf"attempt 1 ended after .{{,200}}({cause})", said)
     check(tmp_path, whole, 1)
-    unequal = run(orch, {"1": ["worker-2", "momentum", 12]}, CASES="momentum", AFTER="momentum:unequal")
-    differ = r"step-0000000011 in memory is not saved: the replicas have diverged: worker-\d has another model/\S*dense\S*/kernel than"
-    assert re.search(differ, unequal)
-    assert re.search(r"attempt 1 ended after .{,200}worker-2", unequal), "the cause is the worker that was killed"
-    check_older_save(unequal)
-    check(tmp_path, whole, 1)
-
-
-def check_older_save(said: str) -> None:
-    assert "loop-1 continues at step 8 (epoch 3, after 0 batches), saved" in said, "the end of an epoch is on the disk"
-    assert "the training had finished step 11: 3 steps are done again" in said
 
 
 @pytest.mark.root
-def test_a_disk_that_is_full_at_the_save_of_the_survivors_leaves_the_save_before(
+def test_a_disk_that_is_full_when_a_snapshot_is_saved_leaves_the_save_before(
     orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, mounted: Callable[[str], Path]
 ) -> None:
+    """There is no save before: the training begins anew."""
     script(LOOPS, "loops.py")
     whole = uninterrupted(LOOPS, *OPTIONS)
     disk = mounted("size=2m")
@@ -227,48 +174,32 @@ def test_a_disk_that_is_full_at_the_save_of_the_survivors_leaves_the_save_before
     assert re.search(why, said)
     orch("report", "-o", "page.html", check=0)
     assert re.search(why, (tmp_path / "page.html").read_text())
-    check_older_save(said)
+    assert "loop-1 begins at step 0, for there is no whole save; the training had finished step 11: 11 steps are done again" in said
     (found,) = disk.glob("*/loop-1/*-final/manifest.json")
     assert json.loads(found.read_text())["sha256"] == saved(whole, "loop-1")
 
 
-def test_what_a_program_does_beside_the_optimizer_is_named(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
-    """A change of the weights in the step itself, or by Python after it: a restart continues with the newest save, and ends as without. And
-    a metric that reads the new weights: the record of a step cannot come before its gradients are added, so there is none. The same with
-    AdamW and no gate: its graph shows which variables it does not hold."""
+def test_what_a_program_does_beside_the_optimizer_is_in_a_snapshot(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    """A change of the weights in the step itself, or by Python after it."""
     script(LOOPS, "loops.py")
-    env = {"CASES": "decay momentum statistics open", "AFTER": "decay:clip momentum:pull statistics:norm"}
-    whole = uninterrupted(LOOPS, *OF_TWO, **env)
-    deaths = {"1": ["worker-1", "decay", 12], "2": ["worker-0", "momentum", 12], "3": ["worker-1", "open", 12], "4": ["nobody", "", 0]}
-    said = run(orch, deaths, "-n", "2", **env)
-    why = "a worker that is killed may cost the steps since the newest snapshot in memory: model/"
-    assert said.count(why) >= 3
-    assert "changes also outside of the optimizer's update" in said
-    assert re.search(rf"{why}\S+ \(and \d+ other variables\) change also outside of the optimizer's update", said)
-    for number in (1, 2, 4):
-        assert f"loop-{number} continues at step 8 (epoch 3, after 0 batches), saved" in said, "the end of an epoch is on the disk"
-    assert said.count("the training had finished step 11: 3 steps are done again") == 3
-    assert "changes after the gradients of the workers are added" in said
-    check(tmp_path, whole, 1, 2, 3, 4)
+    env = {"CASES": "decay momentum", "AFTER": "decay:clip momentum:pull"}
+    whole = uninterrupted(LOOPS, *OPTIONS, **env)
+    said = run(orch, {"1": ["worker-1", "decay", 12], "2": ["worker-0", "momentum", 11]}, **env)
+    check_lost(said, "loop-1", 11)
+    check_lost(said, "loop-2", 10)
+    check(tmp_path, whole, 1, 2)
 
 
-def test_fit_loses_no_step_and_ends_as_without(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+def test_fit_that_is_killed_costs_about_a_second(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """`History`, the callbacks and the metrics of the epoch included."""
-    program = str(script(RARE_FIT, "fit.py"))
+    program = str(script(FIT, "fit.py"))
     whole = uninterrupted(FIT, *FIT_OPTIONS)
     deaths = json.dumps({"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 3]})
     options = ("up", program, *FIT_OPTIONS, "--checkpoint-every", "1000", "--max-restarts", "2")
-    done = orch(*options, env={"DEATHS": deaths}, check=0)
-    assert words(done).count("by those that had survived; no step is lost") == 2
+    said = words(orch(*options, env={"DEATHS": deaths, "PACE": str(STEP_S)}, check=0))
+    # A worker kills itself before orch has noted its step; the other one may have finished the step, or not.
+    check_lost(said, "fit-1", 11, "attempt 1")
+    check_lost(said, "fit-1", 16, "attempt 2")
     check_as(latest(tmp_path), whole)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(5400)
-@pytest.mark.parametrize(("text", "series"), [(RARE_LOOP, "loop-1"), (RARE_FIT, "fit-1")], ids=["loop", "fit"])
-def test_whenever_it_is_killed_it_ends_as_without(
-    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted, soaks: bool, text: str, series: str
-) -> None:
-    """As the test of this name in test_resume.py, with few snapshots in memory."""
-    script(text, "train.py")
-    check_whenever_killed(orch, tmp_path, series, uninterrupted, soaks=soaks)
