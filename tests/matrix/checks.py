@@ -181,7 +181,7 @@ def corner_tests(bench: Bench) -> None:
 
 
 def _pytest(bench: Bench, words: tuple[str, ...]) -> None:
-    code, text = bench.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *words, cwd=ROOT, patience_s=TESTS_S)
+    code, text = bench.run("-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", *words, cwd=ROOT, patience_s=TESTS_S)
     if code or " passed" not in text:
         raise Wrong(f"pytest {' '.join(words)}: exit code {code}\n{textwrap.indent(text[-4000:], '    ')}")
     skipped = [line for line in text.splitlines() if "NOT TESTED" in line]

@@ -115,12 +115,13 @@ def requirements(cell: Cell, newest: Mapping[str, str]) -> dict[str, list[str]]:
     """What is installed, with its dependencies and alone. `newest`: the releases of the cell that is the next one."""
     own = [f"{ROOT}[examples,testing]", "--editable", str(ROOT), *TOOLS]
     if cell.is_next:
+        # TensorFlow has not brought TensorBoard since 2.22.
         # The newer of two packages that pip writes into one directory, whichever of them TensorFlow requires; the other one is left out.
         *_, keras = sorted(KERAS, key=lambda name: Version(newest[name]))
         pinned = [f"{name}=={newest[name]}" for name in ("tensorflow-cpu", keras)]
         left_out = [f"{name}; sys_platform == 'none'" for name in KERAS if name != keras]
         minor = ".".join(newest["tensorflow-cpu"].split(".")[:2])
-        return {"install": [*own, *pinned], "overrides": [*pinned, *left_out], "alone": [f"tf-keras~={minor}.0"]}
+        return {"install": [*own, *pinned, "tensorboard"], "overrides": [*pinned, *left_out], "alone": [f"tf-keras~={minor}.0"]}
     own.append(f"tensorflow-cpu=={cell.tensorflow}.*")
     if cell.keras:
         own.append(f"keras=={cell.keras}.*")
