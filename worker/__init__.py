@@ -57,9 +57,10 @@ def _wait_for_keras() -> None:
     def wrap(keras: Any) -> None:
         from .task.keras import loops
 
-        loops.mend()
+        (loops.mend if keras.__name__ == "keras" else loops.wrap_keras_2)()
 
-    import_hooks.after("keras", wrap, "fit")
+    for package in ("keras", "tf_keras"):
+        import_hooks.after(package, wrap, "fit")
 
 
 _wait_for_keras()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,44 @@ def test_the_callback_continues_in_one_process_and_by_tensorflows_file_systems(t
         assert sums[0] is not None
         assert sums[1] is not None
         assert sums[0]["sha256"] == sums[1]["sha256"]
+
+
+FIT_OF_KERAS_2 = """
+import json, os, signal, sys
+import numpy as np, tensorflow as tf
+import worker
+keras, dies = tf.keras, sys.argv[2:]
+x = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
+model = keras.Sequential([keras.layers.Dense(4, "relu", kernel_initializer=keras.initializers.GlorotUniform(1), input_shape=(8,))])
+model.compile("adam", "mse", metrics=["mae"])
+class Death(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if dies == [str(self.epoch), str(batch)]:
+            os.kill(os.getpid(), signal.SIGKILL)
+place = "file://" + os.path.abspath(sys.argv[1])
+fit = dict(x=x, y=x[:, :4], batch_size=8, verbose=0, validation_split=0.25)
+model.fit(**fit, shuffle=False)
+found = model.fit(**fit, epochs=3, callbacks=[Death(), worker.KerasCheckpoint(every=2, dir=place)])
+print(json.dumps([found.history, found.params]))
+"""
+
+
+def test_the_callback_continues_with_keras_2(tmp_path: Path) -> None:
+    """Also after a `fit` that is not saved. `fit` was looked up before the callback was made."""
+    if find_spec("tf_keras") is None:
+        pytest.skip("NOT TESTED: tf-keras is not installed here")
+    (tmp_path / "fit.py").write_text(FIT_OF_KERAS_2)
+
+    def run(*words: str) -> Any:
+        return run_plainly([str(tmp_path / "fit.py"), *words], tmp_path, env={"PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1"})
+
+    whole = run("whole").check()
+    assert run("killed", "1", "4").code == -9
+    done = run("killed").check()
+    assert "fit-1 continues at step" in done.err
+    assert done.out == whole.out
 
 
 OTHER_BATCHES = """

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import Any
 
 from ...checkpoint_files import saves
 from ...values.words import few
-from .. import patches, save_orders
+from .. import save_orders
 from ..context import context
 from ..import_hooks import print_once
 from ..snapshots.snapshots import TrainingSnapshots
@@ -20,9 +19,6 @@ from .series import Series
 
 MARK = "_orch_checkpoint"
 """An attribute of the callback that asks for saves."""
-_SESSION = "_orch_session"
-DATASETS = "TFDatasetAdapter"
-"""Keras 3's class of adapters for a dataset of TensorFlow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,44 +34,39 @@ class Data:
     steps_per_execution: int
 
 
-class Fit:
-    """One call of Keras 3's `fit`."""
+class Fit(ABC):
+    """One call of `fit` that is saved. `asked`: what the callback of the program asks for, if there is one."""
 
-    def __init__(self, number: int, model: Any) -> None:
+    validations = 0
+    """How often Keras 3 has begun the validation data, also before the restart."""
+
+    def __init__(self, number: int, model: Any, asked: Any) -> None:
         self.number, self.model = number, model
-        self.is_over = False
-        self._first = getattr(model, "_initial_epoch", 0)
-        self.iterator: Any = None
-        """Keras's iterator over the epochs of the training."""
+        self.asked = asked or SimpleNamespace(every=None, keep=None, dir=None)
+        self.callbacks: Any = None
+        """Keras's list of callbacks, which knows nothing of the saves."""
+        self.session: Any = None
         self.left_out = (0, 0)
         """The epochs, and the steps in the next one, that were trained before the restart."""
-        self.is_begun_within = False
-        """The epoch that runs has begun before the restart, so Keras may see none of its steps."""
-        self.is_about_to_validate = self.has_validated = False
-        """Keras makes its iterator over the validation data next; it has made this iterator."""
-        self.validations = 0
-        """How often Keras has begun validation data that shuffle, also before the restart."""
 
+    def begin_saves(self, callbacks: Any, saving: Any) -> None:
+        """Save from now on. `callbacks`: Keras's list of them; `saving`: the list that `fit` has (`saving_list`)."""
+        self.callbacks = callbacks
+        self.session = FitSession(self)
+        saving.callbacks, saving.params = callbacks.callbacks, callbacks.params
+
+    @abstractmethod
     def data(self) -> Data:
-        iterator = self.iterator
-        kind = {DATASETS: "dataset", "ArrayDataAdapter": "arrays"}.get(type(iterator.data_adapter).__name__, "")
-        size = iterator.data_adapter.batch_size if kind == "arrays" else None
-        return Data(iterator._distributed_dataset, kind, size, iterator.steps_per_execution)
+        """What it trains on."""
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make the variables of the model, its optimizer and its metrics that do not exist yet, from the shapes of the data."""
 
     def reads_whole_epochs(self) -> bool:
         """See `input_check.is_read_whole`. Keras's own datasets of arrays draw each order when an epoch begins."""
         data = self.data()
         return data.kind == "dataset" and input_check.is_read_whole(data.dataset)
-
-    def build(self) -> None:
-        """Make the variables of metrics and optimizer, from the shapes of the data, as Keras does under a strategy (`_symbolic_build`)."""
-        model = self.model
-        if model._distribute_strategy is None:
-            with contextlib.suppress(Exception):  # a model of the program's own; `_unbuilt` says what is missing
-                model._symbolic_build(data_batch=self.iterator._distributed_dataset.element_spec)
-        if not getattr(model.optimizer, "built", True) and model.trainable_variables:
-            with model.distribute_strategy.scope():
-                model.optimizer.build(model.trainable_variables)
 
     def more_variables(self) -> dict[str, Any]:
         """Those of the model that no layer and no optimizer has, by name."""
@@ -83,58 +74,70 @@ class Fit:
 
     def begin_with(self, epoch: int, batch: int, first: int) -> None:
         """Begin in this epoch, after so many batches. `first`: the epoch with which the training began."""
-        self.model._initial_epoch, self.left_out = epoch, (epoch - first, batch)
+        self.left_out = (epoch - first, batch)
 
-    def end(self) -> None:
-        """The next fit of the model begins where the program says."""
-        if not self.is_over:
-            self.is_over, self.model._initial_epoch = True, self._first
+    # --- Keras's loop ------------------------------------------------------------------------------
+
+    def begin_epoch(self) -> bool:
+        """Keras begins an epoch. Returns whether it is trained; otherwise it was before the restart."""
+        return True
+
+    def end_epoch(self) -> bool:
+        return True
+
+    def begin_step(self, step: int) -> int | None:
+        """The number of the step that Keras begins; None: it was trained before the restart."""
+        return step
+
+    def end_step(self, step: int) -> int | None:
+        return step
 
 
-def mend(feature: str, package: str, now: Callable[[], Fit | None]) -> None:
-    """Have Keras's list of callbacks save and restore, after all of them. `package`: ``tf_keras.`` or nothing; `now`: the fit that runs."""
+def asked_of(callbacks: Any) -> Any:
+    """The callback that asks for saves, among those that a program gives to `fit`, or nothing."""
+    import tensorflow as tf
 
-    def begin(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        real(self, *args, **kwargs)
-        fit = now()
-        asked = next((one for one in self.callbacks if hasattr(one, MARK)), None)
-        if (
-            fit is None
-            or fit.is_over
-            or fit.iterator is None
-            or getattr(self, "model", None) is not fit.model
-            or (asked is None and not context().settings.checkpoints.fit)
-        ):
-            return
-        session = FitSession(fit, self, asked or SimpleNamespace(every=None, keep=None, dir=None))
-        setattr(self, _SESSION, session)
-        session.begin()
+    given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks))
+    return next((one for one in given if hasattr(one, MARK)), None)
 
-    patches.replace(feature, f"{package}CallbackList.on_train_begin", begin)
-    for name in ("on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end"):
 
-        def hook(real: Any, self: Any, *args: Any, name: str = name, **kwargs: Any) -> None:
-            real(self, *args, **kwargs)
-            session = getattr(self, _SESSION, None)
-            if session is not None and session.is_on:
+def saving_list(base: Any, fit: Fit) -> Any:
+    """A list of callbacks for `fit`, of Keras's class `base`: it calls `fit.callbacks`, and saves after all of them. Callbacks see no epoch
+    and no step that was trained before the restart.
+    """
+
+    def hook(name: str) -> Any:
+        def called(self: Any, *args: Any, **kwargs: Any) -> None:
+            if (name == "on_epoch_begin" and not fit.begin_epoch()) or (name == "on_epoch_end" and not fit.end_epoch()):
+                return
+            if name in ("on_train_batch_begin", "on_train_batch_end"):
+                step = (fit.begin_step if name == "on_train_batch_begin" else fit.end_step)(args[0])
+                if step is None:
+                    return
+                args = (step, *args[1:])
+            getattr(fit.callbacks, name)(*args, **kwargs)
+            session = fit.session
+            if name == "on_train_begin":
+                session.begin()
+            elif session.is_on and hasattr(session, name):
                 getattr(session, name)(*args)
-            if session is not None and name == "on_train_end":
+            if name == "on_train_end":
                 session.end()
 
-        patches.replace(feature, f"{package}CallbackList.{name}", hook)
+        return called
+
+    return type("SavingCallbacks", (base,), {name: hook(name) for name in dir(base) if name.startswith("on_")})()
 
 
 class FitSession:
     """The saves of one `fit`. Its methods have the names of Keras's hooks, after which they run."""
 
-    def __init__(self, fit: Fit, callbacks: Any, asked: Any) -> None:
-        given = context().settings.checkpoints
+    def __init__(self, fit: Fit) -> None:
+        strategy, asked = fit.model.distribute_strategy, fit.asked
         self.is_on = True
-        self._fit, self._model, self._callbacks = fit, fit.model, callbacks
-        self._every = asked.every or given.every
-        self._series = Series(
-            place_of(asked.dir, asked.keep, fit.model.distribute_strategy), f"fit-{fit.number}", fit.model.distribute_strategy
-        )
+        self._fit, self._model, self._callbacks = fit, fit.model, fit.callbacks
+        self._every = asked.every or context().settings.checkpoints.every
+        self._series = Series(place_of(asked.dir, asked.keep, strategy), f"fit-{fit.number}", strategy)
         self._first: int | None = None
         self._epoch = self._batch = 0
         self._before = 0
@@ -162,7 +165,6 @@ class FitSession:
         self.is_on = False
         self._series.wait()
         self._end_snapshots()
-        self._fit.end()
 
     # --- what is saved -------------------------------------------------------------------------
 
@@ -287,7 +289,6 @@ class FitSession:
 
     def on_epoch_begin(self, epoch: int, *_: Any) -> None:
         found, self._found = self._found, None
-        self._fit.is_begun_within = found is not None and self._batch > 0
         if found is not None and self._batch:  # Keras has reset the metrics
             variables.assign(self._variables(found.tensors), found.tensors)
             return

@@ -1,6 +1,7 @@
 """The `fit` of Keras 2 (tf-keras) continues after a restart with the step after its newest save, as that of Keras 3 does (`keras_saves`).
 
-Keras 2 counts epochs and steps in its `DataHandler`, and makes its metrics and the optimizer's variables within the first step.
+Keras 2 counts epochs and steps in its `DataHandler`, which leaves out what was trained before the restart; and it makes its metrics and the
+optimizer's variables within the first step.
 """
 
 from __future__ import annotations
@@ -11,105 +12,143 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import patches
+from ..context import context
 from ..import_hooks import print_once
 from ..input import shuffle_order
 from ..patches.table import SAVES_2
-from .fit_session import Data, Fit, mend
+from .fit_session import Data, Fit, asked_of, saving_list
 
 _fits = 0
-_now: Fit2 | None = None
-"""The `fit` that runs in this process."""
+_running: list[Fit2] = []
+"""The calls of `fit` that run in this process and are saved, one inside the other."""
 
 
 class Fit2(Fit):
-    """One call of Keras 2's `fit`. `iterator`: its `DataHandler`."""
+    """One call of Keras 2's `fit`. `given`: its arguments."""
+
+    def __init__(self, number: int, model: Any, asked: Any, given: dict[str, Any]) -> None:
+        from tf_keras.callbacks import CallbackList
+
+        super().__init__(number, model, asked)
+        self.handler: Any = None
+        """Keras's `DataHandler`, once it is made."""
+        self._given = given
+        self._saving = saving_list(CallbackList, self)
+
+    def arguments(self) -> dict[str, Any]:
+        """Those that Keras gets."""
+        return {**self._given, "callbacks": self._saving}
+
+    def take(self, handler: Any) -> None:
+        """Make the list of callbacks, as Keras does once the data are known: their number of steps is a part of it."""
+        from tf_keras.callbacks import CallbackList
+        from tf_keras.src.engine import training
+
+        self.handler, callbacks = handler, self._given["callbacks"]
+        if not isinstance(callbacks, CallbackList):
+            verbose = training._get_verbosity(self._given["verbose"], self.model.distribute_strategy)
+            callbacks = CallbackList(
+                callbacks,
+                add_history=True,
+                add_progbar=verbose != 0,
+                model=self.model,
+                verbose=verbose,
+                epochs=self._given["epochs"],
+                steps=handler.inferred_steps,
+            )
+        self.begin_saves(callbacks, self._saving)
 
     def data(self) -> Data:
-        handler = self.iterator
+        handler = self.handler
         kind = {"DatasetAdapter": "dataset", "TensorLikeDataAdapter": "arrays"}.get(type(handler._adapter).__name__, "")
         size = handler._adapter.batch_size() if kind == "arrays" else None
         return Data(handler._dataset, kind, size, int(handler._steps_per_execution.numpy()))
 
     def build(self) -> None:
-        """Trace a step of the training, which makes what it lacks, and run none."""
+        """Trace a step of the training, which makes the variables, and run none."""
         import tensorflow as tf
 
         model, strategy = self.model, self.model.distribute_strategy
         step = tf.function(lambda batch: strategy.run(model.train_step, args=(batch,)))
         with contextlib.suppress(Exception), strategy.scope():  # the first step will say what is wrong
-            step.get_concrete_function(self.iterator._dataset.element_spec)
+            step.get_concrete_function(self.handler._dataset.element_spec)
 
     def more_variables(self) -> dict[str, Any]:
         return {"model._train_counter": self.model._train_counter}
 
-    def begin_with(self, epoch: int, batch: int, first: int) -> None:
-        self.left_out = (epoch - first, batch)
-
-    def end(self) -> None:
-        self.is_over = True
-
 
 def install() -> None:
-    """Change Keras 2's functions, once in this process."""
-    if not patches.is_on(SAVES_2):
+    """Have `fit` save, once in this process."""
+    from ..keras import loops
+
+    if "tf_keras" in loops.saves_of_fit or not patches.is_on(SAVES_2):
         return
     shuffle_order.apply_soon()
-    patches.replace(SAVES_2, "tf_keras.Model._check_call_args", _begin)
+    loops.saves_of_fit["tf_keras"] = _fit
+    loops.wrap_keras_2()
     patches.replace(SAVES_2, "tf_keras.get_data_handler", _take_data)
     patches.replace(SAVES_2, "tf_keras.DataHandler.enumerate_epochs", _enumerate)
     patches.replace(SAVES_2, "tf_keras.sync_to_numpy", _results)
-    mend(SAVES_2, "tf_keras.", lambda: _now)
 
 
-def _begin(real: Any, model: Any, method_name: str) -> None:
-    """The beginning of a `fit`, among others."""
-    global _fits, _now
-    real(model, method_name)
-    if method_name == "fit":
-        _fits += 1
-        _now = Fit2(_fits, model)
-
-
-def _results(real: Any, logs: Any) -> Any:
-    """The metrics of an epoch of which all steps were before the restart."""
-    if logs is None and _now is not None and _now.is_begun_within:
-        logs = _now.model.get_metrics_result()
-    return real(logs)
+def _fit(real: Any, model: Any, given: dict[str, Any]) -> Any:
+    """Call Keras's `fit`, with saves if they are asked for. `given`: its arguments."""
+    global _fits
+    _fits += 1
+    asked = asked_of(given["callbacks"])
+    if asked is None and not context().settings.checkpoints.fit:
+        return real(model, **given)
+    _running.append(Fit2(_fits, model, asked, given))
+    try:
+        return real(model, **_running[-1].arguments())
+    finally:
+        _running.pop()
 
 
 def _take_data(real: Any, *args: Any, **kwargs: Any) -> Any:
     from ..keras import data
 
-    model = kwargs.get("model")
-    if _now is None or _now.is_over or _now.iterator is not None or model is not _now.model:
+    fit = _running[-1] if _running else None
+    if fit is None or fit.handler is not None or kwargs.get("model") is not fit.model:  # such as the data of a validation
         return real(*args, **kwargs)
-    strategy = model.distribute_strategy
+    strategy = kwargs["model"].distribute_strategy
     in_order = contextlib.nullcontext() if strategy._should_use_with_coordinator else data.arrays_in_one_order(strategy, kwargs["shuffle"])
     with in_order:
-        _now.iterator = real(*args, **kwargs)
-    _now.iterator._orch_fit = _now
-    return _now.iterator
+        handler = real(*args, **kwargs)
+    fit.take(handler)
+    return handler
+
+
+def _results(real: Any, logs: Any) -> Any:
+    """The metrics of an epoch of which all steps were before the restart."""
+    if logs is None and _running and _running[-1].left_out[1]:
+        logs = _running[-1].model.get_metrics_result()
+    return real(logs)
 
 
 def _enumerate(real: Any, self: Any) -> Iterator[Any]:
     """The epochs that are left, with the data of those before left out."""
-    fit: Any = getattr(self, "_orch_fit", None)
-    epochs, steps = (0, 0) if fit is None else fit.left_out
+    fit = next((each for each in _running if each.handler is self), None)
+    if fit is None:
+        yield from real(self)
+        return
+    epochs, steps = fit.left_out
     if epochs >= self._epochs - self._initial_epoch:
         return
-    is_begun_anew = self._adapter.should_recreate_iterator()
-    is_whole = is_begun_anew and epochs > 0 and fit.reads_whole_epochs()
+    is_begun_again = self._adapter.should_recreate_iterator()
+    is_whole = is_begun_again and epochs > 0 and fit.reads_whole_epochs()
     for number, (epoch, iterator) in enumerate(real(self)):
         if number < epochs and is_whole:
             collections.deque(iterator, maxlen=0)
             continue
         if number < epochs:  # each epoch draws its order when it begins
-            _leave_out(iterator, 1 if is_begun_anew else self._inferred_steps)
+            _leave_out(iterator, 1 if is_begun_again else self._inferred_steps)
             continue
         if number == epochs and steps:
             _leave_out(iterator, steps)
             self._initial_step = steps
         yield epoch, iterator
+        fit.left_out = (0, 0)
 
 
 def _leave_out(iterator: Any, count: int) -> None:

@@ -14,7 +14,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from .. import import_hooks, patches
@@ -22,7 +21,7 @@ from ..context import context
 from ..input import shuffle_order
 from ..patches.table import SAVES
 from . import input_check, keras_2_saves, saver
-from .fit_session import DATASETS, MARK, Data, Fit, FitSession
+from .fit_session import MARK, Data, Fit, asked_of, saving_list
 
 _fits = 0
 _running: list[SavedFit] = []
@@ -49,7 +48,7 @@ class KerasCheckpoint:
     of the saves, as in `worker.checkpoints`.
 
     The object is a callback of the Keras that TensorFlow uses: Keras 3, or Keras 2 (tf-keras). Under ParameterServerStrategy nothing is
-    saved, and a line says so.
+    saved, and orch prints the reason.
     """
 
     def __new__(cls, every: int | None = None, keep: int | None = None, dir: str | None = None) -> Any:
@@ -68,7 +67,7 @@ def install() -> None:
     from ..keras import fit as keras_fit
     from ..keras import loops
 
-    if keras_fit.TRAINER not in sys.modules or loops.saves_of_fit or not patches.is_on(SAVES):
+    if keras_fit.TRAINER not in sys.modules or "begin" in loops.saves_of_fit or not patches.is_on(SAVES):
         return
     shuffle_order.apply_soon()
     loops.saves_of_fit.update(begin=begin, evaluates=evaluates)
@@ -78,36 +77,45 @@ def install() -> None:
 def begin(model: Any, given: dict[str, Any]) -> SavedFit | None:
     """The saves of a `fit` that begins, if it is saved."""
     global _fits
-    from keras import tree
-
-    callbacks = getattr(given["callbacks"], "callbacks", given["callbacks"])
-    asked = next((one for one in tree.flatten(callbacks) if hasattr(one, MARK)), None)
     _fits += 1
+    asked = asked_of(given["callbacks"])
     return SavedFit(_fits, model, asked) if asked is not None or context().settings.checkpoints.fit else None
 
 
 class SavedFit(Fit):
-    """One call of `fit`. `iterator`: its data, a `Feed`."""
+    """One call of `fit`, whose data are a `Feed` each."""
 
     def __init__(self, number: int, model: Any, asked: Any) -> None:
+        super().__init__(number, model, asked)
+        self._training: Any = None
         self._validation: Any = None
-        self._validations_before = self._before_steps = 0
-        super().__init__(number, model)
-        self._asked = asked or SimpleNamespace(every=None, keep=None, dir=None)
-        self._is_skipped = self._has_left = self._is_everything_over = False
+        self._steps_per_epoch: int | None = None
+        self._validations_before = 0
+        self._before_steps = 0
+        """The steps of the epoch with which the training continues that were trained before the restart."""
+        self._has_left = False
+        """Batches are left to be taken that were trained on before the restart."""
+        self._is_skipped = False
+        """The step that runs was trained before the restart."""
+        self._is_whole = False
+        """Epochs before the restart read all of their data: an epoch continues where the last one ended, or draws orders within it."""
+        self._is_first = False
+        """No step of this epoch has run."""
+        self._is_everything_over = False
+        """The save is of a training that a callback has stopped."""
         self._shift = 0
         """By how many steps the numbers of steps are higher than Keras's, where `steps_per_execution` has changed since the save."""
 
     def data(self) -> Data:
-        adapter = self.iterator.adapter
-        kind = {DATASETS: "dataset", "ArrayDataAdapter": "arrays"}.get(type(adapter).__name__, "")
-        return Data(self.iterator.distributed, kind, adapter.batch_size if kind == "arrays" else None, self.model.steps_per_execution)
+        adapter = self._training.adapter
+        kind = {"TFDatasetAdapter": "dataset", "ArrayDataAdapter": "arrays"}.get(type(adapter).__name__, "")
+        return Data(self._training.distributed, kind, adapter.batch_size if kind == "arrays" else None, self.model.steps_per_execution)
 
     def build(self) -> None:
         model = self.model
         if model._distribute_strategy is None:
             with contextlib.suppress(Exception):  # a model of the program's own; `_unbuilt` says what is missing
-                model._symbolic_build(data_batch=self.iterator.of_first_replica())
+                model._symbolic_build(data_batch=self._training.of_first_replica())
         if not getattr(model.optimizer, "built", True) and model.trainable_variables:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
@@ -115,10 +123,10 @@ class SavedFit(Fit):
     # --- what Keras gets ---------------------------------------------------------------------------
 
     def prepare(self, given: dict[str, Any], training: Any, validation: Any) -> None:
-        """Put what saves into the arguments of `fit`, of which the data are prepared."""
+        """Put the list of callbacks that saves into the arguments of `fit`. `training`, `validation`: its data."""
         from keras.callbacks import CallbackList
 
-        self.iterator, self._validation, callbacks = training, validation, given["callbacks"]
+        self._training, self._validation, callbacks = training, validation, given["callbacks"]
         if not isinstance(callbacks, CallbackList):
             callbacks = CallbackList(
                 callbacks,
@@ -131,10 +139,12 @@ class SavedFit(Fit):
             )
         self._steps_per_epoch = given["steps_per_epoch"]
         self._is_whole = bool(given["steps_per_epoch"]) or training.num_batches is None
-        given["callbacks"] = _saving(self, callbacks, FitSession(self, callbacks, self._asked))
+        given["callbacks"] = saving_list(CallbackList, self)
+        self.begin_saves(callbacks, given["callbacks"])
 
     @contextlib.contextmanager
     def running(self) -> Any:
+        """While this is entered, the function that runs the model's steps leaves out those before the restart."""
         _running.append(self)
         model, real = self.model, self.model.make_train_function
         vars(model)["make_train_function"] = functools.partial(self._make, real)
@@ -158,36 +168,33 @@ class SavedFit(Fit):
     # --- what was trained before the restart ---------------------------------------------------------
 
     def begin_with(self, epoch: int, batch: int, first: int) -> None:
-        self.left_out = (epoch - first, batch)
+        super().begin_with(epoch, batch, first)
         self._has_left, self._before_steps = self.left_out != (0, 0), batch
         self._is_everything_over = bool(self.model.stop_training)
         self._is_whole = self._is_whole or (epoch > first and self.reads_whole_epochs())
-        self._is_first = True
-
-    def end(self) -> None:
-        self.is_over = True
 
     @property
     def is_epoch_left_out(self) -> bool:
         return self.left_out[0] > 0
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self) -> bool:
         self._is_first = True
         if self._is_everything_over:
             self.model.stop_training = True
+        return not self.is_epoch_left_out
 
-    def end_epoch(self) -> None:
+    def end_epoch(self) -> bool:
         epochs, steps = self.left_out
-        self.left_out = (epochs - 1, steps)
+        self.left_out = (max(epochs - 1, 0), steps)
+        return epochs == 0
 
     def begin_step(self, step: int) -> int | None:
-        """The number of the step that Keras begins; None: it was trained before the restart."""
         epochs, steps = self.left_out
         each = self.model.steps_per_execution
         self._is_skipped = epochs > 0 or steps >= each
         if 0 < steps < each and not self._is_skipped:
             self._shift = steps
-        limit = self._steps_per_epoch or self.iterator.num_batches
+        limit = self._steps_per_epoch or self._training.num_batches
         self._is_skipped = self._is_skipped or bool(self._shift and limit and step + self._shift >= limit)
         return None if self._is_skipped else step + self._shift
 
@@ -219,7 +226,7 @@ class SavedFit(Fit):
 
     @property
     def validations(self) -> int:
-        """How often Keras has begun the validation data, also before the restart: each time they draw an order if they shuffle."""
+        """The validation data draw an order each time that they begin, if they shuffle."""
         return self._validations_before + (self._validation.batches.asked if self._validation is not None else 0)
 
     @validations.setter
@@ -228,41 +235,6 @@ class SavedFit(Fit):
         if before and self._validation is not None and input_check.shuffles(self._validation.distributed):
             for _ in range(before):
                 collections.deque(itertools.islice(self._validation.distributed, 1), maxlen=0)
-
-
-def _saving(fit: SavedFit, callbacks: Any, session: FitSession) -> Any:
-    """Keras's list of callbacks with the saves after them, and without what was trained before the restart."""
-    from keras.callbacks import CallbackList
-
-    def hook(name: str) -> Any:
-        real = getattr(callbacks, name)
-
-        def called(self: Any, *args: Any, **kwargs: Any) -> None:
-            if name == "on_epoch_begin":
-                fit.begin_epoch()
-            if name in ("on_train_batch_begin", "on_train_batch_end"):
-                step = (fit.begin_step if name.endswith("begin") else fit.end_step)(args[0])
-                if step is None:
-                    return
-                args = (step, *args[1:])
-            elif fit.is_epoch_left_out and name in ("on_epoch_begin", "on_epoch_end"):
-                if name == "on_epoch_end":
-                    fit.end_epoch()
-                return
-            real(*args, **kwargs)
-            if name == "on_train_begin":
-                session.begin()
-            elif session.is_on and hasattr(session, name):
-                getattr(session, name)(*args)
-            if name == "on_train_end":
-                session.end()
-
-        return called
-
-    hooks = {name: hook(name) for name in dir(callbacks) if name.startswith("on_")}
-    made = type("SavingCallbacks", (CallbackList,), hooks)(model=None)
-    made.callbacks, made.params = callbacks.callbacks, callbacks.params
-    return made
 
 
 def evaluates(feed: Any) -> bool:

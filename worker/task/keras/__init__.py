@@ -36,8 +36,9 @@ def prepare_forks() -> None:
 
 def _change_keras_2(is_reported: bool) -> None:
     from ..patches import table
-    from . import callbacks, lines_of_keras_2
+    from . import callbacks, lines_of_keras_2, loops
 
+    import_hooks.attempt(loops.wrap_keras_2, table.SAVES_2, "tf_keras")
     if is_reported:
         import_hooks.attempt(lambda: callbacks.report("tf_keras"), table.REPORTS_2, "tf_keras")
     import_hooks.attempt(lines_of_keras_2.name_differences, table.WARNINGS_2, "tf_keras")

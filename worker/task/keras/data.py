@@ -207,7 +207,8 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
         epoch = tf.constant(0, tf.int64) if shuffle == "batch" else tf.numpy_function(lambda: next(epochs), [], tf.int64)
         return tf.random.experimental.stateless_shuffle(value, tf.stack([seed, tf.ensure_shape(epoch, [])]))
 
-    patches.replace(ORDER, "random.shuffle", lambda real, *args, **kwargs: (_orders[-1] if _orders else real)(*args, **kwargs))
+    # Below `tf.random.shuffle`: tf_keras has another module of this name (`tensorflow.compat.v2`).
+    patches.replace(ORDER, "random_shuffle", lambda real, *args, **kwargs: (_orders[-1] if _orders else real)(*args, **kwargs))
     _orders.append(in_one_order)
     try:
         yield

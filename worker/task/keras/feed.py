@@ -1,8 +1,8 @@
-"""The data of one call of `fit`, `evaluate` or `predict` on several workers, as an adapter of orch's own, which Keras takes for `x`
+"""The data of one call of `fit`, `evaluate` or `predict` of Keras 3, as an adapter of orch's own, which Keras takes for `x`
 (keras/src/trainers/data_adapters/__init__.py, "Allow passing a custom data adapter").
 
 It wraps the adapter that Keras makes of the program's data. So Keras's loops see an epoch that is as long in all workers, and data that
-TensorFlow has divided already; and the batch of which Keras builds the model is made of the shapes of the data, and taken from no data.
+TensorFlow has divided already. Keras builds the model from the shapes of the data: no batch is taken for this.
 """
 
 from __future__ import annotations

@@ -13,13 +13,14 @@ from typing import Any
 from .. import patches
 from ..input import input_policy, shuffle_order
 from ..pace import shared
-from ..patches.table import LOOPS
+from ..patches.table import LOOPS, SAVES_2
 from ..strategy import strategy_builder
 from . import data, fit, steps
 from .fit import is_wanted
 
 saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
-"""What `keras_saves` adds: ``begin`` gives the saves of a `fit`, or None; ``evaluates`` says whether a validation runs."""
+"""What saves add: ``begin`` gives the saves of a `fit`, or None; ``evaluates`` says whether a validation runs; ``tf_keras`` calls `fit` of
+Keras 2."""
 
 
 def mend() -> None:
@@ -32,12 +33,24 @@ def mend() -> None:
     patches.replace(LOOPS, "Trainer.predict", _predict)
 
 
+def wrap_keras_2() -> None:
+    """Wrap `fit` of Keras 2, as `mend` does for Keras 3. It gets no data of orch's own."""
+    if not patches.problems(SAVES_2):
+        patches.replace(SAVES_2, "tf_keras.Model.fit", _fit_of_keras_2)
+
+
+def _fit_of_keras_2(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if "tf_keras" not in saves_of_fit:
+        return real(self, *args, **kwargs)
+    return saves_of_fit["tf_keras"](real, self, _bound(real, self, args, kwargs))
+
+
 def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from keras.src.trainers.data_adapters import array_slicing
     from keras.utils import unpack_x_y_sample_weight
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    saves = saves_of_fit["begin"](self, given) if saves_of_fit else None
+    saves = saves_of_fit["begin"](self, given) if "begin" in saves_of_fit else None
     if not is_wanted(strategy):
         fit.tell_of_other_scope(strategy)
         if saves is None and not _is_named(strategy):
@@ -72,7 +85,7 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     from .feed import Feed
 
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
-    if isinstance(given["x"], Feed) and saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
+    if isinstance(given["x"], Feed) and "evaluates" in saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
         return {}
     if isinstance(given["x"], Feed) or not _is_named(strategy):
         return real(self, *args, **kwargs)
@@ -92,7 +105,11 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments of a call by name, with the defaults."""
-    bound = inspect.signature(real).bind(model, *args, **kwargs)
+    try:
+        bound = inspect.signature(real).bind(model, *args, **kwargs)
+    except TypeError:
+        real(model, *args, **kwargs)  # raises Python's error, which names the function
+        raise
     bound.apply_defaults()
     given: dict[str, Any] = dict(list(bound.arguments.items())[1:])
     more: dict[str, Any] = given.pop("kwargs", {})
@@ -110,7 +127,7 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
     made = feed.make(strategy, given["x"], **options)
     if not is_wanted(strategy) and strategy.num_replicas_in_sync > 1:
         data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync)
-    elif not is_ours and _has_workers(strategy):
+    elif not is_ours and _is_named(strategy):
         data.tell_of_second_order(made)
     return made
 
@@ -126,12 +143,8 @@ def _needs_no_build(model: Any) -> None:
 
 
 def _is_named(strategy: Any) -> bool:
-    """Whether the data of a call matter: several workers share them, a worker begins with another order, or replicas get other parts."""
-    return _has_workers(strategy) or strategy.num_replicas_in_sync > 1
-
-
-def _has_workers(strategy: Any) -> bool:
-    return hasattr(getattr(strategy, "extended", None), "_in_multi_worker_mode")
+    """Whether this is not TensorFlow's default strategy, under which Keras's own data are right."""
+    return not type(strategy.extended).__name__.startswith("_DefaultDistribution")
 
 
 def _begins_with_the_first(strategy: Any) -> bool:
@@ -141,4 +154,4 @@ def _begins_with_the_first(strategy: Any) -> bool:
     and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
     """
     is_built_here = input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False)
-    return _has_workers(strategy) and is_built_here
+    return _is_named(strategy) and is_built_here

@@ -46,17 +46,11 @@ def _of_trainer(name: str) -> str:
     return f"{TRAINER}:TensorFlowTrainer.{name}|{TRAINER}:Trainer.{name}"
 
 
-def _of_base(name: str) -> str:
-    """A method of the class below it."""
-    return f"keras.src.trainers.trainer:Trainer.{name}|keras.src.trainers.trainer:BaseTrainer.{name}"
-
-
 def _of_backend(module: str, name: str) -> str:
     """A function of Keras's TensorFlow backend, which has the folder ``ops`` since 3.16."""
     return f"keras.src.backend.tensorflow.{module}:{name}|keras.src.backend.tensorflow.ops.{module}:{name}"
 
 
-HOOKS = ("on_train_begin", "on_epoch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end")
 _ISSUE = "fit fails on several workers, keras#20585"
 
 NAMES: dict[str, Name] = {
@@ -235,11 +229,6 @@ NAMES: dict[str, Name] = {
     "tf_keras.compute_weighted_loss": Name(
         "tf_keras.src.utils.losses_utils:compute_weighted_loss", "a warning about scalar losses", "losses"
     ),
-    "tf_keras.Model._check_call_args": Name("tf_keras.src.engine.training:Model._check_call_args", "saves: the beginning of a fit", "self"),
-    **{
-        f"tf_keras.CallbackList.{name}": Name(f"tf_keras.src.callbacks:CallbackList.{name}", "saves: after all callbacks", "self")
-        for name in HOOKS
-    },
     "tf_keras.get_data_handler": Name("tf_keras.src.engine.data_adapter:get_data_handler", "saves: where the data are"),
     "tf_keras.DataHandler.enumerate_epochs": Name(
         "tf_keras.src.engine.data_adapter:DataHandler.enumerate_epochs", "saves: a training continues within an epoch", "self"
@@ -258,7 +247,9 @@ NAMES: dict[str, Name] = {
     "DatasetV2.list_files": Name(
         "tensorflow.python.data.ops.dataset_ops:DatasetV2.list_files", "one order of files in all workers", "file_pattern, shuffle, seed"
     ),
-    "random.shuffle": Name("tensorflow._api.v2.random:shuffle", "Keras shuffles the numbers of rows in each worker by itself"),
+    "random_shuffle": Name(
+        "tensorflow.python.ops.gen_random_ops:random_shuffle", "Keras shuffles the numbers of rows in each worker by itself", "value, seed"
+    ),
     "DistributedDataset.__iter__": Name(
         f"{DISTRIBUTE}.input_lib:DistributedDataset.__iter__",
         "the order of a dataset begun again",

@@ -114,16 +114,12 @@ FEATURES: dict[str, Feature] = {
         needs=(LOOPS, ORDER),
     ),
     SAVES_2: Feature(
-        _names(
-            "tf_keras.Model._check_call_args tf_keras.get_data_handler tf_keras.DataHandler.enumerate_epochs tf_keras.sync_to_numpy "
-            "tf_keras.CallbackList.on_train_begin tf_keras.CallbackList.on_epoch_begin tf_keras.CallbackList.on_train_batch_end "
-            "tf_keras.CallbackList.on_epoch_end tf_keras.CallbackList.on_train_end"
-        ),
+        _names("tf_keras.Model.fit tf_keras.get_data_handler tf_keras.DataHandler.enumerate_epochs tf_keras.sync_to_numpy"),
         "changes",
         "--checkpoint and worker.KerasCheckpoint save nothing",
         reads={
             "tf_keras.src.engine.data_adapter": "_adapter _dataset _steps_per_execution",
-            "tf_keras.src.engine.training": "_train_counter",
+            "tf_keras.src.engine.training": "_train_counter _get_verbosity",
         },
         needs=(ORDER,),
     ),
@@ -133,7 +129,7 @@ FEATURES: dict[str, Feature] = {
         "workers that save one model to one path may find half of a file",
     ),
     ORDER: Feature(
-        _names("StrategyBase.experimental_distribute_dataset random.shuffle DistributedDataset.__iter__ Strategy.gather"),
+        _names("StrategyBase.experimental_distribute_dataset random_shuffle DistributedDataset.__iter__ Strategy.gather"),
         "changes",
         "a shuffle without a seed has another order in each worker",
         reads={
