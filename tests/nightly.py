@@ -2,8 +2,8 @@
 
 The parts run one after the other, and a part that takes longer than its budget is ended. The last lines are a table of them; the exit code
 is 1 if one is not well. With --ci, the number of the commit chooses parts, and of each part one of its short commands, that together take
-no longer than `CI_MINUTES`: after some changes each of them has had its turn. A machine of any speed must pass then, so a short command that
-is ended by its budget counts for what it has done so far.
+no longer than `CI_MINUTES`: after some changes each of them has had its turn. A machine of any speed must pass then, so a short command
+that is ended by its budget counts for what it has done so far.
 """
 
 from __future__ import annotations
