@@ -34,9 +34,7 @@ def test_the_table_names_the_part_that_failed(monkeypatch: pytest.MonkeyPatch, c
     assert nightly.main(["good"]) == 0
 
 
-def test_in_ci_a_part_that_is_cut_by_its_budget_is_no_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_ci_a_part_that_is_cut_by_its_budget_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(nightly, "PARTS", (Part("slow", "sleep 60", 0.01, ("sleep 60",), 0.01),))
     assert [nightly.main([]), nightly.main(["--ci"])] == [1, 0]
     printed = capsys.readouterr().out
