@@ -12,6 +12,8 @@ TEST_ARGS := --durations=10 -p tests.again
 # Tests that share what takes long stay in one process: tests/groups.py.
 PARALLEL ?= -n $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 2 : 4)))
 BENCH_ARGS ?= --quick
+# `make figures` is benchmarks/readme.py.
+BENCHMARKS ?= $(filter-out readme,$(basename $(notdir $(shell grep -l -e --quick benchmarks/*.py))))
 CHAOS_ARGS ?= --trials 60 --seed 1
 MATRIX_ARGS ?=
 JUDGE_ARGS ?=
@@ -33,7 +35,7 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test slurm-24 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners clean
+.PHONY: help demo test slurm-24 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly clean
 .NOTPARALLEL:
 
 help:
@@ -56,7 +58,9 @@ help:
 	@echo 'make chaos    the long soaks: many runs, hosts and forks at once; then kill, stop and end tasks, templates, agents and controllers'
 	@echo '              of real clusters (CHAOS_ARGS="--trials 200 --seed 1"); then drawn trainings (DRAWS_ARGS="--draws 3000 --minutes 60")'
 	@echo 'make matrix   the checks of tests/matrix with other releases of Python, TensorFlow and Keras; writes the table of README.md'
-	@echo '              (MATRIX_ARGS=--help); make corners: the lowest and the newest alone, and the controller on Python 3.14'
+	@echo '              (MATRIX_ARGS=--help); make corners: the lowest, the newest and the next alone, and the controller on Python 3.14'
+	@echo 'make next     the same checks with the newest TensorFlow and Keras that the index has, also before they are final (docs/new-keras.md)'
+	@echo 'make nightly  all that is too long for each change, with a budget of minutes for each part (PART=judge chooses; CI=1: 12 minutes of it)'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 # Without the tools of developers, which the other targets install.
@@ -140,8 +144,9 @@ figures: $(READY)
 	@$(BIN)/python -m benchmarks.readme
 
 bench: $(BENCH_READY)
-	@for name in help_cpu relay verdict plan placement shards startup restart resume seeing steptime keras testing input ssh slurm kubernetes; do \
-		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
+	@for name in $(BENCHMARKS); do echo "== $$name"; \
+		$(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || failed="$$failed $$name"; done; \
+		test -z "$$failed" || { echo "FAILED:$$failed" >&2; exit 1; }
 
 judge: $(READY)
 	@$(BIN)/python -m tests.judge $(JUDGE_ARGS)
@@ -158,6 +163,12 @@ corners: $(READY)
 	@$(BIN)/python -m tests.matrix --corners
 	$(call install_for_tests,the controller on Python 3.14,command -v debootstrap >/dev/null,debootstrap)
 	@$(BIN)/python -m tests.python_3_14 --brief
+
+next: $(READY)
+	@$(BIN)/python -m tests.matrix 3.13-next
+
+nightly: $(BENCH_READY) hosts
+	@$(BIN)/python -m tests.nightly $(PART) $(if $(filter 1,$(CI)),--ci)
 
 clean:
 	@rm -rf build dist .cache/matrix .cache/uv .pytest_cache .mypy_cache .ruff_cache .hypothesis

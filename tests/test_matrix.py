@@ -10,15 +10,30 @@ import pytest
 
 from tests.matrix import __main__ as matrix
 from tests.matrix import checks, environments, table
-from tests.matrix.cells import CELLS, CORNERS, LOWEST, NEWEST, Cell
+from tests.matrix.cells import CELLS, CORNERS, LOWEST, NEWEST, NEXT, Cell
 from tests.matrix.environments import NotPossible
 
 
 def test_the_lowest_corner_has_what_pyproject_allows() -> None:
-    wanted = environments.requirements(LOWEST)
+    wanted = environments.requirements(LOWEST, {})
     assert {"click==8.1.7", "psutil==6.0", "pyyaml==6.0.1", "tensorflow-cpu==2.16.*"} < {*wanted["install"]}
     assert wanted["alone"] == ["tf-keras~=2.16.0"]
-    assert not [name for name in environments.requirements(NEWEST)["install"] if name.startswith("click")]
+    assert not [name for name in environments.requirements(NEWEST, {})["install"] if name.startswith("click")]
+
+
+@pytest.mark.parametrize(
+    ("release", "nightly", "installed", "left_out"),
+    [
+        ("3.15.1", "3.16.0.dev2026102704", "keras-nightly==3.16.0.dev2026102704", "keras"),  # what TensorFlow's release candidate requires
+        ("3.16.0rc0", "3.16.0.dev2026102704", "keras==3.16.0rc0", "keras-nightly"),
+        ("3.16.0", "3.17.0.dev2027010104", "keras-nightly==3.17.0.dev2027010104", "keras"),  # where TensorFlow requires keras
+    ],
+)
+def test_the_next_releases_have_one_keras(release: str, nightly: str, installed: str, left_out: str) -> None:
+    wanted = environments.requirements(NEXT, {"tensorflow-cpu": "2.22.0rc0", "keras": release, "keras-nightly": nightly})
+    assert {"tensorflow-cpu==2.22.0rc0", installed} < {*wanted["install"]}
+    assert wanted["overrides"] == ["tensorflow-cpu==2.22.0rc0", installed, f"{left_out}; sys_platform == 'none'"]
+    assert wanted["alone"] == ["tf-keras~=2.22.0"]
 
 
 def test_a_corner_takes_the_python_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +62,8 @@ def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     table.write(found, readme)
     before, _, when, _, titles, _, *rows, _, after = readme.read_text().splitlines()
     assert (before, when, after) == ("before", "Run 2026-11-23; `-` was not run.", "after")
-    assert titles.startswith("| Python | TensorFlow | Keras | warm start |")
-    assert [row for row in rows if row.startswith("| 3.13.0 |")] == ["| 3.13.0 | 2.21.0 | 3.15.1 | ok | - | FAILED |" + " - |" * 7]
+    assert titles.startswith("| Python | TensorFlow | Keras | patches | warm start |")
+    assert [row for row in rows if row.startswith("| 3.13.0 |")] == ["| 3.13.0 | 2.21.0 | 3.15.1 | - | ok | - | FAILED |" + " - |" * 7]
     assert rows[0].startswith("| 3.10, lowest click, psutil, PyYAML | 2.16 |  | - |")
     assert table.read(readme.read_text()) == found, "so a new clone keeps what others have run"
 
@@ -71,7 +86,7 @@ def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept: dict[str, Any] = {}
-    answers = {"warm start": "import sys; sys.exit(3)", "fit": "pass"}
+    answers = {"warm start": "import sys; sys.exit(3)", "fit": "pass", "fit of Keras 2": "pass"}
 
     def check(program: str) -> checks.Check:
         def run(bench: checks.Bench) -> None:
@@ -81,6 +96,7 @@ def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
         return run
 
     monkeypatch.setattr(checks, "CHECKS", {name: check(program) for name, program in answers.items()})
+    monkeypatch.setattr(checks, "fit_of_keras_2", checks.CHECKS["fit of Keras 2"])  # left out where there is no tf-keras
     monkeypatch.setattr(matrix, "_VERSIONS", "print('{}')")
     monkeypatch.setattr(environments, "make", lambda cell: Path(sys.executable))
     monkeypatch.setattr(table, "keep", lambda cell, result: kept.update({cell.name: result["checks"]}))
@@ -100,7 +116,7 @@ def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
 
 
 def test_the_real_tests_of_a_cell_exist() -> None:
-    for test in (*checks.TESTS, *checks.CORNER_TESTS):
+    for test in (*checks.TESTS, checks.JUDGE, *checks.CORNER_TESTS):
         path, _, name = test.partition("[")[0].partition("::")
         assert f"def {name or 'test_'}" in (environments.ROOT / path).read_text(), test
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
 
 from worker.task.pace import step_times
+from worker.task.patches.stand_in import FEATURE
 
 STEPS, WARM = 5, 20
 """The steps of a turn, and the turns that are not counted: TensorFlow learns in some 90 steps which operations are not worth a thread."""
@@ -48,7 +49,7 @@ stamped, stamped_nodes = make_step()
 names = ("all_reduce", "_all_gather")
 replaced = {name: getattr(CollectiveReplicaLauncher, name) for name in names}
 for name, function in replaced.items():
-    assert hasattr(function, "_orch_replaces"), "orch puts no timestamps around the collectives"
+    assert hasattr(function, FEATURE), "orch puts no timestamps around the collectives"
     setattr(CollectiveReplicaLauncher, name, function.__wrapped__)
 plain, plain_nodes = make_step()
 

@@ -18,8 +18,10 @@ from .environments import NotMade, NotPossible
 
 _VERSIONS = """
 import json, platform
-from importlib.metadata import version
-print(json.dumps({"python": platform.python_version(), "tensorflow": version("tensorflow-cpu"), "keras": version("keras")}))
+from importlib.metadata import distributions
+names = {"tensorflow-cpu": "tensorflow", "keras": "keras", "keras-nightly": "keras", "tf-keras": "keras_2"}
+found = {names[each.name.replace("_", "-")]: each.version for each in distributions() if each.name.replace("_", "-") in names}
+print(json.dumps({"python": platform.python_version(), **found}))
 """
 
 
@@ -27,7 +29,7 @@ def main(words: list[str]) -> int:
     names = {cell.name: cell for cell in CELLS}
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("cells", nargs="*", metavar="CELL", help=f"one of {', '.join(names)}")
-    parser.add_argument("--corners", action="store_true", help="the lowest and the newest, with few real tests; without a table")
+    parser.add_argument("--corners", action="store_true", help="the lowest, the newest and the next, with few real tests; without a table")
     checked = [*checks.CHECKS, checks.REAL_TESTS]
     parser.add_argument("--without", action="append", default=[], choices=checked, metavar="CHECK", help=f"one of {', '.join(checked)}")
     given = parser.parse_args(words)
@@ -51,7 +53,7 @@ def _run_beside_each_other(*words: list[str]) -> int:
 def _run(cell: Cell, is_corner: bool, left_out: list[str]) -> int:
     """0: all is well, or the cell cannot be checked on this machine, which a line says; 1: something has failed."""
     try:
-        asked, cell = cell, environments.fit(cell) if is_corner else cell
+        asked, cell = cell, environments.fit(cell) if is_corner or cell.is_next else cell
         if cell != asked:
             print(f"orch: NOT TESTED: {asked.name}: no Python {asked.python} here; {cell.name} in its place", file=sys.stderr)
         began = time.monotonic()
@@ -65,8 +67,10 @@ def _run(cell: Cell, is_corner: bool, left_out: list[str]) -> int:
         print(f"FAILED: {cell.name}: {reason}", file=sys.stderr)
         return 1
     if not is_corner:
-        table.keep(cell, {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), **found})
+        found = {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), **found}
+        table.keep(asked, found)
         table.write(table.load())
+        print(table.render({asked.name: found}, (asked,)), flush=True)
     return int(table.FAILED in found["checks"].values())
 
 
@@ -81,6 +85,9 @@ def _check(cell: Cell, python: Path, is_corner: bool, left_out: list[str]) -> di
         code, said = bench.run("-I", "-c", _VERSIONS)
         if code:
             raise NotPossible(f"its interpreter cannot be used: {said.strip()}")
+        versions = json.loads(said)
+        if not versions.pop("keras_2", ""):
+            left_out = [*left_out, *(name for name, check in checks.CHECKS.items() if check is checks.fit_of_keras_2)]
         chosen = _choose(cell, is_corner, left_out)
         try:
             for name, check in chosen.items():
@@ -94,7 +101,7 @@ def _check(cell: Cell, python: Path, is_corner: bool, left_out: list[str]) -> di
                 print(f"{cell.name}: {name}: {results[name]}, {time.monotonic() - began:.0f} s", flush=True)
         finally:
             bench.run("-m", "orchestrator", "warm", "stop")
-    return {"versions": json.loads(said), "checks": results}
+    return {"versions": versions, "checks": results}
 
 
 if __name__ == "__main__":

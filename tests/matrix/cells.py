@@ -21,16 +21,24 @@ class Cell:
     def name(self) -> str:
         """A file name: ``3.10-tf2.16-lowest``."""
         keras = self.keras and f"keras{self.keras}"
-        parts = (self.python, f"tf{self.tensorflow}", keras, self.lowest and "lowest", self.ordinary and "user")
+        tensorflow = self.tensorflow if self.is_next else f"tf{self.tensorflow}"
+        parts = (self.python, tensorflow, keras, self.lowest and "lowest", self.ordinary and "user")
         return "-".join(part for part in parts if part)
+
+    @property
+    def is_next(self) -> bool:
+        """Whether this is the newest TensorFlow and the newest Keras that the index has, also releases that are not final."""
+        return self.tensorflow == "next"
 
 
 LOWEST = Cell("3.10", "2.16", lowest=True)
 NEWEST = Cell("3.13", "2.21")
-CORNERS = (LOWEST, NEWEST)
+NEXT = Cell("3.13", "next")
+CORNERS = (LOWEST, NEWEST, NEXT)
 CELLS = (
     LOWEST,
     NEWEST,
+    NEXT,
     Cell("3.11", "2.18"),
     Cell("3.10", "2.21"),
     Cell("3.11", "2.17"),

@@ -8,15 +8,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from packaging.version import Version
 
 from .cells import LOWEST_TENSORFLOW, Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / ".cache" / "matrix"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+KERAS = ("keras", "keras-nightly")
 TOOLS = ("hypothesis", "jsonschema", "pytest-timeout", "pytest-xdist")
 """What the tests need besides the extra `testing`."""
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", "/bin/sh", "-c", 'exec "$@"', "sh")
@@ -76,7 +79,8 @@ def make(cell: Cell) -> Path:
     """The interpreter of the environment of this cell, which is made if it is not there."""
     place = PLACE / cell.name
     python, stamp = place / "bin" / "python", place / "ready.json"
-    wanted = requirements(cell)
+    newest = find_newest(cell.python) if cell.is_next else {}
+    wanted = requirements(cell, newest)
     if stamp.exists() and json.loads(stamp.read_text()) == wanted:
         return python
     base = find_python(cell.python, user_of(cell))
@@ -86,7 +90,12 @@ def make(cell: Cell) -> Path:
     PLACE.mkdir(parents=True, exist_ok=True)
     _uv("venv", "--clear", "--seed", "--python", base, str(place))
     # An ordinary user cannot write into the environment, and would compile TensorFlow at each import.
-    _uv("pip", "install", *(["--compile-bytecode"] if user_of(cell) else []), "--python", str(python), *wanted["install"])
+    words = ["--compile-bytecode"] if user_of(cell) else []
+    if newest:
+        overrides = place / "overrides.txt"
+        overrides.write_text("\n".join(wanted["overrides"]))
+        words = ["--overrides", str(overrides)]
+    _uv("pip", "install", *words, "--python", str(python), *wanted["install"])
     try:
         _uv("pip", "install", "--no-deps", "--python", str(python), *wanted["alone"])
     except NotMade:
@@ -95,9 +104,25 @@ def make(cell: Cell) -> Path:
     return python
 
 
-def requirements(cell: Cell) -> dict[str, list[str]]:
-    """What is installed, with its dependencies and alone."""
-    own = [f"{ROOT}[examples,testing]", "--editable", str(ROOT), f"tensorflow-cpu=={cell.tensorflow}.*", *TOOLS]
+def find_newest(python: str) -> dict[str, str]:
+    """The newest releases on the index, final or not, by name."""
+    asked = ("--no-deps", "--prerelease=allow", "--no-header", "--no-annotate", "--python-version", python)
+    said = _uv("pip", "compile", *asked, "-", given="\n".join(("tensorflow-cpu", *KERAS)))
+    return dict(line.split("==") for line in said.split())
+
+
+def requirements(cell: Cell, newest: Mapping[str, str]) -> dict[str, list[str]]:
+    """What is installed, with its dependencies and alone. `newest`: the releases of the cell that is the next one."""
+    own = [f"{ROOT}[examples,testing]", "--editable", str(ROOT), *TOOLS]
+    if cell.is_next:
+        # TensorFlow has not brought TensorBoard since 2.22.
+        # The newer of two packages that pip writes into one directory, whichever of them TensorFlow requires; the other one is left out.
+        *_, keras = sorted(KERAS, key=lambda name: Version(newest[name]))
+        pinned = [f"{name}=={newest[name]}" for name in ("tensorflow-cpu", keras)]
+        left_out = [f"{name}; sys_platform == 'none'" for name in KERAS if name != keras]
+        minor = ".".join(newest["tensorflow-cpu"].split(".")[:2])
+        return {"install": [*own, *pinned, "tensorboard"], "overrides": [*pinned, *left_out], "alone": [f"tf-keras~={minor}.0"]}
+    own.append(f"tensorflow-cpu=={cell.tensorflow}.*")
     if cell.keras:
         own.append(f"keras=={cell.keras}.*")
     if cell.lowest:
@@ -117,7 +142,10 @@ def _environment() -> dict[str, str]:
     return {**pip, **own, **os.environ}
 
 
-def _uv(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "uv", *words, "--quiet"], env=_environment(), capture_output=True, text=True)
+def _uv(*words: str, given: str = "") -> str:
+    """What uv has printed for these words and this standard input."""
+    command = [sys.executable, "-m", "uv", *words, "--quiet"]
+    done = subprocess.run(command, env=_environment(), input=given, capture_output=True, text=True)
     if done.returncode:
         raise NotMade(f"uv {' '.join(words[:2])} failed: {done.stderr.strip()}")
+    return done.stdout

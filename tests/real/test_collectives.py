@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.testing import cluster
 from tests.conftest import Orch
+from worker.task.patches.stand_in import FEATURE
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300), pytest.mark.usefixtures("warm_tensorflow")]
 
@@ -43,8 +44,24 @@ def find_settings() -> dict[str, Any]:
         "heartbeat": (heartbeat(), heartbeat(heartbeat_timeout_in_ms=700)),
         "of the spec": {options_of(tf.distribute.MultiWorkerMirroredStrategy()), options_of(worker.strategy())},
         "of the script": options_of(tf.distribute.MultiWorkerMirroredStrategy(communication_options=chosen)),
-        "is measured": hasattr(cross_device_utils.CollectiveReplicaLauncher.all_reduce, "_orch_replaces"),
+        "is measured": hasattr(cross_device_utils.CollectiveReplicaLauncher.all_reduce, FEATURE),
     }
+
+
+def train_with_many_strategies() -> float:
+    import tensorflow as tf
+
+    total = 0.0
+    for _ in range(10):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        step = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.ones([])), axis=None))  # noqa: B023
+        total += float(step())
+    return total
+
+
+def test_a_task_may_make_more_strategies_than_orch_measures_at_a_time() -> None:
+    with cluster(workers=2) as c:
+        assert c.run(train_with_many_strategies) == {"worker-0": 20.0, "worker-1": 20.0}
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-FIRST_KNOWN = (3, 10)
-"""The first release whose `fit` orch mends (`releases.OLDEST_KERAS`)."""
+from .releases import OLDEST_KERAS
 
 
 def release(version: str) -> tuple[int, ...]:
     """``3.4.1`` as (3, 4). A version that cannot be read counts as new."""
     words = version.split(".")[:2]
-    return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else FIRST_KNOWN
+    return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else (4,)
 
 
 def is_old(version: str) -> bool:
     """Whether this is a Keras 3 that orch leaves as it is, because it is older than those that orch knows."""
-    return (3,) <= release(version) < FIRST_KNOWN
+    return (3,) <= release(version) < release(OLDEST_KERAS)
 
 
 def describe_old(version: str) -> str:

@@ -15,7 +15,6 @@ from .finding import Finding, Wanted, error, note, warning
 
 OLDEST_PYTHON = (3, 10)
 """The oldest Python in which worker/ runs."""
-OLDEST_TENSORFLOW = (2, 16)
 _LIBTPU, _SKIP = "0.0.14", "TPU_SKIP_MDS_QUERY"
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
@@ -72,8 +71,9 @@ def _import_remedy(facts: HostReport) -> str:
 
 def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     version = _version(found.version)
-    if version and version < OLDEST_TENSORFLOW:
-        yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
+    if version and version < _version(releases.OLDEST_TENSORFLOW):
+        why = f"orch is made for {releases.OLDEST_TENSORFLOW} or newer"
+        yield warning("tensorflow", f"TensorFlow is {found.version}", why, "pip install --upgrade tensorflow")
 
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

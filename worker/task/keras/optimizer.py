@@ -125,7 +125,7 @@ def _name_penalties(model: Any) -> None:
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
         print_once(
             f"activity_regularizer: Keras before 3.14 adds up its penalty over the rows of a batch, so with parts of a batch in {replicas} "
-            f"replicas the penalty is 1/{replicas} of that in one process; Keras 3.14 and 3.15 take the mean"
+            f"replicas the penalty is 1/{replicas} of that in one process; newer ones take the mean"
         )
 
 

@@ -39,6 +39,8 @@ class Part:
     """The factor of the part's loss that makes the step that of the whole batch, 1.0 for even parts; None: each part counts the same."""
     trackers: tuple[Any, ...] = ()
     """The metrics of the losses of single outputs."""
+    weight_of_losses: Any = None
+    """The weight of this part in those metrics; None: `weight`."""
 
 
 def mend() -> None:
@@ -52,9 +54,9 @@ def mend() -> None:
 # --- one step of a replica -----------------------------------------------------------------------
 
 
-def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[Any, Any]:
+def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any, is_as_first: Any = None) -> tuple[Any, Any]:
     """The outputs of a step of Keras from a replica's part, and the number of its rows. `total`: the rows of all replicas, if known, or
-    `EVEN`.
+    `EVEN`. `is_as_first`: whether these are as many as in the first batch, where that matters (see `rows_of_first`).
     """
     import tensorflow as tf
 
@@ -69,10 +71,12 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any) -> tuple[
         is_even = total is EVEN
         has_rows = None if is_even else rows > 0
         before = [] if is_even else [(variable, variable.value()) for variable in _state(model)]
-        with (
-            optimizer.part(has_rows),
-            _part(Part(rows, _weight(model, step, rows, total), tuple(getattr(model._compile_loss, "metrics", ())))),
-        ):
+        of_losses = None
+        if is_as_first is not None:
+            share = tf.cast(rows, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
+            of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share)
+        trackers = tuple(getattr(model._compile_loss, "metrics", ()))
+        with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total), trackers, of_losses)):
             losses = optimizer.counted_losses()
             outputs = step(data if is_even else or_zeros(data, has_rows))
         if step == model.train_step and optimizer.counted_losses() == losses:
@@ -210,6 +214,23 @@ def _is_mean(model: Any) -> bool:
     return is_keras and not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
 
 
+def rows_of_first(model: Any) -> Any:
+    """A variable for the number of rows of the first batch of a function of steps, 0 so far; None: it does not matter.
+
+    `CompileLoss.call` takes the number of rows that a graph knows for the weight of a loss of one output. Since 3.16 Keras gives single
+    batches to the graph of one step (`Trainer._make_function`): the first graph knows the rows of the first batch, and the graph for
+    batches of other sizes knows none, so that such a batch has the weight of one row.
+    """
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+
+    gives_batches = hasattr(trainer, "Trainer")  # its name since 3.16
+    if not gives_batches or model.run_eagerly or model.steps_per_execution != 1:
+        return None
+    with tf.init_scope():
+        return tf.Variable(0, dtype=tf.int64, trainable=False)
+
+
 def _tell_of_parts() -> Any:
     import numpy as np
 
@@ -247,13 +268,15 @@ def _scaled(real: Any, loss: Any) -> Any:
 
 def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
-    function returns one number for a batch: each part has its share.
+    function returns one number for a batch: each part has its share. Since 3.16 some batches weigh more (`rows_of_first`).
     """
     part = current()
     if sample_weight is None and part is not None and part.weight is not None and _is_mean_over_batches(self, values, part):
         import tensorflow as tf
 
-        sample_weight = tf.cast(part.weight, self.dtype)
+        is_loss = any(each is self for each in part.trackers)
+        weight = part.weight if part.weight_of_losses is None or not is_loss else part.weight_of_losses
+        sample_weight = tf.cast(weight, self.dtype)
     return real(self, values, sample_weight=sample_weight)
 
 

@@ -60,10 +60,15 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     one_step = _one_step(self, strategy, step)
     even_step = _one_step(self, strategy, step, is_even=True)
 
+    first = parts.rows_of_first(self)
+
     def of_next(iterator: Any) -> Any:
         with parts.counting() as counted:
             data = iterator.get_next()
-        return one_step((data, _total(strategy, data) if counted() is None else counted()))
+        total = _total(strategy, data) if counted() is None else counted()
+        if first is not None:
+            first.assign(tf.where(first == 0, total, first))
+        return one_step((data, total), None if first is None else total == first)
 
     next_step = _in_graph(self, of_next)
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
@@ -91,25 +96,25 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return steps
 
 
-def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even: bool = False) -> Callable[[Any], Any]:
+def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even: bool = False) -> Callable[..., Any]:
     """A step of all replicas from a batch and its number of rows, or None: all parts count the same. `is_even`: no part is ever smaller
-    than the others, or empty.
+    than the others, or empty. It also takes whether the batch has as many rows as the first one (see `parts.rows_of_first`).
     """
 
     from keras import tree
 
-    def one_step(batch: Any) -> Any:
+    def one_step(batch: Any, is_as_first: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
 
         def of_replica(data: Any) -> Any:
-            return packing.pack(*parts.run(model, step, data, parts.EVEN if is_even else total))
+            return packing.pack(*parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first))
 
         with parts.losses_scaled(model):
             return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
 
     function = _in_graph(model, one_step)
-    return lambda batch: function(tree.map_structure(_or_none, batch))
+    return lambda batch, is_as_first=None: function(tree.map_structure(_or_none, batch), is_as_first)
 
 
 def _or_none(leaf: Any) -> Any:
@@ -119,7 +124,7 @@ def _or_none(leaf: Any) -> Any:
     return None if isinstance(leaf, tf.experimental.Optional) else leaf
 
 
-def _in_graph(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _in_graph(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     import tensorflow as tf
 
     function = tf.autograph.experimental.do_not_convert(function)

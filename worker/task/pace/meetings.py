@@ -111,7 +111,8 @@ def _read(meeting: _Meeting) -> list[float]:
     for name, variable in list(meeting.variables.items()):
         import tensorflow as tf
 
-        value = float(tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float64).numpy())
+        with tf.init_scope():  # also while a program traces a graph
+            value = float(tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float64).numpy())
         changing += value
         now = time.time()
         going_on = max(0, round(-value / now))

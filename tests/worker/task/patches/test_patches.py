@@ -53,6 +53,21 @@ def _minor(release: str) -> int:
     return int(release.partition(".")[2])
 
 
+def test_each_replacement_takes_a_row_of_its_feature() -> None:
+    """An import hook would catch the error, and the feature would be off with one line."""
+    asked = [
+        (getattr(table, of.id), call.args[1].value)
+        for path in (ROOT / "worker").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) in [f"patches.{way}" for way in ("replace", "extend", "add", "give_back", "put")]
+        for of in call.args[:1]
+        if isinstance(of, ast.Name) and hasattr(table, of.id) and isinstance(call.args[1], ast.Constant)
+    ]
+    assert len(asked) > 40
+    assert [(feature, name) for feature, name in asked if name not in FEATURES[feature].names] == []
+
+
 def test_few_names_are_replaced() -> None:
     assert sum(not each.is_read for each in NAMES.values()) <= MOST
 

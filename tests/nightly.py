@@ -1,0 +1,142 @@
+"""What is too long for every change: ``python -m tests.nightly [PART] [--ci]`` (`make nightly`).
+
+The parts run one after the other, and a part that takes longer than its budget is ended. The last lines are a table of them; the exit code
+is 1 if one is not well. With --ci, the number of the commit chooses parts, and of each part one of its short commands, that together take
+no longer than `CI_MINUTES`: after some changes each of them has had its turn. A machine of any speed must pass then, so a short command
+that is ended by its budget counts for what it has done so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.measure import table
+from tests.conftest import ROOT
+from tests.matrix.cells import CELLS, CORNERS, NEXT
+
+CI_MINUTES = 12.0
+ENDS_S = 10.0
+"""How long a part that is told to end may take to do so."""
+PASSED, FAILED, LATE, CUT = "passed", "failed", "over its budget", "cut by its budget"
+_ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes*.py"
+_KERAS = " ".join(f"keras.src.backend.tensorflow.{name}_test" for name in ("distribute", "optimizer_distribute"))
+_AREAS = (
+    *("losses", "metrics", "callbacks", "layers", "models", "endings", "loops"),
+    *("optimizers --forms uneven", "inputs --forms uneven"),  # which have more cases than the others
+)
+_JUDGE, _CHAOS, _MATRIX = "python -m tests.judge", "python -m tests.real.chaos", "python -m tests.matrix"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Commands of the shell, of which `python` is this one."""
+
+    name: str
+    command: str
+    minutes: float
+    short: tuple[str, ...] = ()
+    """Each stands for the whole in CI; none: `make test` has the part, or it is too long. ``{number}``: that of the commit."""
+    short_minutes: float = 0
+
+
+# The short commands take less than half of their budgets on two cores, since .ci/run may compile Kubernetes beside them.
+PARTS = (
+    Part("judge", _JUDGE, 240, tuple(f"{_JUDGE} --worlds one,two --areas {area}" for area in _AREAS), 8),
+    Part("draws", f"{_JUDGE} --draws 3000 --seed {{number}} --minutes 60", 75, (f"{_JUDGE} --draws 20 --seed {{number}}",), 6),
+    Part(
+        "chaos",
+        f"{_CHAOS} --trials 60 --seed {{number}}",
+        30,
+        tuple(f"{_CHAOS} --trials 6 --seed {{number}} --only {who}" for who in ("task", "template", "agent", "controller")),
+        4,
+    ),
+    Part("soak", "python -m pytest --soak -n 2 --durations=0", 120),
+    Part("engines", f"python -m pytest -n 2 -m slow {_ENGINES}", 30),
+    Part("bench", "make bench", 60, tuple(f"make bench BENCHMARKS={name}" for name in ("relay", "verdict", "steptime", "plan")), 4),
+    Part("next", f"{_MATRIX} {NEXT.name}", 60),  # not in CI: a new release elsewhere must not fail a change here
+    Part(
+        "matrix",
+        " ".join((_MATRIX, *(cell.name for cell in CELLS if cell != NEXT))),
+        300,
+        tuple(f"{_MATRIX} --corners {cell.name}" for cell in CORNERS if cell != NEXT),
+        6,
+    ),
+    Part("python-3.14", "python -m tests.python_3_14", 20),
+    Part(
+        "keras-tests",  # Keras's own tests of strategies, which its wheel has, in a task of orch
+        f'python -m orchestrator up "$(command -v pytest)" --strategy none -- -q -c /dev/null -p no:cacheprovider --pyargs {_KERAS}',
+        5,
+    ),
+)
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
+    parser.add_argument("part", nargs="?", choices=[part.name for part in PARTS], metavar="PART", help="only this one")
+    parser.add_argument("--ci", action="store_true", help=f"some short commands, {CI_MINUTES:g} minutes at most")
+    given = parser.parse_args(words)
+    number = commit()
+    chosen = [part for part in PARTS if given.part in (None, part.name)]
+    todo = shorten(chosen, number) if given.ci else chosen
+    rows = []
+    for part in todo:
+        command = part.command.format(number=number % 10**6)
+        print(f"== {part.name}: {command}", flush=True)
+        began = time.monotonic()
+        end = run(command, part.minutes * 60)
+        end = CUT if given.ci and end == LATE else end
+        rows.append((part.name, f"{(time.monotonic() - began) / 60:.1f}", f"{part.minutes:g}", end))
+    table(("part", "minutes", "budget", "end"), rows)
+    return int(any(end not in (PASSED, CUT) for *_, end in rows))
+
+
+def commit() -> int:
+    """A number for the commit that is checked out; 0 outside of a repository."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return int(done.stdout[:12] or "0", 16)
+
+
+def shorten(parts: Sequence[Part], number: int) -> list[Part]:
+    """The parts that this commit runs in CI: from the one that its number names, each that fits into what is left of the minutes."""
+    turns = [part for part in parts if part.short]
+    chosen: list[Part] = []
+    for place in range(len(turns)):
+        part = turns[(number + place) % len(turns)]
+        if sum(each.minutes for each in chosen) + part.short_minutes <= CI_MINUTES:
+            command = part.short[number // len(turns) % len(part.short)]
+            chosen.append(Part(part.name, command, part.short_minutes))
+    return chosen
+
+
+def run(command: str, seconds: float) -> str:
+    """How a command of the shell ends that may take so long. Its processes end with it, also those in groups of their own."""
+    env = {**os.environ, "PATH": os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))}
+    process = psutil.Popen(["bash", "-c", command], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return FAILED if process.wait(seconds) else PASSED
+    except psutil.TimeoutExpired:
+        return LATE
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+            family = [process, *process.children(recursive=True)]
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                for each in family:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.send_signal(number)
+                _, family = psutil.wait_procs(family, ENDS_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the children of those that ended
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""`make nightly`: the parts that a commit chooses in CI, and what becomes of a part that fails or takes too long."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import nightly
+from tests.judge.__main__ import AREAS
+from tests.nightly import CI_MINUTES, CUT, FAILED, LATE, PARTS, PASSED, Part, run, shorten
+
+
+def test_each_short_command_has_its_turn_and_no_commit_runs_longer_than_it_may() -> None:
+    turns = [shorten(PARTS, number) for number in range(1000)]
+    assert all(turns)
+    assert max(sum(part.minutes for part in of_commit) for of_commit in turns) <= CI_MINUTES
+    assert {part.command for of_commit in turns for part in of_commit} == {command for part in PARTS for command in part.short}
+
+
+def test_every_area_of_the_judge_has_its_turn() -> None:
+    assert {area.split()[0] for area in nightly._AREAS} == {*AREAS}
+
+
+def test_the_table_names_the_part_that_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(nightly, "PARTS", (Part("good", "true", 1), Part("bad", "exit 3", 1, ("true",), 1)))
+    assert nightly.main([]) == 1
+    *_, good, bad = capsys.readouterr().out.splitlines()
+    assert [cell.strip() for cell in good.split("|")[1:-1]] == ["good", "0.0", "1", PASSED]
+    assert [cell.strip() for cell in bad.split("|")[1:-1]] == ["bad", "0.0", "1", FAILED]
+    assert nightly.main(["--ci"]) == 0
+    assert nightly.main(["good"]) == 0
+
+
+def test_in_ci_a_part_that_is_cut_by_its_budget_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(nightly, "PARTS", (Part("slow", "sleep 60", 0.01, ("sleep 60",), 0.01),))
+    assert [nightly.main([]), nightly.main(["--ci"])] == [1, 0]
+    printed = capsys.readouterr().out
+    assert (LATE in printed, CUT in printed) == (True, True)
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "ENDS_S", 0.3)
+    hardy = f"trap '' TERM; echo $BASHPID > {tmp_path}/hardy; while true; do sleep 0.05; done"
+    apart = f"setsid sleep 1000 & echo $! > {tmp_path}/apart"
+    began = time.monotonic()
+    assert run(f"({hardy}) & {apart}; wait", 1.0) == LATE
+    assert time.monotonic() - began < 30
+    left = [pid for name in ("hardy", "apart") if psutil.pid_exists(pid := int((tmp_path / name).read_text()))]
+    assert [process for process in map(psutil.Process, left) if process.status() != psutil.STATUS_ZOMBIE] == []
