@@ -24,6 +24,8 @@ from .worker_parts import WorkerParts
 
 MOST_COUNTED = 1 << 30
 """Without the argument `count`, the elements are counted if all files together have at most this many bytes."""
+MOST_SHUFFLED = 1 << 30
+"""Elements in the buffer of a shuffle: TensorFlow 2.22 refuses more, and earlier releases abort the process."""
 _FROM_SETTINGS = {
     "batch": "global_batch_size",
     "seed": "shuffle_seed",
@@ -196,6 +198,8 @@ def _check(wishes: SimpleNamespace, workers: int, input_context: Any) -> None:
         problem = "another number of workers (--workers MIN:MAX) would read other global batches; say batch= (input.global_batch_size)"
     elif wishes.repeat is not None and wishes.repeat < 0:
         problem = f"repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever"
+    elif wishes.shuffle > MOST_SHUFFLED:
+        problem = f"shuffle={wishes.shuffle}: TensorFlow allocates so many places at once; make it {MOST_SHUFFLED} or fewer"
     elif start < 0:
         problem = f"start={start}: it is the number of batches that were trained, 0 or more"
     elif batch is not None and batch < replicas:
