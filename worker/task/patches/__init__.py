@@ -32,6 +32,18 @@ def problems(feature: str) -> list[str]:
     return _problems[feature]
 
 
+def form_of(name: str) -> str:
+    """The releases that have the form of a name's code that is installed; empty: an unknown form."""
+    from .names import NAMES
+    from .package_sources import Sources, fingerprint
+
+    _sources[:] = _sources or [Sources()]
+    for place in NAMES[name].place.split("|"):
+        if block := _sources[0].block(*place.split(":")):
+            return NAMES[name].forms.get(fingerprint(block), "")
+    return ""
+
+
 def prepare_forks() -> None:
     """Read the sources of all features, in a template that has imported Keras."""
     from .table import FEATURES

@@ -69,6 +69,12 @@ NAMES: dict[str, Name] = {
         "self, force",
         forms={"85bfcac81c": "3.10 and 3.11", "f52167535c": "3.12 to 3.15", "92bfcf7248": "3.16"},
     ),
+    "Trainer._make_function": Name(
+        _of_trainer("_make_function"),
+        "since 3.16 it gives single batches to the graph of a step, and the losses of outputs have other weights",
+        is_read=True,
+        forms={"f8b642c9fc": "3.10 and 3.11", "f0e3a34496": "3.12 to 3.15", "a015682177": "3.16"},
+    ),
     "get_data_adapter": Name(
         "keras.src.trainers.data_adapters:get_data_adapter",
         "takes an adapter of orch's own for x",

@@ -97,7 +97,10 @@ FEATURES: dict[str, Feature] = {
         reads={BASE.partition(":")[0]: "_trainable_variables _overwrite_variable_with_gradient"},
     ),
     PARTS: Feature(
-        _names("Trainer.train_step nn._compute_moments_sync Variable.__init__ Mean.update_state input_lib._calculate_replicas_with_values"),
+        _names(
+            "Trainer.train_step Trainer._make_function nn._compute_moments_sync Variable.__init__ Mean.update_state "
+            "input_lib._calculate_replicas_with_values"
+        ),
         "changes",
         "several replicas need batches that they can share evenly",
         reads={

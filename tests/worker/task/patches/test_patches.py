@@ -188,6 +188,16 @@ def _check(*place: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run((sys.executable, "-c", program, *place), cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+def test_the_form_of_an_installed_function_is_told_by_its_releases(
+    changed: Callable[[str, str, str], Sources], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = list(NAMES["Trainer._make_function"].forms.values())
+    monkeypatch.setattr(patches, "_sources", [])
+    assert patches.form_of("Trainer._make_function") in last
+    patches._sources[:] = [changed(TRAINER, "def one_step_on_data(data):", "def one_step_on_data(data, more=0):")]
+    assert patches.form_of("Trainer._make_function") == ""
+
+
 # --- replacing ----------------------------------------------------------------------------------------
 
 OWNED = """
