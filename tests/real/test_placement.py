@@ -62,6 +62,6 @@ def test_a_real_run_s_operations_and_variables(found: dict[str, Any], orch: Orch
     assert counts["VarHandleOp", "CPU:1"][0] == 3, "the layer's two variables and our own"
     used = {(row["op"], row["node"], row["device"], row["variable_device"], row["evidence"]) for row in found["variable_reads"]}
     assert ("MatMul", "far", "CPU:0", "CPU:1", "name") in used
-    assert ("MatMul", "near_1", "CPU:0", "CPU:1", "scope") in used
+    assert used & {("MatMul", node, "CPU:0", "CPU:1", "scope") for node in ("near_1", "near")}, "TensorFlow 2.22 has another number"
     shown = orch("placement", "--op", "MatMul", check=0).out
     assert shown.startswith("OPERATION  DEVICE  RUN  PLACED  TASKS\nMatMul     CPU:1     3       1  worker-0\n")

@@ -1,13 +1,12 @@
-"""Keras 3's `fit` under MultiWorkerMirroredStrategy with several workers: replaces the functions of Keras that fail.
+"""Keras 3's `fit` under MultiWorkerMirroredStrategy with several workers: where orch changes it, what it warns of, and where it refuses.
 
-These fail, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras from 3.3 to 3.16):
+Without orch it fails (keras/src/backend/tensorflow/trainer.py; keras#20585; every Keras from 3.3 to 3.16):
 
-* `_maybe_symbolic_build` reduces a batch, a structure of `PerReplica` values, with a method for single values.
+* `_maybe_symbolic_build` reduces a batch, a structure of `PerReplica` values, with a method for single values (see `feed`).
 * `make_train_function` makes a function that reduces scalars along an axis, which scalars do not have (see `steps`).
 * Each worker counts the batches of its own data, so a worker with fewer batches leaves an epoch that the other workers continue.
 
-The replacements work only for this strategy: under every other strategy, and with one worker, Keras's own functions run (but see
-`_begins_with_the_first`). If the feature does not fit the release of Keras, `fit` ends all workers with the remedy.
+If the feature does not fit the release of Keras, `fit` ends all workers with the remedy.
 """
 
 from __future__ import annotations

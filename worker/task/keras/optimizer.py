@@ -40,8 +40,6 @@ class _Here(threading.local):
     """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
     is_added: bool = False
     """The gradients that are being applied are already the sums of all replicas."""
-    is_in_step: bool = False
-    """`BaseOptimizer.apply` runs, outside of what another optimizer does before and after it."""
     losses: int = 0
     """How many losses Keras has reduced; one that is no sum counts twice."""
 
@@ -154,8 +152,7 @@ def _is_wanted() -> bool:
 def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) -> None:
     """Add the gradients of all replicas, then do all that Keras does in a step."""
     if _here.is_added:  # an optimizer inside of another one
-        with _is_in_step(self):
-            real(self, grads, trainable_variables)
+        real(self, grads, trainable_variables)
         return
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
@@ -171,7 +168,7 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
         )
     _build(self, trainable_variables)
     grads = _added(self, grads, trainable_variables)
-    with _after(grads), _is_added(), _is_in_step(self):
+    with _after(grads), _is_added():
         real(self, grads, trainable_variables)
 
 
@@ -225,16 +222,6 @@ def _is_added(is_added: bool = True) -> Iterator[None]:
         _here.is_added = before
 
 
-@contextlib.contextmanager
-def _is_in_step(optimizer: Any) -> Iterator[None]:
-    """While this is entered, the conditions of Keras are those of this optimizer's step; a LossScaleOptimizer has others of its own."""
-    before, _here.is_in_step = _here.is_in_step, not _scales_losses(optimizer)
-    try:
-        yield
-    finally:
-        _here.is_in_step = before
-
-
 def _after(grads: Any) -> Any:
     """While this is entered in a graph, each operation waits for all of these sums: a worker that waits for a dead worker has changed no
     variable of the step.
@@ -286,7 +273,7 @@ def _cond(real: Any, condition: Any, then: Any, otherwise: Any) -> Any:
     all replicas must meet. TensorFlow refuses a meeting in a branch (tensorflow/python/distribute/distribute_lib.py, `merge_call`), so the
     replicas meet before the condition.
     """
-    if not (_here.is_added and _here.is_in_step):
+    if not _here.is_added:
         return real(condition, then, otherwise)
     import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """Replaces names of Keras, tf_keras, TensorFlow and Python: only those of the table, and a feature only as a whole.
 
-`replace`, `extend`, `add` and `put` take the names of `table`. A feature is on if each of its names fits the installed release, as its
+`replace`, `add` and `put` take the names of `table`. A feature is on if each of its names fits the installed release, as its
 source files tell (`package_sources`). If one does not, the whole feature is off, and one task prints a line about what is lost.
 """
 
@@ -78,18 +78,6 @@ def replace(feature: str, name: str, ours: Callable[..., Any]) -> None:
         return
     made: Any = stand_in.make(getattr(owner, attribute), attribute, ours, feature)
     setattr(owner, attribute, staticmethod(made) if isinstance(vars(owner).get(attribute), staticmethod) else made)
-
-
-def extend(feature: str, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a class by the subclass of it that `make` returns. A feature does so once."""
-    owner, attribute = _find(feature, name)
-    if owner is None or any(vars(kind).get(stand_in.FEATURE) == feature for kind in getattr(owner, attribute).__mro__):
-        return
-    real = getattr(owner, attribute)
-    made = make(real)
-    made.__name__, made.__qualname__, made.__module__ = real.__name__, real.__qualname__, real.__module__
-    setattr(made, stand_in.FEATURE, feature)
-    setattr(owner, attribute, made)
 
 
 def add(feature: str, name: str, function: Callable[..., Any]) -> None:

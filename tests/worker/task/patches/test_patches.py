@@ -59,8 +59,7 @@ def test_each_replacement_takes_a_row_of_its_feature() -> None:
         (getattr(table, of.id), call.args[1].value)
         for path in (ROOT / "worker").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        and ast.unparse(call.func) in [f"patches.{way}" for way in ("replace", "extend", "add", "give_back", "put")]
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in [f"patches.{way}" for way in ("replace", "add", "give_back", "put")]
         for of in call.args[:1]
         if isinstance(of, ast.Name) and hasattr(table, of.id) and isinstance(call.args[1], ast.Constant)
     ]
@@ -219,7 +218,7 @@ def owner(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = ModuleType("owned")
     exec(OWNED, made.__dict__)
     monkeypatch.setitem(sys.modules, "owned", made)
-    rows = {name: _row(f"owned:{name}") for name in ("Kind", "Kind.name", "Kind.fixed", "value")}
+    rows = {name: _row(f"owned:{name}") for name in ("Kind.name", "Kind.fixed", "value")}
     rows["Kind.new"] = _row("owned:Kind.new", is_added=True)
     for name, row in rows.items():
         monkeypatch.setitem(NAMES, name, row)
@@ -244,21 +243,6 @@ def test_a_static_function_stays_one(owner: Any) -> None:
     assert (owner.Kind.fixed(1), owner.Kind().fixed(1)) == (2, 2)
 
 
-def test_a_class_is_replaced_by_a_subclass_once(owner: Any) -> None:
-    def longer(base: Any) -> Any:
-        class Longer(base):
-            def name(self) -> str:
-                return f"a longer {super().name()}"
-
-        return Longer
-
-    real = owner.Kind
-    for feature in ("one", "one", "another"):
-        patches.extend(feature, "Kind", longer)
-    assert owner.Kind().name() == "a longer a longer real"
-    assert (owner.Kind.__name__, issubclass(owner.Kind, real)) == ("Kind", True)
-
-
 def test_a_missing_function_is_added_and_a_value_is_changed(owner: Any) -> None:
     patches.add("one", "Kind.new", lambda self: "new")
     patches.add("one", "Kind.new", lambda self: "newer")
@@ -274,7 +258,6 @@ def test_a_feature_that_is_off_replaces_nothing_and_one_line_says_what_is_lost(
     monkeypatch.setitem(patches._problems, "one", ["Kind.name: its code is another one, 0123456789", "and more"])
     for name in ("Kind.name", "Kind.fixed"):
         patches.replace("one", name, lambda real, *args: "ours")
-    patches.extend("one", "Kind", lambda base: None)
     patches.put("one", "value", lambda value: None)
     assert (owner.Kind().name(), owner.value) == ("real", 1)
     line = capfd.readouterr().err
