@@ -128,7 +128,6 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
     import keras
     import numpy as np
     import tensorflow as tf
-    from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
     import worker
 
@@ -143,17 +142,33 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
     def divided(dataset: Any) -> list[list[int]]:
         return epochs(strategy.experimental_distribute_dataset(dataset))
 
-    def fitted(**arguments: Any) -> Any:
+    class Reader(keras.Model):
+        """Notes what it is given to train on."""
+
+        def train_step(self, batch: Any) -> Any:
+            (rows,) = batch if isinstance(batch, tuple) else (batch,)
+            seen[-1].append([int(number) - 1 for number in np.ravel(rows) if number])  # 0: orch's row of a part that has none
+            return {"loss": tf.constant(0.0)}
+
+    def fit(dataset: Any, epochs: int = EPOCHS, **arguments: Any) -> int | None:
+        """The number of steps of an epoch, where Keras knows it at the start. `seen` gets the batches of each epoch."""
+        seen.clear()
+        known: list[int | None] = []
+        notes = keras.callbacks.LambdaCallback(
+            on_train_begin=lambda logs: known.append(notes.params["steps"]), on_epoch_begin=lambda epoch, logs: seen.append([])
+        )
+        with strategy.scope():
+            reader = Reader()
+            reader.compile(run_eagerly=True)
+        reader.fit(dataset, epochs=epochs, verbose=0, callbacks=[notes], **arguments)
+        return known[0]
+
+    seen: list[list[list[int]]] = []
+
+    def fitted(dataset: Any, **arguments: Any) -> Any:
         """The elements of each epoch of `fit`, and its number of steps."""
-        iterator = TFEpochIterator(distribute_strategy=strategy, **arguments)
-        iterator.reset()
-        given = []
-        for _ in range(EPOCHS):
-            with iterator.catch_stop_iteration():
-                given.append([strategy.experimental_local_results(next(batches)) for _, _, batches in iterator])
-        parts: Any = [[part[0] if isinstance(part, tuple) else part for (part,) in epoch] for epoch in given]
-        numbers = [[int(number) for part in epoch for number in np.ravel(part)] for epoch in parts]
-        return {"steps": [len(epoch) for epoch in given], "epochs": numbers}
+        fit(dataset, **arguments)
+        return {"steps": [len(epoch) for epoch in seen], "epochs": [[number for batch in epoch for number in batch] for epoch in seen]}
 
     def left(dataset: Any, count: int) -> list[list[int]]:
         """The elements of three epochs of so many batches, the first and the last two, of a loop that leaves a dataset without an end.
@@ -170,12 +185,12 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
             strategy.gather(tf.constant([0]), axis=0)
         return [found[0], *found[-2:]]
 
-    rows = np.arange(COUNT)
+    rows, from_1 = np.arange(1, COUNT + 1), data.range(1, COUNT + 1)
     off = {
-        "off": data.range(COUNT).batch(8),
-        "off, whole batches": data.range(COUNT).batch(8, drop_remainder=True),
-        "off, parts that change": data.range(COUNT).batch(7),
-        "off, a map at the end": data.range(48).batch(8).map(lambda batch: batch + 0),
+        "off": from_1.batch(8),
+        "off, whole batches": from_1.batch(8, drop_remainder=True),
+        "off, parts that change": from_1.batch(7),
+        "off, a map at the end": from_1.take(48).batch(8).map(lambda batch: batch + 0),
     }
     found = {
         "worker.distribute": epochs(worker.distribute(data.range(COUNT).shuffle(COUNT), batch=8)),
@@ -197,16 +212,16 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         "one file each": divided(lines(directory, 16, 16, 16).shuffle(16).batch(6)),
         "own order: off": divided(with_policy(on_the_way, "OFF")),
         "own order: a function": epochs(strategy.distribute_datasets_from_function(lambda context: on_the_way)),
-        "fit, arrays": fitted(x=rows, batch_size=8, shuffle=True),
-        "fit, arrays, batches": fitted(x=rows, batch_size=8, shuffle="batch"),
-        "fit, a dataset": fitted(x=on_the_way),
-        **{name: fitted(x=with_policy(dataset, "OFF")) for name, dataset in off.items()},
+        "fit, arrays": fitted(rows, batch_size=8, shuffle=True),
+        "fit, arrays, batches": fitted(rows, batch_size=8, shuffle="batch"),
+        "fit, a dataset": fitted(from_1.shuffle(COUNT).batch(8)),
+        **{name: fitted(with_policy(dataset, "OFF")) for name, dataset in off.items()},
     }
-    TFEpochIterator(distribute_strategy=strategy, x=with_policy(data.range(COUNT).repeat().batch(8), "OFF"), steps_per_epoch=2)
-    for dataset in (on_the_way, on_the_way.filter(lambda _: True)):
-        print("a fit", TFEpochIterator(distribute_strategy=strategy, x=dataset, class_weight=None).num_batches, file=sys.stderr)
+    fit(with_policy(from_1.repeat().batch(8), "OFF"), epochs=1, steps_per_epoch=2)
+    for dataset in (from_1.batch(8), from_1.batch(8).filter(lambda _: True)):
+        print("a fit", fit(dataset, epochs=1), file=sys.stderr)
     keras.utils.set_random_seed(1)
-    return {**found, "fit, arrays, with a seed": fitted(x=rows, batch_size=8, shuffle=True)}
+    return {**found, "fit, arrays, with a seed": fitted(rows, batch_size=8, shuffle=True)}
 
 
 COMMON = (
