@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from worker.values.fast_dataclass import dataclass
@@ -10,7 +9,7 @@ from worker.values.words import bytes_of, count_of
 
 from ...model.run.stragglers import milliseconds
 from ...record.lines import clean
-from ...record.text.format import describe_seconds, wrap
+from ...record.text.format import describe_seconds, display_width, fit, pad, wrap
 from .top_state import Row, TopState
 
 HELP = (
@@ -83,12 +82,12 @@ def frame(state: TopState, columns: int, rows: int | None = None) -> list[str]:
         table = _table(chosen if room is None else chosen[first : first + room], state, columns, marks=rows is not None)
         if room is not None and len(chosen) > room:
             position = f"{first + 1}-{first + room} of {len(chosen)}"
-    lines = [fit(clean(line), columns) for line in (*heads, *table)]
+    lines = [fit(_flat(line), columns) for line in (*heads, *table)]
     if rows is None:
         return [line.rstrip() for line in lines]
     lines = lines[: max(0, rows - 1)]
     lines += [""] * (rows - 1 - len(lines))
-    return [*lines, fit(clean(_foot(state, position, columns)), columns)][:rows]
+    return [*lines, fit(_flat(_foot(state, position, columns)), columns)][:rows]
 
 
 def room_of(state: TopState, columns: int, rows: int) -> int:
@@ -201,35 +200,6 @@ def _line(given: Sequence[Column], wide: dict[str, int], cells: dict[str, str], 
     return (mark + "  ".join(parts)).rstrip()
 
 
-# --- widths ---------------------------------------------------------------------------------------
-
-
-def display_width(text: str) -> int:
-    """How many columns a terminal takes for a text: two for wide characters (UAX 11), none for marks that stand above others."""
-    return len(text) if text.isascii() else sum(map(_width, text))
-
-
-def _width(character: str) -> int:
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def pad(text: str, width: int, *, is_right: bool) -> str:
-    """The text in the middle of nothing: blanks before or behind it up to this width."""
-    blanks = " " * max(0, width - display_width(text))
-    return blanks + text if is_right else text + blanks
-
-
-def fit(text: str, width: int) -> str:
-    """The text, cut to this width; a cut text ends with ``…``."""
-    text = text.expandtabs(4).replace("\n", " ")
-    if display_width(text) <= width:
-        return text
-    kept, used = [], 0
-    for character in text:
-        used += _width(character)
-        if used > width - 1:
-            break
-        kept.append(character)
-    return "".join(kept) + "…" if width > 0 else ""
+def _flat(text: str) -> str:
+    """The text in one line, without terminal commands."""
+    return clean(text).expandtabs(4).replace("\n", " ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -44,16 +45,46 @@ def _iso(at: float) -> str | float:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """A line for each row, in columns. The columns in `right` are aligned to the right; the last column is not filled."""
+    """A line for each row, in columns of the terminal. The columns in `right` are aligned to the right; the last column is not filled."""
     last = len(rows[0]) - 1
-    widths = [(column, max(len(row[column]) for row in rows)) for column in range(last)]
-    filled = ([row[column].rjust(width) if column in right else row[column].ljust(width) for column, width in widths] for row in rows)
+    widths = [max(display_width(row[column]) for row in rows) for column in range(last)]
+    filled = ([pad(row[column], width, is_right=column in right) for column, width in enumerate(widths)] for row in rows)
     return ["  ".join([*columns, row[last]]).rstrip() for columns, row in zip(filled, rows, strict=True)]
 
 
 def cut(lines: Sequence[str], width: int | None) -> list[str]:
-    """The lines with at most `width` characters each; None: as they are."""
-    return [line if width is None or len(line) <= width else f"{line[: max(0, width - 1)]}…" for line in lines]
+    """The lines in at most `width` columns each; None: as they are."""
+    return [line if width is None else fit(line, width) for line in lines]
+
+
+def display_width(text: str) -> int:
+    """How many columns a terminal takes for a text: two for wide characters (UAX 11), none for marks that stand above others."""
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def pad(text: str, width: int, *, is_right: bool = False) -> str:
+    """The text with blanks before or behind it, up to this width."""
+    blanks = " " * max(0, width - display_width(text))
+    return blanks + text if is_right else text + blanks
+
+
+def fit(text: str, width: int) -> str:
+    """The text, cut to this width; a cut text ends with ``…``."""
+    if display_width(text) <= width:
+        return text
+    kept, used = [], 0
+    for character in text:
+        used += _width(character)
+        if used > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept) + "…" if width > 0 else ""
 
 
 def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:

@@ -1,10 +1,10 @@
-"""Spans of time in words."""
+"""Spans of time in words, and tables by the columns of a terminal."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.record.text.format import describe_seconds
+from orchestrator.record.text.format import aligned, cut, describe_seconds, display_width
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,13 @@ from orchestrator.record.text.format import describe_seconds
 )
 def test_a_span_of_time_in_words(seconds: float, words: str) -> None:
     assert describe_seconds(seconds) == words
+
+
+def test_a_table_and_a_cut_go_by_the_columns_of_a_terminal() -> None:
+    """Wide characters take two columns, and marks above others none."""
+    names = ["train.py", "学習.py", "トレーニング.py", "cafe\u0301.py"]
+    lines = aligned([("NAME", "TOOK", "NOTE"), *((name, "1.0 s", "note") for name in names)], right=(1,))
+    assert {display_width(line[: line.lower().index("note")]) for line in lines} == {len("トレーニング.py") + 6 + 2 + 5 + 2}
+    for width in range(1, 16):
+        assert all(display_width(line) <= width for line in cut(names, width))
+    assert cut(names, 7) == ["train.…", "学習.py", "トレー…", "café.py".replace("é", "e\u0301")]
