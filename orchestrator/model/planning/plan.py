@@ -169,11 +169,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     Raises `SpecError` if a host lacks the requested devices, `OrchError` if other runs hold them.
     """
     facts = {host.name: host for host in hosts}
-    devices = gpu_assignment.assign_gpus(spec, assignment, facts)
-    if devices.problems:
-        without_others = {name: replace(host, taken=()) for name, host in facts.items()}
-        is_possible = not gpu_assignment.assign_gpus(spec, assignment, without_others).problems
-        raise OrchError("\n".join(map(str, devices.problems))) if is_possible else SpecError(*devices.problems)
+    devices = _gpus(spec, assignment, facts)
     strategy = named(spec.strategy)
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
@@ -202,18 +198,9 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     first = planned[0]
     boards = _tensorboards(spec, facts[first.host], len([task for task in assignment[first.host] if task in ports]))
     planned += [*boards, *_preparations(spec, assignment)]
-    env = {
-        **spec.env,
-        "ORCH_RUN_ID": run_id,
-        "ORCH_RUN_STRATEGY": spec.strategy,
-        "ORCH_ATTEMPT": "1",
-        "MASTER_ADDR": facts[first.host].address,
-        "MASTER_PORT": str(ports[first.id] or f"<port of {first.id}>") if first.id in ports else "0",
-    }
-    if spec.least_workers:
-        env[elastic.ELASTIC] = str(spec.least_workers)
-    if DISPATCHER in addresses:
-        env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[DISPATCHER]}"
+    address = facts[first.host].address
+    master = address, str(ports[first.id] or f"<port of {first.id}>") if first.id in ports else "0"
+    env = _environment(run_id, spec, master, addresses.get(DISPATCHER, ""))
     notes = (
         *_describe_threads(spec, assignment, facts),
         *_describe_cpus(spec),
@@ -223,6 +210,33 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     )
     notes += tuple(_describe_tensorboard(board, facts[board.host]) for board in boards)
     return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
+
+
+def _gpus(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> gpu_assignment.GpuAssignment:
+    """The GPUs of the tasks. Raises as `make` does."""
+    devices = gpu_assignment.assign_gpus(spec, assignment, facts)
+    if devices.problems:
+        without_others = {name: replace(host, taken=()) for name, host in facts.items()}
+        is_possible = not gpu_assignment.assign_gpus(spec, assignment, without_others).problems
+        raise OrchError("\n".join(map(str, devices.problems))) if is_possible else SpecError(*devices.problems)
+    return devices
+
+
+def _environment(run_id: str, spec: ClusterSpec, master: tuple[str, str], dispatcher: str) -> dict[str, str]:
+    """What all tasks have in their environment. `master`: address and port of the first task. `dispatcher`: of the data service."""
+    env = {
+        **spec.env,
+        "ORCH_RUN_ID": run_id,
+        "ORCH_RUN_STRATEGY": spec.strategy,
+        "ORCH_ATTEMPT": "1",
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": master[1],
+    }
+    if spec.least_workers:
+        env[elastic.ELASTIC] = str(spec.least_workers)
+    if dispatcher:
+        env["ORCH_DATA_SERVICE"] = f"grpc://{dispatcher}"
+    return env
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:

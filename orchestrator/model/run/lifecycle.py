@@ -67,16 +67,9 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.Planned():
             return _on_planned(cluster, event)
         case events.NotPlanned():
-            outcome = Outcome.BROKEN if event.code == BROKEN else Outcome.FAILED
-            # A host that was lost may still be starting.
-            again = event.code == BROKEN and cluster.attempt > 1 and cluster.policy.survives_hosts
-            return end(cluster, outcome, event.code, event.at, Cause(event.reason, event.at), again=again)
-        case events.TaskStarted():
-            cluster = update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
-            return _form(cluster.active(event.at), event.at), ()
-        case events.TaskUp():
-            cluster = update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
-            return _form(cluster.active(event.at), event.at), ()
+            return _on_not_planned(cluster, event)
+        case events.TaskStarted() | events.TaskUp():
+            return _on_started(cluster, event), ()
         case events.TaskWaiting():
             return update(cluster, event.task, waiting=event.reason), ()
         case events.TaskReported():
@@ -90,8 +83,7 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.HostLost():
             return _on_host_lost(cluster, event)
         case events.HostBroken():
-            what = event.reason if cluster.tasks or not event.host else f"host {event.host}: {event.reason}"
-            return end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(what, event.at, host=event.host))
+            return _on_host_broken(cluster, event)
         case events.RunNoted() if event.ends:
             return reasons.on_host_taken(cluster, event)
         case events.TaskSaves():
@@ -108,6 +100,26 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_tick(cluster.active(event.written_at), event.at, event.absent)
         case _:
             return cluster, ()  # only people and the timeline use the other events
+
+
+def _on_not_planned(cluster: Cluster, event: events.NotPlanned) -> Step:
+    outcome = Outcome.BROKEN if event.code == BROKEN else Outcome.FAILED
+    # A host that was lost may still be starting.
+    again = event.code == BROKEN and cluster.attempt > 1 and cluster.policy.survives_hosts
+    return end(cluster, outcome, event.code, event.at, Cause(event.reason, event.at), again=again)
+
+
+def _on_started(cluster: Cluster, event: events.TaskStarted | events.TaskUp) -> Cluster:
+    if isinstance(event, events.TaskStarted):
+        cluster = update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
+    else:
+        cluster = update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
+    return _form(cluster.active(event.at), event.at)
+
+
+def _on_host_broken(cluster: Cluster, event: events.HostBroken) -> Step:
+    what = event.reason if cluster.tasks or not event.host else f"host {event.host}: {event.reason}"
+    return end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(what, event.at, host=event.host))
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
