@@ -8,6 +8,8 @@ TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
 # Up to three failures are tried once more, each alone, and said to be flaky if they pass then.
 TEST_ARGS := --durations=10 -p tests.again
+# The other slow tests are a part of `make nightly`.
+TESTS ?= not slow or core
 # Most tests wait for processes, so two more of them run than there are cores; a cluster of TensorFlow takes a gigabyte or two, so at most 4.
 # Tests that share what takes long stay in one process: tests/groups.py.
 PARALLEL ?= -n $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 2 : 4)))
@@ -40,7 +42,7 @@ endif
 
 help:
 	@echo 'make demo     a cluster of 4 workers trains on handwritten digits'
-	@echo 'make test     all tests, the fast ones first (PYTEST_ARGS="-k logs" chooses)'
+	@echo 'make test     the tests, the fast ones first (PYTEST_ARGS="-k logs" chooses; TESTS= adds the slow ones of make nightly PART=slow)'
 	@echo 'make slurm-24 the tests of Slurm with that of Debian 13, 24.11: in a tree that debootstrap makes once in ~/.cache/orch-tests; root only'
 	@echo 'make python-3.14 the controller on Python 3.14: in a tree of Debian unstable, made as for slurm-24; tasks keep the Python of .venv'
 	@echo 'make kubernetes  the Kubernetes of the tests, built once from the source package of Debian 12: some ten minutes, 500 MB in ~/.cache/orch-tests'
@@ -69,7 +71,7 @@ demo: $(RUNTIME_READY)
 	@$(BIN)/orch up examples/mwms_custom_loop.py --workers 4
 
 test: $(READY) hosts
-	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) -m "$(TESTS)" $(PYTEST_ARGS)
 
 slurm-24: $(READY) hosts
 	$(call install_for_tests,Slurm 24.11 of Debian 13,command -v debootstrap >/dev/null,debootstrap)

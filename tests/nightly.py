@@ -28,7 +28,17 @@ CI_MINUTES = 12.0
 ENDS_S = 10.0
 """How long a part that is told to end may take to do so."""
 PASSED, FAILED, LATE, CUT = "passed", "failed", "over its budget", "cut by its budget"
+_SLOW = "python -m pytest -n 2 -p tests.again -m 'slow and not core'"
 _ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes*.py"
+_SLOW_TESTS = (  # each group takes about as long
+    _ENGINES,
+    "tests/real/test_keras.py tests/real/test_judge.py",
+    "tests/real/test_keras_*.py tests/real/test_data*.py tests/real/test_template.py tests/real/test_up.py",
+    "tests/real/test_snapshots.py tests/real/test_elastic.py tests/real/test_slow_causes.py tests/real/test_c[oa]*.py",
+    "tests/real/test_resume.py tests/real/test_restarts.py tests/real/test_preemption.py tests/real/test_private_network.py",
+    "tests/real/test_examples.py tests/real/test_shards.py tests/real/test_t[au]*.py tests/real/test_pictures.py",
+    "tests/worker tests/testing tests/insight tests/test_crowd.py tests/real/test_chaos.py",
+)
 _KERAS = " ".join(f"keras.src.backend.tensorflow.{name}_test" for name in ("distribute", "optimizer_distribute"))
 _AREAS = (
     *("losses", "metrics", "callbacks", "layers", "models", "endings", "loops"),
@@ -60,8 +70,11 @@ PARTS = (
         tuple(f"{_CHAOS} --trials 6 --seed {{number}} --only {who}" for who in ("task", "template", "agent", "controller")),
         4,
     ),
-    Part("soak", "python -m pytest --soak -n 2 --durations=0", 120),
-    Part("engines", f"python -m pytest -n 2 -m slow {_ENGINES}", 30),
+    Part(
+        "slow", f"{_SLOW} --durations=30", 60, tuple(f"{_SLOW} {tests}" for tests in _SLOW_TESTS), 6
+    ),  # the tests that `make test` leaves out
+    Part("engines", f"{_SLOW} {_ENGINES}", 30),
+    Part("soak", "python -m pytest --soak -n 2 -m soak --durations=0", 120),
     Part("bench", "make bench", 60, tuple(f"make bench BENCHMARKS={name}" for name in ("relay", "verdict", "steptime", "plan")), 4),
     Part("next", f"{_MATRIX} {NEXT.name}", 60),  # not in CI: a new release elsewhere must not fail a change here
     Part(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from tests import nightly
+from tests.conftest import ROOT
 from tests.judge.__main__ import AREAS
 from tests.nightly import CI_MINUTES, CUT, FAILED, LATE, PARTS, PASSED, Part, run, shorten
 
@@ -22,6 +24,16 @@ def test_each_short_command_has_its_turn_and_no_commit_runs_longer_than_it_may()
 
 def test_every_area_of_the_judge_has_its_turn() -> None:
     assert {area.split()[0] for area in nightly._AREAS} == {*AREAS}
+
+
+def test_every_slow_test_has_its_turn() -> None:
+    """In the files of one group or another, of which the shell finds the names."""
+    patterns = [word for group in nightly._SLOW_TESTS for word in group.split()]
+    chosen = {
+        path for pattern in patterns for each in ROOT.glob(pattern) for path in ([each] if each.is_file() else each.rglob("test_*.py"))
+    }
+    slow = {path for path in ROOT.glob("tests/**/test_*.py") if re.search(r"(?m)^(@|pytestmark .*)pytest\.mark\.slow", path.read_text())}
+    assert slow - chosen == set()
 
 
 def test_the_table_names_the_part_that_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ def test_a_worker_that_leaves_early_is_named_though_only_its_peers_have_failed(o
     assert all(end["lost"].startswith("worker-0 (") for end in cause["secondary"])
 
 
+@pytest.mark.core
 def test_a_worker_that_was_stopped_is_the_suspect_and_the_report_says_where_it_was(orch: Orch, script: Script, tmp_path: Path) -> None:
     script(TRAIN, "train.py")
     running = orch.start("up", "train.py", "-n", "2", "--grace", "1", "--", "stall", "1")

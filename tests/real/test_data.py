@@ -242,6 +242,7 @@ COMMON = (
 FITTED = ("fit, arrays", "fit, arrays, batches", "fit, a dataset", "fit, arrays, with a seed")
 
 
+@pytest.mark.core
 def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
     workers = 3  # of which not even the batches of 8 are a multiple
     with cluster(workers=workers) as c:
@@ -443,6 +444,7 @@ def predicted(strategy: Any, directory: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.core
 def test_predictions_come_in_the_order_of_the_data(tmp_path: Path) -> None:
     with cluster(workers=3) as c:
         for name, found in c.run(predicted, str(tmp_path)).items():

@@ -75,6 +75,7 @@ def test_a_program_launches_workers_that_learn_the_digits(settings: dict[str, st
     assert (tmp_path / ".orch/latest/result.json").exists()
 
 
+@pytest.mark.core
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_tensorflow")
 def test_two_workers_take_the_steps_of_one_process(orch: Any, settings: dict[str, str], tmp_path: Path) -> None:
@@ -151,6 +152,7 @@ def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, s
     assert lines[2:] == [f"doubled: {list(range(0, 48, 2))}", "seeds, summed: 10", "squares, summed: 140"]
 
 
+@pytest.mark.core
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ def stands_for(name: str) -> str:
     return rf"\b{family[1]}[123]D{family[2]}\b" if family else rf"\b{name}\b"
 
 
+@pytest.mark.core
 @on_tensorflow
 def test_every_optimizer_loss_metric_callback_and_family_of_layers_of_keras_has_a_case() -> None:
     named = "\n".join([*findings.row_names(), *CASES])

@@ -110,6 +110,7 @@ def test_two_workers_give_with_an_older_keras_what_one_process_gives(tmp_path: P
     assert found == {row: {"two": of_world["two-oldest"]} for row, of_world in in_the_table("two-oldest", units).items()}
 
 
+@pytest.mark.core
 def test_the_page_has_every_row_and_no_bad_word() -> None:
     kept = findings.read()
     assert list(kept["rows"]) == list(findings.row_names())
@@ -191,6 +192,7 @@ def test_fit_of_a_keras_that_is_too_old_is_refused_on_several_workers() -> None:
         assert not [name for name in c.tasks if "this release is unknown" in c.logs(name)]
 
 
+@pytest.mark.core
 def test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy(tmp_path: Path) -> None:
     (place,) = importlib.util.find_spec("keras").submodule_search_locations  # type: ignore[union-attr]
     shutil.copytree(place, tmp_path / "packages" / "keras", ignore=shutil.ignore_patterns("*_test.py"))

@@ -15,6 +15,7 @@ from tests.live import LiveRun
 pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_two_pods_train_together_and_a_restart_keeps_the_import(orch: Orch, kubernetes: Namespace, tmp_path: Path) -> None:
     """Digits over two nodes. A worker of the first attempt fails once the cluster has formed; the next forks anew in the same pods."""

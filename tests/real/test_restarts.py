@@ -143,6 +143,7 @@ def test_a_synchronous_cluster_goes_on_from_its_own_checkpoint(up: Any, tmp_path
     assert re.search(r"worker-1 (has )?failed \(killed by SIGKILL\)", done.err)
 
 
+@pytest.mark.core
 def test_a_lost_worker_rejoins_its_parameter_servers(up: Any, tmp_path: Path) -> None:
     up(SERVED, "-n", "2", "--ps", "1")
     found = json.loads((tmp_path / "chief.json").read_text())

@@ -300,6 +300,7 @@ def end_of(log: Path) -> list[str]:
     return [f"{log.parent.name} {line}" for line in log.read_text().splitlines() if line.startswith("END [")]
 
 
+@pytest.mark.core
 def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """The first steps have a snapshot each. No step that was finished is lost, though no save on the disk is due, and whoever dies: one of
     the workers, or all at once, or a worker that gets SIGTERM in a step which takes longer than the grace."""

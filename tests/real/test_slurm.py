@@ -42,6 +42,7 @@ def wait_for_steps(run: LiveRun, count: int) -> None:
     wait_until(lambda: len(steps_of(run)) >= begun + count, f"{count} more steps than {begun}")
 
 
+@pytest.mark.core
 def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an_allocation(
     orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun
 ) -> None:

@@ -29,6 +29,7 @@ def up(orch: Orch, bed: Bed, script: Path, *options: str, hosts: object = ("host
     )
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_three_hosts_train_together(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     done = up(orch, bed, EXAMPLES / "mwms_custom_loop.py", timeout=300, check=0)

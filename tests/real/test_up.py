@@ -42,6 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"ORCH_EXAMPLES_DATA": str(tmp_path_factory.mktemp("data"))}
 
 
+@pytest.mark.core
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.parametrize(
