@@ -37,7 +37,7 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test slurm-24 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly clean
+.PHONY: help demo test slurm-24 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly generated clean
 .NOTPARALLEL:
 
 help:
@@ -50,6 +50,7 @@ help:
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make docs     the pages of docs/ as a site: build/docs/index.html; a link or an anchor that leads nowhere is an error'
+	@echo 'make generated  the files that the code writes: the schema of orch.yaml and docs/reference.md'
 	@echo 'make links    the links of the pages to other sites: needs the Internet'
 	@echo 'make man      the man page, from the tree of commands: build/orch.1'
 	@echo 'make dist     the release: wheel and source distribution in dist/, checked, and tried in an empty environment'
@@ -121,6 +122,12 @@ format: $(READY)
 	@$(BIN)/python -m ruff format .
 
 # -n: also references that Sphinx would let pass. The pages are few, so all of them are read each time.
+# Of the declared settings: what the schema and the reference say.
+generated: $(READY)
+	@mkdir -p build
+	@$(BIN)/python -m orchestrator.model.spec.describe > build/orch.schema.json && mv build/orch.schema.json orchestrator/model/spec/orch.schema.json
+	@$(BIN)/python docs/make_reference.py > build/reference.md && mv build/reference.md docs/reference.md
+
 SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -E -c docs -d build/doctrees
 
 docs: $(DOCS_READY)
