@@ -25,7 +25,7 @@ It is made from the code by `python docs/make_reference.py`.
 ```console
 $ orch init                          # writes orch.yaml with every key
 $ orch plan -f orch.yaml             # shows what the file means
-$ orch schema                        # the same keys, for an editor
+$ orch init --schema                 # the same keys, for an editor
 ```
 
 ## Keys of orch.yaml

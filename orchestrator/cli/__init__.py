@@ -45,8 +45,7 @@ COMMANDS = {
     "doctor": ("commands.doctor_command", "Check whether this machine or the hosts can run a cluster."),
     "tpu": ("commands.tpu_command", "Show the layout of replicas and tensors on a TPU."),
     "warm": ("commands.warm_command", "Keep TensorFlow imported between runs, for faster starts."),
-    "init": ("commands.setup_commands", "Write a commented orch.yaml."),
-    "schema": ("commands.setup_commands", "Print the JSON Schema of orch.yaml, for editors."),
+    "init": ("commands.setup_commands", "Write a commented orch.yaml, or print its JSON Schema."),
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
     "help": ("explanations", "Explain a command, a failure that a report has named, or a topic."),
 }
@@ -61,6 +60,7 @@ HABITS = {
     **dict.fromkeys(("attach", "tail"), "logs -f"),
     "log": "logs",
     "config": "plan",
+    "schema": "init --schema",
     **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
 }
 """Words of other launchers, with the command that means the same."""

@@ -298,7 +298,7 @@ def test_a_directory_without_permission_is_named(orch: Orch, tmp_path: Path) -> 
     complaint(orch("up", "hello.py", "--run-dir", "mine/runs"), 125, "Permission denied", "--run-dir")
 
 
-@pytest.mark.parametrize("words", [("schema",), ("ps", "--all"), ("--help",)])
+@pytest.mark.parametrize("words", [("init", "--schema"), ("ps", "--all"), ("--help",)])
 def test_output_that_cannot_be_written_is_an_error_in_words(orch: Orch, words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as disk:
         done = orch.start(*words, stdout=disk).wait(check=125)

@@ -81,6 +81,6 @@ def test_the_schema_is_printed_and_named_by_a_new_file(orch: Orch, tmp_path: Pat
     orch.in_process("init", check=0)
     first = (tmp_path / "orch.yaml").read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=.orch.schema.json", "no path of this machine"
-    printed = json.loads(orch.in_process("schema", check=0).out)
+    printed = json.loads(orch.in_process("init", "--schema", check=0).out)
     assert printed == json.loads((tmp_path / ".orch.schema.json").read_text())
     assert printed["$id"] == "urn:orch-tf:schema:orch.yaml"

@@ -1,4 +1,4 @@
-"""``orch init``: a commented orch.yaml. ``orch schema``: its JSON Schema. ``orch completion``: what a shell needs to complete orch."""
+"""``orch init``: a commented orch.yaml, and its JSON Schema. ``orch completion``: what a shell needs to complete orch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ SCHEMA = ".orch.schema.json"
 
 @click.command("init")
 @click.argument("file", default="orch.yaml", shell_complete=completion.files)
-def init_command(file: str) -> int:
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of orch.yaml, for editors, and write nothing.")
+def init_command(file: str, schema: bool) -> int:
     """Write a commented settings file (default: orch.yaml). A file that exists is not changed.
 
     \b
     Examples:
       orch init
       orch init digits.yaml
+      orch init --schema
 
     The file .orch.schema.json is written beside it: with it, editors complete and check the settings. Both files belong into git.
     """
+    if schema:
+        click.echo(_schema(), nl=False)
+        return 0
     try:
         with open(file, "x", encoding="utf-8") as output:
             output.write(f"# yaml-language-server: $schema={SCHEMA}\n{describe.template()}")
@@ -37,20 +42,6 @@ def init_command(file: str) -> int:
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"wrote {file}, and {SCHEMA} for editors; orch plan -f {file} shows what it means")
-    return 0
-
-
-@click.command("schema")
-def schema_command() -> int:
-    """Print the JSON Schema of orch.yaml, with which an editor completes and checks the file.
-
-    \b
-    Example:
-      orch schema
-
-    orch init writes the schema, too, beside the settings file, whose first line names it.
-    """
-    click.echo(_schema(), nl=False)
     return 0
 
 
