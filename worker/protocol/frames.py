@@ -298,6 +298,8 @@ class Evidence:
     """The task was in no cluster; see task/membership.py."""
     tf_config: str = ""
     """Where the program set a TF_CONFIG of its own."""
+    steps: float = 0.0
+    """How many steps of the program were measured, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
