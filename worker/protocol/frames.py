@@ -299,7 +299,7 @@ class Evidence:
     tf_config: str = ""
     """Where the program set a TF_CONFIG of its own."""
     steps: float = 0.0
-    """How many steps of the program were measured, as far as is known."""
+    """How many steps of the program were measured, or how often it met the other workers; what is known of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,8 @@ def place_in(trace: str) -> str:
     for place, line in enumerate(lines):
         if (frame := _PLACE.fullmatch(line)) and not _is_installed(line):
             source = lines[place + 1].strip() if lines[place + 1 : place + 2] and lines[place + 1].startswith("    ") else ""
+            if not source and found:  # the message of a graph's error has the same places again, without their lines
+                continue
             found = f"{frame['path'].rpartition('/')[2]}:{frame['line']} in {frame['what']}{': ' if source else ''}{source}"
     return found
 

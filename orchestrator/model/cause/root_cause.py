@@ -88,6 +88,8 @@ def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
 
 def is_same_error(one: Failure | None, other: Failure | None) -> bool:
     """Whether two tasks failed with the same exception. Numbers may differ: they name tasks, devices and addresses."""
+    if together.is_mismatch(one) and together.is_mismatch(other):  # each names the call of the other
+        return True
     return one is not None and other is not None and _without_numbers(one) == _without_numbers(other)
 
 

@@ -25,7 +25,7 @@ FAILURES = [
     ),
     (
         "BlockingIOError",
-        "[Errno 11] Unable to synchronously create file (unable to lock file, errno = 11, error message = 'Resource temporarily unavailable')",
+        "[Errno 11] Unable to synchronously create file (unable to lock file, errno = 11, error message = 'Resource temporarily')",
         "worker-0..1 have one file open for writing",
     ),
     ("sqlite3.OperationalError", "database is locked", "have one file open for writing"),
@@ -119,6 +119,9 @@ def test_the_line_of_the_user_in_a_traceback() -> None:
     trace = failure("ValueError", "bad", "model.fit(x, y)", 15).traceback.rpartition("ValueError")[0]
     trace += '  File "/venv/lib/python3.11/site-packages/keras/src/x.py", line 3, in error_handler\n    raise e\n'
     inner = '  File "/w/data/own.py", line 4, in on_epoch_end\n    self.model.evaluate(x)\n    ^^^^^^^^^^^^^^^\nValueError: bad\n'
+    assert (
+        graph_errors.place_in(trace + '  File "/w/train.py", line 9, in build\nof a graph\n') == "train.py:15 in <module>: model.fit(x, y)"
+    )
     assert graph_errors.place_in(trace) == "train.py:15 in <module>: model.fit(x, y)"
     assert graph_errors.place_in(trace + inner) == "own.py:4 in on_epoch_end: self.model.evaluate(x)"
     assert graph_errors.place_in("ValueError: bad") == ""
