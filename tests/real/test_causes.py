@@ -109,8 +109,8 @@ model.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0, callbacks=[Test()])
     script(text, "train.py")
     text = report(orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1).err)
     places = text.partition("orch:   where the tasks were:\n")[2].splitlines()[:2]
-    assert "worker-0: train.py:12 in on_epoch_end: model.evaluate(x, x[:, :1], verbose=0)" in places[0], text
-    assert "worker-1: train.py:13 in <module>: model.fit(" in places[1] or "worker-1: in fit (train.py:13)" in places[1], text
+    assert "worker-0: train.py:11 in on_epoch_end: model.evaluate(x, x[:, :1], verbose=0)" in places[0], text
+    assert "worker-1: train.py:12 in <module>: model.fit(" in places[1] or "worker-1: in fit (train.py:12)" in places[1], text
     assert "worker-0..1 were in different calls" in text
 
 

@@ -287,8 +287,6 @@ _LEFT_EARLY = Remedy(
     "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat()); if a loop ends by "
     "a condition, such as a loss, reduce it over the workers first, so that all leave at the same step",
 )
-_FEW_STEPS = 5
-"""So often may a program meet the other workers before it trains."""
 _LEFT_AT_ONCE = Remedy(
     "a-worker-that-ends-early",
     "no step of {name} was seen before it ended: look for a return, or a sys.exit(), in front of its training; where it has trained, give "
@@ -355,7 +353,7 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     """The remedy for the end of a task, or `NONE`. `serves`: the task is a server that must run until others are done."""
     if task.code == 0 and task.type in DATA_SERVICE:
         return NONE  # orch runs these servers; a script cannot end them
-    if task.code == 0 and not serves and not task.report and task.evidence.steps <= _FEW_STEPS:
+    if task.code == 0 and not serves and not task.report and not task.evidence.has_trained:
         return Remedy(_LEFT_AT_ONCE.about, _LEFT_AT_ONCE.text.format(name=task.name))
     if task.code == 0:
         return _SERVER_LEFT if serves else _LEFT_EARLY

@@ -129,7 +129,7 @@ def test_the_line_of_the_user_in_a_traceback() -> None:
 
 def test_a_worker_whose_steps_were_measured_has_not_left_in_front_of_its_training() -> None:
     peers = failure(f"{TF}UnavailableError", "Collective has timed out during execution.", at=T0 + 2)
-    for steps, said in ((0.0, "no step of worker-1 was seen"), (34.0, "reduce it over the workers first")):
-        verdict, _ = run([ended("worker-1", None, Evidence(steps=steps)), ended("worker-0", peers)], ["worker-0", "worker-1"])
+    for has_trained, said in ((False, "no step of worker-1 was seen"), (True, "reduce it over the workers first")):
+        verdict, _ = run([ended("worker-1", None, Evidence(has_trained=has_trained)), ended("worker-0", peers)], ["worker-0", "worker-1"])
         assert verdict.cause is not None
         assert (verdict.cause.task, said in verdict.cause.remedy) == ("worker-1", True)

@@ -30,7 +30,6 @@ def describe(task: StartedTask, code: int, oom: OomCounter, *, unclustered: bool
     """All that is known of the exit of a task. `unclustered`: the task is known to have been in no cluster."""
     order, directory = task.order, task.output.directory
     failure = _read_failure(directory)
-    pace = pace_file.read(directory)
     has_failed = code != 0 and not task.stopped
     evidence = messages.Evidence(
         condition=task.condition,
@@ -41,7 +40,7 @@ def describe(task: StartedTask, code: int, oom: OomCounter, *, unclustered: bool
         last_words=_read_end(task.output) if has_failed and failure is None else "",
         python=sys.executable if failure is not None else "",
         tensorflow=host_facts.find_tensorflow((order.env,), order.cwd, asks=False) or "" if failure is not None else "",
-        steps=max(pace.get("step", 0.0), pace.get("met", 1.0) - 1.0),  # the first meeting is that of the strategy itself
+        has_trained=pace_file.has_trained(directory),
     )
     shown = code if code >= 0 else 128 - code
     return messages.TaskExited(order.task, order.attempt, shown, task.stopped, clock.now(), failure, code < 0, evidence)
