@@ -66,8 +66,8 @@ def test_a_task_knows_what_it_would_know_under_a_controller(start: Start, tmp_pa
     ("env", "attempt"),
     [
         ({}, "1"),
-        ({"ORCH_POD_FAILURES": "1", "ORCH_POD_DISRUPTIONS": "2"}, "4"),
-        ({"JOBSET_RESTART_ATTEMPT": "1", "ORCH_POD_FAILURES": ""}, "2"),
+        ({"JOB_INDEX_FAILURES": "1", "JOB_INDEX_DISRUPTIONS": "2"}, "4"),
+        ({"JOBSET_RESTART_ATTEMPT": "1", "JOB_INDEX_FAILURES": ""}, "2"),
     ],
 )
 def test_each_pod_that_replaces_another_one_is_another_attempt(start: Start, env: dict[str, str], attempt: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 WORKER, CODE, ORDERS = "worker.json.xz", "code.tar.xz", "tasks.json"
 """The files of the ConfigMap, beside this one."""
 INDEX = "JOB_COMPLETION_INDEX"
-RESTARTS = ("JOBSET_RESTART_ATTEMPT", "ORCH_POD_FAILURES", "ORCH_POD_DISRUPTIONS")
+RESTARTS = ("JOBSET_RESTART_ATTEMPT", "JOB_INDEX_FAILURES", "JOB_INDEX_DISRUPTIONS")
 """How often a JobSet has restarted all tasks, and how often the Job of this pod has replaced it, after failures that
 count and after others. Each is missing or empty if the engine does not say so."""
 MESSAGE = "/dev/termination-log"
