@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator import cli
 from orchestrator.cli.explanations import PAGES, about, explanations, settings_of
-from orchestrator.model.cause import remedies
+from orchestrator.model.cause import remedies, together
 from orchestrator.model.run import endings, not_finite
 from orchestrator.record.text import report
 from tests import tfrecords
@@ -215,7 +215,11 @@ def test_each_variable_that_a_user_may_set_is_in_the_documents() -> None:
 
 
 def test_each_remedy_has_a_heading_and_each_heading_a_remedy() -> None:
-    remedied = {remedy.about for remedy in remedies.every()} | {report.ABOUT_UNFORMED, not_finite.ABOUT, endings.ABOUT_APART}
+    remedied = {remedy.about for remedy in (*remedies.every(), *together.every())} | {
+        report.ABOUT_UNFORMED,
+        not_finite.ABOUT,
+        endings.ABOUT_APART,
+    }
     assert set(explanations()) == remedied
     assert all(len(text.splitlines()) > 2 for text in explanations().values())
 

@@ -258,7 +258,10 @@ class Backend(Protocol):
         ...
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        """The cause and the remedy of a failed transport to this host; and of an agent's end, if the transport `explains_end`."""
+        """The cause and the remedy of a failed transport to this host; and of an agent's end, if the transport `explains_end`.
+
+        Such an agent may say that it is about to end: then this is called at once, and again when the agent is gone.
+        """
         ...
 
     def cancel(self, run: RunFacts) -> Cleanup:

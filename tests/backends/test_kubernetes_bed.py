@@ -63,7 +63,7 @@ def test_pods_on_two_nodes_know_each_other_by_name_and_have_tensorflow(kubernete
 
 def test_a_pod_outside_of_the_restricted_standard_is_refused(kubernetes: Namespace) -> None:
     for name, change in (("root", {"securityContext": {**RESTRICTED, "runAsUser": 0}}), ("host", {"hostNetwork": True})):
-        with pytest.raises(AssertionError, match="forbidden: PodSecurityPolicy"):
+        with pytest.raises(AssertionError, match=r"forbidden: (PodSecurityPolicy|violates PodSecurity)"):
             kubernetes.apply(sleeping(name, **change))
     assert not kubernetes.items("pods")
 

@@ -150,9 +150,9 @@ def test_a_run_goes_on_without_an_api_server_and_after_its_own_connections_were_
     run = place.submit("-n", "2")
     place.wait_for_log("worker-0 | attempt 1", "worker-1 | attempt 1")
     pod = place.pods("agent")[0]["metadata"]["name"]
-    for times in (1, 2):
+    for times in (1, 2):  # or more: a busy machine may cut one by itself
         cut_connections(pod)
-        wait_until(lambda times=times: place.logs() and count_returns(run, pod) == times, "new connection")
+        wait_until(lambda times=times: place.logs() and count_returns(run, pod) >= times, "new connection")
     kubernetes_alone.restart_api_server()
     place.orch("down", check=0)
     assert "stopped by orch down" in place.orch("wait", check=143, timeout=200).err + place.orch("ps", check=0).out

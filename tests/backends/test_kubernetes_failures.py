@@ -146,12 +146,14 @@ def test_connections_that_are_cut_are_made_again_and_nothing_is_lost_or_comes_tw
     both(up)
     pod = pod_of(kube, 1)
     kill_exec(up, pod["metadata"]["name"])
-    wait_until(lambda: up.err.count("it was made again after") == 1, "connection", 200)
+    wait_until(lambda: up.err.count("it was made again after") >= 1, "connection", 200)  # or more, on a busy machine
+    made = up.err.count("it was made again after")
     kube.restart_api_server()
-    wait_until(lambda: up.err.count("it was made again after") == 3, "both connections", 200)
+    wait_until(lambda: up.err.count("it was made again after") >= made + 2, "both connections", 200)
+    made = up.err.count("it was made again after")
     kube.stop_kubelet(pod["spec"]["nodeName"])
     kube.start_kubelet(pod["spec"]["nodeName"])
-    wait_until(lambda: up.err.count("it was made again after") > 3, "connections through the kubelet", 200)
+    wait_until(lambda: up.err.count("it was made again after") > made, "connections through the kubelet", 200)
     for one in kube.items("pods"):
         kube.kubectl("exec", one["metadata"]["name"], "--", "touch", "/tmp/stop")
     assert "attempt 2" not in up.wait(check=0).out

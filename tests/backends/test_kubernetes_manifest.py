@@ -263,6 +263,18 @@ def test_jobs_for_a_cluster_without_job_sets(planned: Planned) -> None:
     assert [*environment(template)].index("JOB_COMPLETION_INDEX") < [*environment(template)].index("TF_CONFIG")
 
 
+def test_a_pod_knows_how_often_it_was_replaced(planned: Planned) -> None:
+    """By its Job, where a Job does so; by its JobSet with all others."""
+    words = ("-n", "2", "--ps", "1", "--evaluator", "--max-restarts", "1")
+    of_set, of_job = {"JOBSET_RESTART_ATTEMPT"}, {"JOB_INDEX_FAILURES", "JOB_INDEX_DISRUPTIONS"}
+    in_set = {"chief": of_set, "ps": of_set, "worker": of_set | of_job, "evaluator": of_set | of_job}
+    for form, expected in (("jobset", in_set), ("job", {f"train-{kind}": of_job for kind in in_set})):
+        found = {name: environment(one).keys() & (of_set | of_job) for name, one in templates(planned(*words, form=form))}
+        assert found == expected
+    path = environment(next(one for _, one in templates(planned("-n", "2", form="job"))))["JOB_INDEX_FAILURES"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+
+
 def test_the_types_of_parameter_servers(planned: Planned) -> None:
     """The chief decides; the others are servers, of which a worker starts anew alone, and a parameter server with all others."""
     objects = planned("-n", "3", "--ps", "2", "--set", "ports=3000-3009")

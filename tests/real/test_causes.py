@@ -91,3 +91,32 @@ tf.distribute.MultiWorkerMirroredStrategy()
     done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1)
     assert "Could not start gRPC server\n" in report(done.err)
     assert "what to do: leave TF_CONFIG to orch: the task's was not the one that orch gave it (train.py:3 set it)" in report(done.err)
+
+
+def test_calls_that_only_the_chief_makes_are_named_with_the_line_of_each_worker(orch: Orch, script: Script) -> None:
+    text = """
+import os, keras, numpy as np, tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+x = np.ones((64, 4), "float32")
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+class Test(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if os.environ["RANK"] == "0":
+            model.evaluate(x, x[:, :1], verbose=0)
+model.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0, callbacks=[Test()])
+"""
+    script(text, "train.py")
+    text = report(orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1).err)
+    places = text.partition("orch:   where the tasks were:\n")[2].splitlines()[:2]
+    assert "worker-0: train.py:11 in on_epoch_end: model.evaluate(x, x[:, :1], verbose=0)" in places[0], text
+    assert "worker-1: train.py:12 in <module>: model.fit(" in places[1] or "worker-1: in fit (train.py:12)" in places[1], text
+    assert "worker-0..1 were in different calls" in text
+
+
+def test_a_loop_that_a_worker_leaves_by_its_own_loss_is_told_to_reduce_it(orch: Orch, script: Script) -> None:
+    script(TRAIN.replace("number == 20", "number == 200"), "train.py")
+    text = report(orch("up", "train.py", "-n", "2", "--grace", "1", "--", "leave", "1", timeout=200, check=1).err)
+    assert text.startswith("first failure: worker-1 on local: it ended by itself (exit code 0)")
+    assert "reduce it over the workers first, so that all leave at the same step" in text

@@ -230,3 +230,42 @@ def test_the_samples_of_the_guide_to_distributed_input_run_unchanged(orch: Orch,
     (tmp_path / "train.py").write_text(sample.text)
     done = orch("up", "train.py", *sample.words(2), timeout=300, check=0)
     assert done.out.count(DONE) == sum(sample.tasks(2).values())
+
+
+def share_paths(strategy: Any, directory: str) -> dict[str, Any]:
+    """In each of two workers: SavedModels and a cache at one path."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    index = strategy.cluster_resolver.task_id
+    module = tf.Module()
+    module.number = tf.Variable(float(index))
+    loaded = []
+    for version in range(4):
+        tf.saved_model.save(module, f"{directory}/module/{version}")
+        loaded.append(float(tf.saved_model.load(f"{directory}/module/{version}").number))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 4)), np.ones(8), verbose=0)
+    for version in range(4):
+        model.export(f"{directory}/export/{version}", verbose=False)
+        served = tf.saved_model.load(f"{directory}/export/{version}")
+        assert served.serve(np.ones((1, 4), "float32")).shape == (1, 1)
+    numbers = tf.data.Dataset.range(8).shard(2, index).cache(f"{directory}/cache")
+    twice = [[int(number) for number in numbers] for _ in range(2)]
+    return {"loaded": loaded, "twice": twice}
+
+
+def test_two_workers_write_to_one_path(tmp_path: Path) -> None:
+    """By hand, a worker loads half of a SavedModel, and reads the share of the other worker from the cache."""
+    with cluster(workers=2, timeout=300) as c:
+        found = c.run(share_paths, str(tmp_path))
+    import tensorflow as tf
+
+    for version in range(4):
+        assert float(tf.saved_model.load(f"{tmp_path}/module/{version}").number) == 0.0, "the chief's"
+    assert found["worker-0"] == {"loaded": [0.0] * 4, "twice": [[0, 2, 4, 6]] * 2}
+    assert found["worker-1"]["twice"] == [[1, 3, 5, 7]] * 2
+    assert not list(tmp_path.rglob(".*"))

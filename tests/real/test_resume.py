@@ -151,6 +151,57 @@ FIT_OF_KERAS_2 = (
     .replace("weight_decay=0.1),", "weight_decay=0.1), dynamic_growth_steps=4),", 1)
 )
 
+GAN = (
+    HEAD
+    + """
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+class Gan(keras.Model):  # as keras.io has them: no `call`, and optimizers that the first step builds
+    def __init__(self, discriminator, generator):
+        super().__init__()
+        self.discriminator, self.generator = discriminator, generator
+        self.seed = keras.random.SeedGenerator(7)
+        self.d_loss, self.g_loss = keras.metrics.Mean(name="d_loss"), keras.metrics.Mean(name="g_loss")
+
+    def compile(self, d_optimizer, g_optimizer, loss_fn):
+        super().compile()
+        self.d_optimizer, self.g_optimizer, self.loss_fn = d_optimizer, g_optimizer, loss_fn
+
+    @property
+    def metrics(self):
+        return [self.d_loss, self.g_loss]
+
+    def _descend(self, optimizer, part, real, labels):
+        with tf.GradientTape() as tape:
+            made = self.generator(keras.random.normal((tf.shape(real)[0], 3), seed=self.seed))
+            loss = self.loss_fn(labels, self.discriminator(tf.concat([made, real], 0)))
+        optimizer.apply_gradients(zip(tape.gradient(loss, part.trainable_weights), part.trainable_weights))
+        return loss
+
+    def train_step(self, real):
+        ones = tf.ones((tf.shape(real)[0], 1))
+        self.d_loss.update_state(self._descend(self.d_optimizer, self.discriminator, real, tf.concat([ones, 0 * ones], 0)))
+        self.g_loss.update_state(self._descend(self.g_optimizer, self.generator, real, tf.concat([0 * ones, 0 * ones], 0)))
+        return {each.name: each.result() for each in self.metrics}
+
+class Death(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        die_at(self.epoch, batch)
+
+keras.utils.set_random_seed(5)
+with strategy.scope():
+    made = [
+        keras.Sequential([keras.Input((width,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(outputs)])
+        for width, outputs in ((8, 1), (3, 8))
+    ]
+    model = Gan(*made)
+    model.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02), keras.losses.BinaryCrossentropy(from_logits=True))
+found = model.fit(x, batch_size=8, epochs=3, verbose=0, callbacks=[Death()])
+print("END", [found.history, float(sum(abs(each).sum() for each in model.get_weights()))], flush=True)
+"""
+)
 COORDINATED = """
 import json, os, signal
 import tensorflow as tf
@@ -285,6 +336,16 @@ def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_pa
     done = orch(*options, env={**env, "DEATHS": deaths}, check=0)
     began = [int(step) for step in re.findall(r"fit-1 continues at step (\d+)", words(done))]
     assert [step > 0 for step in began] == [True, True], "a save is written in the background, so the newest may be lost"
+    check_as(latest(tmp_path), whole)
+
+
+def test_a_gan_whose_optimizers_are_built_in_its_first_step_ends_as_without(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    program, deaths = str(script(GAN, "gan.py")), json.dumps({"1": ["worker-1", 1, 2]})
+    whole = uninterrupted(GAN, *FIT_OPTIONS)
+    done = orch("up", program, *FIT_OPTIONS, "--max-restarts", "1", env={"DEATHS": deaths}, check=0)
+    assert re.search(r"fit-1 continues at step [1-9]", words(done)), done.err
     check_as(latest(tmp_path), whole)
 
 

@@ -298,6 +298,8 @@ class Evidence:
     """The task was in no cluster; see task/membership.py."""
     tf_config: str = ""
     """Where the program set a TF_CONFIG of its own."""
+    has_trained: bool = False
+    """The task is known to have made steps, or to have met the other workers again and again."""
 
 
 @dataclass(frozen=True, slots=True)

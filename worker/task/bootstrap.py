@@ -107,11 +107,11 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
 
     changes.append(profiling.watch)
     if order["tf_config"] is not None:
-        from . import sigterm
+        from . import own_paths, sigterm
         from .pace import step_times
         from .strategy import joined_server
 
-        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch]
+        changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch, own_paths.watch]
         if settings.get("collectives", {}).get("measured", True):
             changes.append(step_times.watch)
     return changes

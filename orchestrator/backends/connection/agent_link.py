@@ -115,6 +115,8 @@ class AgentLink:
         """The controller has let the agent go: the end of the channel is no loss."""
         self._is_dropped = False
         """The controller wants nothing more of the agent."""
+        self._foretold: asyncio.Task[Any] | None = None
+        """The question to the place why the agent is about to end: soon the place may not know it any more."""
         self._lost: LostError | None = None
         """Set when nothing more comes, also after `close` and `drop`."""
         self._progress_at = 0.0
@@ -290,6 +292,8 @@ class AgentLink:
             ended_at = now()
         self._stop_watching()
         if self._transport.explains_end and self._has_answered and not (self._ended[1] or self._is_leaving):
+            if self._foretold is not None:
+                await asyncio.wait([self._foretold])
             reason = await asyncio.to_thread(self._explain, self.host, self._failure(self._ended[0], had_answered=True))
             self._lose(reason.text, ended_at=ended_at)
         else:
@@ -397,6 +401,9 @@ class AgentLink:
             if requests and not (waiting := requests.popleft()).done():  # no request: the agent answers without one
                 waiting.set_result(frame)
         elif not isinstance(frame, messages.Pong):
+            if isinstance(frame, messages.RunNoted) and frame.ends and self._transport.explains_end and not self._is_leaving:
+                failure = self._failure(0, had_answered=True)
+                self._foretold = self._foretold or asyncio.create_task(asyncio.to_thread(self._explain, self.host, failure))
             self._on_frame(self.host.name, frame, data)
 
     def describe_end(self) -> str:

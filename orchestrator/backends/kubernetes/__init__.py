@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from worker.machine.clock import patience
 
@@ -58,6 +59,8 @@ class Kubernetes:
         """How many allocations there were: the pods of each have names of their own."""
         self._used = KubernetesSettings()
         """The settings of the latest one."""
+        self._seen: dict[str, dict[str, Any]] = {}
+        """The pods whose end was looked into, as they were: a kubelet removes a pod half a second after SIGTERM."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         if spec.python.startswith("~"):
@@ -123,13 +126,16 @@ class Kubernetes:
         return remote_worker.explain(host.name, replace(failure, said=without_end(failure.said)), by="kubectl exec")
 
     def _explain_loss(self, pod: str, failure: StartFailure) -> Diagnosis:
-        """Why an agent is gone, from the status of its pod, which comes a moment later. Blocks for seconds."""
+        """Why an agent is gone, or is about to end, from the status of its pod, which comes a moment later. Blocks for seconds."""
         limit = time.monotonic() + SETTLED_S
         while True:
             try:
                 found = read_pod(self._used, pod)
             except OrchError as error:
                 return Diagnosis(f"{failure.text}; {error}", passing=True)
+            if found is not None:
+                self._seen[pod] = found
+            found = found or self._seen.get(pod)
             if end := pod_states.describe_end(found):
                 return Diagnosis(end, pod_states.remedy_of(found))
             if time.monotonic() > limit:

@@ -31,7 +31,7 @@ def end(*_):
    try:os.kill(int(pid),signal.SIGTERM)
    except OSError:pass
  while others():time.sleep(.05)
- os._exit(0)
+ os._exit(143)
 def renew(*_):
  global limit
  limit=max(limit,time.monotonic()+before)
@@ -47,5 +47,8 @@ RENEW = "import os,signal;os.kill(1,signal.SIGUSR1)"
 
 
 def holder_argv(python: str, before_s: float = BEFORE_S, after_s: float = AFTER_S) -> tuple[str, ...]:
-    """The command of a pod. On SIGTERM it hands the signal to the agents, and ends when no other process is left."""
+    """The command of a pod. On SIGTERM it hands the signal to the agents, and ends with 143 when no other process is left.
+
+    With 0, a pod that its kubelet evicts would have succeeded, and Kubernetes would keep no reason.
+    """
     return (python, "-I", "-c", HOLDER, f"{before_s:g}", f"{after_s:g}")

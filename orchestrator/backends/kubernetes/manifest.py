@@ -43,8 +43,14 @@ MOST_BYTES = 1024 * 1024
 MOST_APPLIED = 256 * 1024
 """What `kubectl apply` can hold of an object in an annotation, unless the server applies it."""
 MOST_NAME = 63
-_INDEX, _RESTARTS = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/restart-attempt"
-"""The annotations of a pod with its number in its Job, and with the number of restarts of its JobSet."""
+_INDEX = "batch.kubernetes.io/job-completion-index"
+"""The annotation of a pod with its number in its Job."""
+_RESTARTS = (
+    "jobset.sigs.k8s.io/restart-attempt",
+    "batch.kubernetes.io/job-index-failure-count",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+)
+"""The annotations with what `RESTARTS` says: the first of a pod in a JobSet, the others of one that its Job replaces."""
 _SUFFIX = len("-abcde")
 """What Kubernetes adds to the names of the pods of a Job."""
 _NOT_THERE: dict[str, Callable[[ClusterSpec], Any]] = {
@@ -232,8 +238,8 @@ def _group(planned: Plan, settings: KubernetesSettings, kind: str, count: int, f
     strategy = named(spec.strategy)
     # Kubernetes adds the index as the last variable, and only those before it can be used in the next ones.
     env: dict[str, Any] = {INDEX_VARIABLE: _field(f"metadata.annotations['{_INDEX}']")}
-    if form == "jobset":
-        env[RESTARTS] = _field(f"metadata.annotations['{_RESTARTS}']")
+    first, last = int(form == "job"), 3 if form == "job" or strategy.role(kind).restarts_alone else 1
+    env |= {name: _field(f"metadata.annotations['{key}']") for name, key in [*zip(RESTARTS, _RESTARTS, strict=True)][first:last]}
     if (text := planned.tf_config(tasks[0])) is not None:
         if len(text) > EXEC_LIMIT:
             said = f"the TF_CONFIG of {count_of(spec.size, 'task')} has {len(text):,} bytes, and a variable of a process holds 128 KiB"

@@ -19,6 +19,7 @@ _OF_AUTOGRAPH = "in user code:"
 _BEGINNING = re.compile(r"\A\s*(?:\x1b\[1m)?\s*")
 """What stands before a message inside of another one: Keras prints it bold."""
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+, in .+')
+_PLACE = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<what>.+)')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3[\d.]*/|<frozen |/__autograph_generated_file")
 _OF_WRAPPER = re.compile(r"/traceback_utils\.py\", line \d+, in error_handler$")
 MOST_FRAMES = 6
@@ -114,6 +115,18 @@ def of_user(lines: Sequence[str]) -> Sequence[str]:
         kept += [*lines[shown:start], *([_count(hidden)] if hidden else []), *lines[start:end]]
         hidden, shown = 0, end
     return [*kept, *([_count(hidden)] if hidden else []), *lines[shown:]]
+
+
+def place_in(trace: str) -> str:
+    """The innermost line of the user in a traceback: ``train.py:14 in evaluate: model.evaluate(x, y)``; empty: there is none."""
+    lines, found = trace.splitlines(), ""
+    for place, line in enumerate(lines):
+        if (frame := _PLACE.fullmatch(line)) and not _is_installed(line):
+            source = lines[place + 1].strip() if lines[place + 1 : place + 2] and lines[place + 1].startswith("    ") else ""
+            if not source and found:  # the message of a graph's error has the same places again, without their lines
+                continue
+            found = f"{frame['path'].rpartition('/')[2]}:{frame['line']} in {frame['what']}{': ' if source else ''}{source}"
+    return found
 
 
 def without_arguments(lines: Sequence[str]) -> Sequence[str]:

@@ -66,6 +66,11 @@ _OUTSIDE = Remedy(
     "a model, an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
     "`with strategy.scope():`",
 )
+_OF_ENGINES = (
+    r"(?:SLURM|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH|SM|SKYPILOT|TASK_REPLICA|PADDLE|DMLC|FLUX)_\w+"
+    r"|JOB_COMPLETION_INDEX|NODE_RANK|GROUP_RANK|HOROVOD_RANK|PROCID"
+)
+"""Variables by which engines, or the launchers of other frameworks, tell a process its place in a cluster."""
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
@@ -124,6 +129,20 @@ ABOUT_NAMES = {
         f"fit() of Keras 3 does not work on several workers unless orch mends it, which it does for {KNOWN_KERAS} and not with "
         f"--keras off: {INSTALL_KERAS}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}",
     ),
+    r"Only instances of `?keras\.Layer`? can be added[\s\S]*<class '(?!keras\.|__main__\.|builtins\.)(?P<name>\w+)\.": Remedy(
+        _KERAS_2_NAME,
+        "{name} has layers of Keras 2, which a model of Keras 3 does not take: use Keras 2 for all: --keras legacy (if tf-keras is not "
+        "installed: {keras_2})",
+    ),
+    r"requires tf\.keras to be Keras version 2": Remedy(
+        _KERAS_2_NAME, "a package of this script is written for Keras 2: --keras legacy (if tf-keras is not installed: {keras_2})"
+    ),
+    r"A KerasTensor cannot be used as input to a TensorFlow function": Remedy(
+        _KERAS_2_NAME,
+        "use keras.ops, or a layer of your own, for what a function of TensorFlow did with the outputs of layers; layers of "
+        "tensorflow_hub, tensorflow_probability and tensorflow_recommenders are those of Keras 2: --keras legacy (if tf-keras is not "
+        "installed: {keras_2})",
+    ),
     r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset": Remedy(
         "fit-with-parameter-servers",
         "fit() of Keras 3 does not work with parameter servers: write the training loop yourself (examples/parameter_server.py), "
@@ -133,6 +152,12 @@ ABOUT_NAMES = {
 """Names and arguments that a module does not have: for exceptions of the types `_OF_NAMES` only."""
 _OF_NAMES = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError", "ValueError")
 OTHERS = {
+    r"`?merge_call`? (?:called|is called)": Remedy(
+        "gradients-in-a-branch",
+        "TensorFlow cannot apply gradients, nor reduce, in a branch (tf.cond, an if of a tf.function) or a loop of a replica. To add up "
+        "the gradients of several batches: keras.optimizers.Adam(gradient_accumulation_steps=4) of Keras 3, which works with orch; else "
+        "call apply_gradients in each step, with a factor of 0 where nothing shall change",
+    ),
     r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
     r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": Remedy(
         "fewer-files-than-workers",
@@ -205,14 +230,12 @@ OTHERS = {
         "the script makes MultiWorkerMirroredStrategy, which has no parameter servers: leave out --ps (ps: in orch.yaml), or make "
         "ParameterServerStrategy in the script (examples/parameter_server.py)",
     ),
-    "Shape mismatch in the collective instance": Remedy(
-        "tensors-of-different-shapes", "the workers reduced tensors of different shapes: their batches or their models differ"
-    ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
-    r"SLURM_\w+ not found in environment|KeyError: 'SLURM_\w+'": Remedy(
-        "a-script-that-asks-slurm",
-        "the script asks Slurm for its cluster, and Slurm did not start this task: orch has put the cluster into TF_CONFIG, which "
-        "tf.distribute.MultiWorkerMirroredStrategy() reads without a resolver",
+    rf"(?P<name>SLURM_\w+) not found in environment|KeyError: '(?P<name_2>{_OF_ENGINES})'": Remedy(
+        "a-script-that-asks-an-engine",
+        "the script reads {name} to find its place in a cluster, and the engine that sets it did not start this task: orch has put the "
+        'cluster into TF_CONFIG, with the number of the task in ["task"]["index"]; tf.distribute.MultiWorkerMirroredStrategy() reads it '
+        "without a resolver. Leave TF_CONFIG as it is",
     ),
     r"Please provide a TPU Name to connect to": Remedy(
         _NO_TPU, "name the TPU: --tpu local for the TPU of this machine, or a name or an address"
@@ -221,6 +244,19 @@ OTHERS = {
         _NO_TPU,
         "TensorFlow drives no TPU here: this needs a TPU and the package tensorflow-tpu (docs/tpu.md); to try the script on the CPU: "
         "strategy = worker.strategy() in the script, and --fallback cpu",
+    ),
+    r"cache lockfile already exists \('(?P<path>[^']+?)(?:_\d+)?\.lockfile'\)": Remedy(
+        "a-cache-that-was-not-finished",
+        "another run writes the cache {path} now, or was ended while it wrote it; then remove its files: rm {path}*",
+    ),
+    r"(?P<path>[^\s'\"]+?)(?:_\d+)?\.lockfile; No such file or directory": Remedy(
+        "a-cache-that-was-not-finished", "the directory of the cache {path} is not there, and tf.data makes none: make it before fit"
+    ),
+    r"FileNotFoundError: .*(?:'|/)datasets/[^']+'": Remedy(
+        "a-file-that-is-not-found",
+        "if the file is of keras.utils.get_file(extract=True): Keras 3 returns the directory NAME_extracted, which has the files, and "
+        "Keras 2 returned the path without it: os.path.join(path, NAME); or use Keras 2: --keras legacy. Else it is not "
+        "on this host",
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*/[^']*)'": Remedy(
         "a-file-that-is-not-found",
@@ -248,7 +284,8 @@ OTHERS = {
 
 _LEFT_EARLY = Remedy(
     "a-worker-that-ends-early",
-    "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())",
+    "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat()); if a loop ends by "
+    "a condition, such as a loss, reduce it over the workers first, so that all leave at the same step",
 )
 _LEFT_AT_ONCE = Remedy(
     "a-worker-that-ends-early",
@@ -316,7 +353,7 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     """The remedy for the end of a task, or `NONE`. `serves`: the task is a server that must run until others are done."""
     if task.code == 0 and task.type in DATA_SERVICE:
         return NONE  # orch runs these servers; a script cannot end them
-    if task.code == 0 and not serves and not task.report:
+    if task.code == 0 and not serves and not task.report and not task.evidence.has_trained:
         return Remedy(_LEFT_AT_ONCE.about, _LEFT_AT_ONCE.text.format(name=task.name))
     if task.code == 0:
         return _SERVER_LEFT if serves else _LEFT_EARLY
@@ -352,7 +389,7 @@ def _of_key(failure: Failure) -> Remedy:
     """
     frames = failure.traceback.rpartition('  File "')
     name = failure.message.strip("'")
-    if re.match(r'[^"\n]*\bos(?:\.py)?>?", line \d+, in __getitem__', frames[2]) and "SLURM_" not in name:
+    if re.match(r'[^"\n]*\bos(?:\.py)?>?", line \d+, in __getitem__', frames[2]) and not re.fullmatch(_OF_ENGINES, name):
         return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=name))
     line = frames[2].partition("\n")[2].partition("\n")[0]
     in_callback = re.match(r'[^"\n]*", line \d+, in on_', frames[2])

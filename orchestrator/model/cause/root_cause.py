@@ -19,7 +19,8 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import BROKEN, DEADLINE
 from ..run.cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
-from . import earlier_notes, peer_errors, remedies
+from ..task_names import group_tasks
+from . import earlier_notes, peer_errors, remedies, together
 from .peer_errors import Loss
 
 LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
@@ -48,10 +49,25 @@ def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
     losses = [(one.cause, one.loss) for one in failed.values() if one.loss is not None and one.cause.task != cause.task]
     others = [Secondary(other.task, other.at, other.code, _describe(cluster, loss)) for other, loss in losses]
     task = cluster.tasks[cause.task]
-    remedy = remedies.of_stalled(cause.suspect) if cause.suspect else remedies.find(task, serves=cluster.policy.role(task).serves)
+    remedy = remedies.of_stalled(cause.suspect) if cause.suspect else _remedy(cluster, task)
     remedy = earlier_notes.add(remedy, cluster, task)
     cause = replace(cause, remedy=remedy.text, about=remedy.about, secondary=tuple(sorted(others, key=lambda other: other.at)))
     return replace(ending, cause=cause, exit_code=given_code(cause))
+
+
+def _remedy(cluster: Cluster, task: TaskStatus) -> remedies.Remedy:
+    peers = _in_step(cluster)
+    if task.failure is not None and len(peers) > 1 and task in peers:
+        all_alike = all(is_same_error(task.failure, other.failure) for other in peers)
+        found = together.find(task.failure, group_tasks(other.name for other in peers), len(peers), all_alike=all_alike)
+        if found != remedies.NONE:
+            return found
+    return remedies.find(task, serves=cluster.policy.role(task).serves)
+
+
+def _in_step(cluster: Cluster) -> list[TaskStatus]:
+    """The tasks that train in step, each with the same program."""
+    return [task for task in cluster.tasks.values() if task.trains and cluster.policy.role(task).synchronous]
 
 
 def of_exit(cluster: Cluster, task: TaskStatus, code: int) -> Cause | None:
@@ -65,11 +81,15 @@ def of_exit(cluster: Cluster, task: TaskStatus, code: int) -> Cause | None:
 
 def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
     """The running tasks that a task's failure is about: orch collects their stacks before it stops them."""
+    if together.is_mismatch(cluster.tasks[task].failure):
+        return tuple(other.name for other in _in_step(cluster) if not other.has_ended)
     return tuple(name for name in _named(cluster, _loss(cluster.tasks[task]), task) if not cluster.tasks[name].has_ended)
 
 
 def is_same_error(one: Failure | None, other: Failure | None) -> bool:
     """Whether two tasks failed with the same exception. Numbers may differ: they name tasks, devices and addresses."""
+    if together.is_mismatch(one) and together.is_mismatch(other):  # each names the call of the other
+        return True
     return one is not None and other is not None and _without_numbers(one) == _without_numbers(other)
 
 

@@ -12,7 +12,7 @@ from worker.values.excerpts import WHERE, shorten_line
 from worker.values.words import count_of
 
 from ...errors import OrchError
-from ...model.cause import graph_errors, root_cause
+from ...model.cause import graph_errors, root_cause, together
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.task_names import group_tasks
@@ -54,6 +54,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     if cause is not None and cause.task:
         lines += _describe_failure(cause, run, directory)
         lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect else []
+        lines += _describe_calls(run, cluster) if cause.about == together.CALLS else []
         lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
         lines += [f"  more: orch help {cause.about}"] if cause.about else []
         lines += _describe_others(cause, cluster)
@@ -134,6 +135,19 @@ def _describe_stacks(run: RunDir, cluster: Cluster, tasks: Iterable[str]) -> lis
     answers = {name: stack_report.parse(stack_report.read_from(path)) for name, path in paths.items()}
     found = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
     return ["  where the tasks were:", *_indent(found)] if found else []
+
+
+def _describe_calls(run: RunDir, cluster: Cluster) -> list[str]:
+    """In which line of the program each task was, by its exception, or by its stacks: the tasks met in calls that do not fit together."""
+    from . import stack_report
+
+    lines = []
+    for task in (task for task in cluster.tasks.values() if task.trains):
+        place = graph_errors.place_in(task.failure.traceback) if task.failure is not None else ""
+        answer = stack_report.parse(stack_report.read_from(run.stacks_path(task.name, task.attempt)))
+        if place or answer:
+            lines.append(shorten_line(f"{task.name}: {place or stack_report.place(answer)}", LINE_CHARACTERS))
+    return ["  where the tasks were:", *_indent(lines)] if lines else []
 
 
 def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:

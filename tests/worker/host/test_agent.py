@@ -232,6 +232,22 @@ def test_a_task_that_cannot_be_started_is_said_and_the_others_run(agent: AgentPr
     assert agent.wait_for(messages.TaskExited).code == 3
 
 
+@pytest.mark.parametrize(
+    ("pace", "has_trained"),
+    [
+        ('{"step": 34, "met": 1, "busy": 0}', True),
+        ('{"step": 0, "met": 195, "busy": 0}', True),
+        ('{"step": 0, "met": 1, "busy": 3}', True),
+        ('{"step": 0, "met": 2, "busy": 1}', False),
+        ("broken", False),
+    ],
+)
+def test_the_exit_of_a_task_tells_whether_it_has_trained(agent: AgentProcess, pace: str, has_trained: bool) -> None:
+    agent.hello()
+    agent.start(f"echo '{pace}' > attempt-1/worker-0/pace.json")
+    assert agent.wait_for(messages.TaskExited).evidence.has_trained is has_trained
+
+
 IGNORING = "trap '' TERM; : > ready; while :; do sleep 0.1; done"
 
 

@@ -62,6 +62,18 @@ def test_a_task_knows_what_it_would_know_under_a_controller(start: Start, tmp_pa
     assert config["task"] == {"type": "worker", "index": 1}
 
 
+@pytest.mark.parametrize(
+    ("env", "attempt"),
+    [
+        ({}, "1"),
+        ({"JOB_INDEX_FAILURES": "1", "JOB_INDEX_DISRUPTIONS": "2"}, "4"),
+        ({"JOBSET_RESTART_ATTEMPT": "1", "JOB_INDEX_FAILURES": ""}, "2"),
+    ],
+)
+def test_each_pod_that_replaces_another_one_is_another_attempt(start: Start, env: dict[str, str], attempt: str) -> None:
+    assert start("import os\nprint(os.environ['ORCH_ATTEMPT'])\n", **env).communicate() == (f"{attempt}\n", "")
+
+
 def test_the_program_ends_the_pod(start: Start) -> None:
     process = start("import sys\nprint('out', flush=True)\nsys.exit(42)\n")
     assert (process.communicate()[0], process.returncode) == ("out\n", 42)

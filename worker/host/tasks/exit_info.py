@@ -13,6 +13,7 @@ from ...values.codec import ExitCode, from_json
 from ...values.excerpts import shorten, shorten_line
 from ...values.fast_dataclass import dataclass
 from .. import host_facts
+from ..sampling import pace_file
 from .log_files import TaskOutput
 from .oom_kills import OomCounter
 from .task import StartedTask
@@ -39,6 +40,7 @@ def describe(task: StartedTask, code: int, oom: OomCounter, *, unclustered: bool
         last_words=_read_end(task.output) if has_failed and failure is None else "",
         python=sys.executable if failure is not None else "",
         tensorflow=host_facts.find_tensorflow((order.env,), order.cwd, asks=False) or "" if failure is not None else "",
+        has_trained=pace_file.has_trained(directory),
     )
     shown = code if code >= 0 else 128 - code
     return messages.TaskExited(order.task, order.attempt, shown, task.stopped, clock.now(), failure, code < 0, evidence)

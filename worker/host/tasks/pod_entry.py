@@ -22,8 +22,9 @@ from typing import Any
 WORKER, CODE, ORDERS = "worker.json.xz", "code.tar.xz", "tasks.json"
 """The files of the ConfigMap, beside this one."""
 INDEX = "JOB_COMPLETION_INDEX"
-RESTARTS = "JOBSET_RESTART_ATTEMPT"
-"""How often a JobSet has started all tasks anew, if the engine says so."""
+RESTARTS = ("JOBSET_RESTART_ATTEMPT", "JOB_INDEX_FAILURES", "JOB_INDEX_DISRUPTIONS")
+"""How often a JobSet has restarted all tasks, and how often the Job of this pod has replaced it, after failures that
+count and after others. Each is missing or empty if the engine does not say so."""
 MESSAGE = "/dev/termination-log"
 """What is written there, Kubernetes keeps with the state of the container (`terminationMessagePath`)."""
 MOST_MESSAGE = 4000
@@ -75,7 +76,7 @@ def _command(data: dict[str, Any], task_type: str, index: int, log_dir: str) -> 
     environment = importlib.import_module("_orch_worker.protocol.task_environment")
     cpu_cores = importlib.import_module("_orch_worker.machine.cpu_cores")
     rank = data["first_rank"] + index
-    restarts = int(os.environ.get(RESTARTS, "") or 0)
+    restarts = sum(int(os.environ.get(name, "") or 0) for name in RESTARTS)
     data["env"] |= {"ORCH_TASK": f"{task_type}-{index}", "ORCH_ATTEMPT": str(restarts + 1)}
     if data["trains"]:
         data["env"] |= {"RANK": str(rank), "ORCH_IS_CHIEF": str(int(rank == 0))}

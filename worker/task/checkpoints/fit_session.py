@@ -153,6 +153,8 @@ class FitSession:
         self._is_first_step = True
         """No step was trained since this program began."""
         self._snapshots: TrainingSnapshots | None = None
+        self._late: dict[str, Any] = {}
+        """The optimizers of the model, besides its own, that had no variables before the first step, by their attributes."""
         self._is_announced = False
         """The controller was told that this fit can save on order."""
 
@@ -174,9 +176,26 @@ class FitSession:
         named = variables.collect({"model": self._model, "optimizer": self._model.optimizer, **others, **self._fit.more_variables()})
         return [*named, *random_state.generators(self._series.strategy, wanted)]
 
-    def _unbuilt(self) -> list[str]:
-        found = [name for name, one in vars(self._model).items() if hasattr(one, "apply_gradients") and not getattr(one, "built", True)]
-        return [name.lstrip("_") for name in found]
+    def _unbuilt(self) -> dict[str, Any]:
+        found = {
+            name: one for name, one in vars(self._model).items() if hasattr(one, "apply_gradients") and not getattr(one, "built", True)
+        }
+        return {name: one for name, one in found.items() if one is not self._model.optimizer}
+
+    def _trained(self) -> dict[str, list[str]]:
+        """The variables that each of the late optimizers trains, by their names in a save: a restart builds the optimizer for these."""
+        names = {id(each.variable): each.name for each in self._variables()} if self._late else {}
+        built = {name: one for name, one in self._late.items() if one.built}
+        return {name: [names.get(id(_raw(each)), "") for each in one._trainable_variables] for name, one in built.items()}
+
+    def _build_late(self, trained: dict[str, list[str]]) -> None:
+        """Give the late optimizers their variables, as a save says. What is not as in the save, the comparison of variables names."""
+        names = {id(each.variable): each.name for each in self._variables()}
+        there = {names.get(id(_raw(each)), ""): each for each in self._model.variables}
+        with self._model.distribute_strategy.scope():
+            for name, wanted in trained.items():
+                if name in self._late and not self._late[name].built and all(each in there for each in wanted):
+                    self._late[name].build([there[each] for each in wanted])
 
     def _write(self, kind: str) -> None:
         named = self._variables()
@@ -190,7 +209,9 @@ class FitSession:
 
     def _can_restore(self, named: list[variables.NamedVariable]) -> bool:
         """Whether a restart could set all variables before its first step. If not, this fit is not saved."""
-        made = [each.name for each in named if each.name not in self._names and not each.name.startswith(("keras.random", "tf.random"))]
+        known = ("keras.random", "tf.random", *(f"model.{name}/" for name in self._late))
+        made = [each.name for each in named if each.name not in self._names and not each.name.startswith(known)]
+        made += [f"what model.{name} trains" for name, trained in self._trained().items() if "" in trained]
         if made:
             self._turn_off(
                 f"{few(made)} did not exist before the first step, so a restart could not restore {'it' if len(made) == 1 else 'them'}: "
@@ -207,6 +228,7 @@ class FitSession:
             "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, **self._facts()},
             "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
             "validations": self._fit.validations,
+            "optimizers": self._trained(),
         }
         return document, arrays
 
@@ -236,8 +258,9 @@ class FitSession:
             self._turn_off("under ParameterServerStrategy a training cannot continue exactly, because steps may run twice")
             return
         self._fit.build()
-        if unbuilt := self._unbuilt():
-            self._turn_off(f"the optimizer {few(unbuilt)} has no variables before the first step; call its build(variables) before fit")
+        self._late = self._unbuilt()
+        if no_list := [name for name, one in self._late.items() if not hasattr(one, "_trainable_variables")]:
+            self._turn_off(f"the optimizer {few(no_list)} has no variables before the first step; call its build(variables) before fit")
             return
         self._check_input()
         random_state.watch()
@@ -265,6 +288,7 @@ class FitSession:
 
     def _continue(self, found: restoring.FoundSave) -> None:
         document, model = found.document, self._model
+        self._build_late(document.get("optimizers", {}))
         self._series.restore(found, self._variables(found.tensors))
         arrays = {name: variables.array(one) for name, one in found.tensors.items() if name.startswith(f"{callback_state.ARRAYS}/")}
         callback_state.restore(self._callbacks.callbacks, document["fit"]["callbacks"], arrays)
@@ -327,3 +351,8 @@ class FitSession:
             return
         self._write("final")
         self._series.wait()
+
+
+def _raw(variable: Any) -> Any:
+    """The variable of TensorFlow in one of Keras."""
+    return getattr(variable, "_value", variable)

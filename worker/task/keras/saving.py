@@ -56,7 +56,7 @@ def _move(aside: str, path: str, note: bytes) -> None:
     is_chief = os.environ.get("ORCH_IS_CHIEF") == "1"
     if is_chief:
         _write(aside, note)
-    with _locked(os.path.dirname(path) or "."):
+    with locked(os.path.dirname(path) or "."):
         if is_chief or _read(path) != note:
             os.replace(aside, path)
 
@@ -98,7 +98,7 @@ def _read(path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _locked(directory: str) -> Iterator[None]:
+def locked(directory: str) -> Iterator[None]:
     """One worker at a time looks at a directory and moves its file; where the file system has no locks, as many as like.
 
     A file is locked, and not the directory: the controller of the run holds the run directory as long as it lives.

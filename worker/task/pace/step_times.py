@@ -48,6 +48,8 @@ class Pace:
         self._met: tuple[float, ...] = ()
         """What was read of the meetings, and when another value was read first."""
         self._met_at = clock()
+        self._busy = -1
+        """How often `poll` has found that the task had met its peers meanwhile; the first time it has not looked before."""
         self._written = ""
 
     @property
@@ -108,8 +110,9 @@ class Pace:
             return
         if (came, met, changing) != self._met:
             self._met, self._met_at = (came, met, changing), self._clock()
+            self._busy += 1
         waits = round(self._clock() - self._met_at, 1) if came > met else 0.0
-        found = {"step": self.step, **self._newest, "window": self._windows, "came": came, "met": met, "waits": waits}
+        found = {"step": self.step, **self._newest, "window": self._windows, "came": came, "met": met, "waits": waits, "busy": self._busy}
         text = json.dumps({name: round(value, 6) for name, value in found.items()})
         if text != self._written:
             self._written = text

@@ -217,6 +217,13 @@ NAMES: dict[str, Name] = {
         "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5", "several workers write one path", "model, filepath"
     ),
     "file_utils.makedirs": Name("keras.src.utils.file_utils:makedirs", "another worker may make the directory at the same time", "path"),
+    # TensorFlow: files.
+    "save_and_return_nodes": Name(
+        "tensorflow.python.saved_model.save:save_and_return_nodes", "several workers write one path", "obj, export_dir, signatures, options"
+    ),
+    "DatasetV2.cache": Name(
+        "tensorflow.python.data.ops.dataset_ops:DatasetV2.cache", "several workers write one path, each another share", "self, filename"
+    ),
     # What TensorFlow and Keras leave out of tracebacks.
     "keras.traceback": Name("keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "the frames of orch are left out of tracebacks"),
     "tf_keras.traceback": Name("tf_keras.src.utils.traceback_utils:_EXCLUDED_PATHS", "as in Keras 3"),

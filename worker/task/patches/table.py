@@ -34,6 +34,7 @@ PARTS = "parts of a batch"
 SAVES = "saves of fit"
 SAVES_2 = "saves of fit of tf_keras"
 FILES = "files that several workers write"
+PATHS = "SavedModels and caches of several workers"
 ORDER = "order of shuffles"
 INPUT = "the section input"
 COPIES = "memory of arrays"
@@ -130,6 +131,11 @@ FEATURES: dict[str, Feature] = {
         _names("saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5 file_utils.makedirs"),
         "changes",
         "workers that save one model to one path may find half of a file",
+    ),
+    PATHS: Feature(
+        _names("save_and_return_nodes DatasetV2.cache"),
+        "changes",
+        "workers that export to one path, or cache in one file, may find half of it",
     ),
     ORDER: Feature(
         _names("StrategyBase.experimental_distribute_dataset random_shuffle DistributedDataset.__iter__ Strategy.gather"),

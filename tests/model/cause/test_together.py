@@ -1,0 +1,135 @@
+"""What to do about failures of tasks that run one program at the same time, for texts of CPython, TensorFlow 2.21 and Keras 3.15."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model.cause import graph_errors, remedies, together
+from orchestrator.model.run import events as ev
+from tests.model.cause.test_root_cause import T0, run
+from worker.protocol.messages import Evidence, Failure
+
+TF = "tensorflow.python.framework.errors_impl."
+TRACE = 'Traceback (most recent call last):\n  File "/w/train.py", line {}, in {}\n    {}\n{}: {}\n'
+DIFFERENT = "Collective instance 125 expected type 0 and data_type 2 but got type 1 and data_type 2"
+FAILURES = [
+    ("FileExistsError", "[Errno 17] File exists: 'logs/run'", "worker-0..1 make logs/run at the same time, and one of them was first"),
+    (f"{TF}AlreadyExistsError", "logs/run; File exists", "worker-0..1 make logs/run at the same time"),
+    ("OSError", "[Errno 39] Directory not empty: 'logs'", "another one was first: remove and rename what all use in one of them alone"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'a' -> 'b'", "another one was first"),
+    (
+        f"{TF}InvalidArgumentError",
+        "allow_missing_files was set to false and ckpts/ckpt-1_temp/part-00000-of-00001 did not exist.NOT_FOUND: ckpts/ckpt-1_temp/part-"
+        "00000-of-00001 not found [Op:MergeV2Checkpoints]",
+        "worker-0..1 write the checkpoint ckpts/ckpt-1 at the same time",
+    ),
+    (
+        "BlockingIOError",
+        "[Errno 11] Unable to synchronously create file (unable to lock file, errno = 11, error message = 'Resource temporarily')",
+        "worker-0..1 have one file open for writing",
+    ),
+    ("sqlite3.OperationalError", "database is locked", "have one file open for writing"),
+    ("zipfile.BadZipFile", "File is not a zip file", '--prepare "python download.py"'),
+    ("EOFError", "Compressed file ended before the end-of-stream marker was reached", "a file is not whole"),
+    (
+        "ValueError",
+        "Incomplete or corrupted file detected. The auto file hash does not match the provided value of x",
+        "a file is not whole",
+    ),
+    (f"{TF}InternalError", DIFFERENT, "worker-0..1 were in different calls"),
+    (f"{TF}InvalidArgumentError", "Shape mismatch in the collective instance 100. Op at device", "were in different calls"),
+    (
+        f"{TF}InvalidArgumentError",
+        "Incompatible shapes: [8,1] vs. [16,1] [Op:Sub]",
+        "each of the 2 workers gets 8 of the 16 rows of a batch",
+    ),
+    (
+        "ValueError",
+        'Input 0 of layer "x" is incompatible with the layer: expected shape=(16, 5), found shape=(8, 5)',
+        "made for 16: a batch_sh",
+    ),
+    ("ValueError", "Dimensions must be equal, but are 16 and 8 for '{{node sub}}'", "8 of the 16 rows"),
+    (f"{TF}InvalidArgumentError", "Input to reshape is a tensor with 80 values, but the requested shape has 160", "80 of the 160 rows"),
+    (f"{TF}InvalidArgumentError", "Matrix size-incompatible: In[0]: [16,16], In[1]: [8,4] [Op:MatMul]", "give such a tensor as a constant"),
+]
+
+
+def failure(kind: str, message: str, line: str = "do(it)", number: int = 12, at: float = 1.0, function: str = "<module>") -> Failure:
+    return Failure(kind, message, TRACE.format(number, function, line, kind, message), at)
+
+
+@pytest.mark.parametrize(("kind", "message", "said"), FAILURES)
+def test_a_failure_that_one_task_alone_does_not_have_has_its_remedy(kind: str, message: str, said: str) -> None:
+    assert said in together.find(failure(kind, message), "worker-0..1", 2, all_alike=False).text
+
+
+def test_every_remedy_is_reached() -> None:
+    found = {together.find(failure(kind, message), "worker-0..1", 2, all_alike=False).text[-40:] for kind, message, _ in FAILURES}
+    assert {remedy.text[-40:] for remedy in together.every()} == found
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [
+        ("Incompatible shapes: [2] vs. [3]", 2),
+        ("Incompatible shapes: [8,1] vs. [16,1]", 3),
+        ("Incompatible shapes: [8,1] vs. [8,2]", 2),
+        ("expected axis -1 of input shape to have value 9, but received input with shape (None, 8)", 2),
+    ],
+)
+def test_shapes_that_are_not_a_share_of_the_batch_have_none(message: str, count: int) -> None:
+    assert together.find(failure("ValueError", message), "worker-0..1", count, all_alike=False) == remedies.NONE
+
+
+@pytest.mark.parametrize(("line", "is_race"), [("shutil.rmtree(path)", True), ("os.remove(path)", True), ("open(path)", False)])
+def test_a_file_that_another_task_has_removed(line: str, is_race: bool) -> None:
+    missing = failure("FileNotFoundError", "[Errno 2] No such file or directory: 'old'", line)
+    assert bool(together.find(missing, "worker-0..1", 2, all_alike=False).text) is is_race
+    assert not together.find(missing, "worker-0..1", 2, all_alike=True).text, "no task has removed it: it was never there"
+
+
+def ended(task: str, error: Failure | None, evidence: Evidence = Evidence()) -> ev.TaskExited:
+    return ev.TaskExited(task, 1, 1 if error else 0, False, T0 + 1, error, evidence=evidence)
+
+
+def test_only_tasks_that_train_together_share_anything() -> None:
+    exists = failure("FileExistsError", "[Errno 17] File exists: 'logs'", at=T0)
+    for tasks, strategy, said in (
+        (["worker-0", "worker-1"], "multi_worker_mirrored", True),
+        (["worker-0"], "none", False),
+        (["chief-0", "worker-0", "ps-0"], "parameter_server", False),
+    ):
+        verdict, _ = run([ended(tasks[0], exists)], tasks, strategy)
+        assert verdict.cause is not None
+        assert (verdict.cause.about == together.SHARED) is said
+    verdict, _ = run([ended("worker-0", exists), ended("worker-1", exists)], ["worker-0", "worker-1"])
+    assert verdict.cause is not None
+    assert not verdict.cause.remedy, "it was there before both"
+
+
+def test_the_stacks_of_the_others_are_asked_for_when_calls_do_not_fit() -> None:
+    other = failure(f"{TF}InternalError", DIFFERENT, at=T0)
+    verdict, did = run([ended("worker-1", other)], ["worker-0", "worker-1", "worker-2"])
+    assert ev.CollectStacks(("worker-0", "worker-2")) in did
+    assert verdict.cause is not None
+    assert (verdict.cause.task, verdict.cause.about) == ("worker-1", together.CALLS)
+
+
+def test_the_line_of_the_user_in_a_traceback() -> None:
+    trace = failure("ValueError", "bad", "model.fit(x, y)", 15).traceback.rpartition("ValueError")[0]
+    trace += '  File "/venv/lib/python3.11/site-packages/keras/src/x.py", line 3, in error_handler\n    raise e\n'
+    inner = '  File "/w/data/own.py", line 4, in on_epoch_end\n    self.model.evaluate(x)\n    ^^^^^^^^^^^^^^^\nValueError: bad\n'
+    assert (
+        graph_errors.place_in(trace + '  File "/w/train.py", line 9, in build\nof a graph\n') == "train.py:15 in <module>: model.fit(x, y)"
+    )
+    assert graph_errors.place_in(trace) == "train.py:15 in <module>: model.fit(x, y)"
+    assert graph_errors.place_in(trace + inner) == "own.py:4 in on_epoch_end: self.model.evaluate(x)"
+    assert graph_errors.place_in("ValueError: bad") == ""
+
+
+def test_a_worker_whose_steps_were_measured_has_not_left_in_front_of_its_training() -> None:
+    peers = failure(f"{TF}UnavailableError", "Collective has timed out during execution.", at=T0 + 2)
+    for has_trained, said in ((False, "no step of worker-1 was seen"), (True, "reduce it over the workers first")):
+        verdict, _ = run([ended("worker-1", None, Evidence(has_trained=has_trained)), ended("worker-0", peers)], ["worker-0", "worker-1"])
+        assert verdict.cause is not None
+        assert (verdict.cause.task, said in verdict.cause.remedy) == ("worker-1", True)
