@@ -102,8 +102,14 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     alert, states = look(orch)
     assert alert.startswith(missing)
     assert states == {"worker-0": "waits", "worker-1": "waits", "worker-2": "SIGSTOP"}
+    table = orch("ps", check=0).out
+    assert f"\n{missing}" in table
+    assert [line.split()[2] for line in table.splitlines() if line.startswith("worker-") and " local " in line] == ["waits"] * 2 + ["missing"]
+    assert "steps_per_s" not in table  # that was before
     going.wait(check=124)
     assert missing in run.cause()["what"]
+    (told,) = [event["text"] for event in run.events() if event["event"] == "run_noted" and event["text"].startswith(missing)]
+    assert told.endswith(" s now (orch stacks shows where each task is)")
     assert len(notes(run)) == 1
 
 
