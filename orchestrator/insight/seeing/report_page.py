@@ -17,6 +17,7 @@ from worker.values.words import bytes_of, count_of
 from ... import __version__
 from ...errors import OrchError, UsageError
 from ...model.cause.exit_status import describe_code
+from ...model.run import endings
 from ...model.run.cluster import Outcome, TaskState, TaskStatus
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
@@ -61,6 +62,8 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
     # A controller that died after the last event has written no file with its verdict.
     verdict = run.read_verdict() or (None if story.is_cut else cluster.verdict)
     outcome = describe_outcome(verdict.outcome) if verdict else "was cut off" if story.is_cut else "goes on"
+    remarks = verdict.remarks if verdict else endings.remarks(cluster)
+    doubts = [hide_secrets(clean(line)) for line in (*filter(None, [verdict.warning if verdict else ""]), *remarks)]
     is_good = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
     is_bad = story.is_cut or (verdict is not None and verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED))
     costs = losses(story.band, story.reports)
@@ -78,6 +81,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "outcome": outcome,
         "is_bad": is_bad,
         "is_good": is_good,
+        "doubts": doubts,
         "exit_code": verdict.exit_code if verdict else None,
         "cause": hide_secrets(clean(headline(verdict.cause))) if verdict and verdict.cause else "",
         "remedy": verdict.cause.remedy if verdict and verdict.cause else "",
@@ -163,7 +167,7 @@ def _reported(story: Story) -> list[Chart]:
     often: dict[str, int] = {}
     for found in story.reports.values():
         for one in found:
-            for name in one.values:
+            for name in (*one.values, *one.not_finite):
                 often[name] = often.get(name, 0) + 1
     names = sorted(often, key=lambda name: (name not in ("steps_per_s", "loss"), -often[name], name))[:MOST_REPORTED]
     made = (charts.chart(name, charts.reported_numbers(story, name), story, _number, from_zero=name != "loss") for name in names)

@@ -36,7 +36,7 @@ LASTS_S = 1.5
 SURE_S, SURE_STEPS = 5.0, 20
 """After this time, or that of so many steps, the others have not come: on a busy machine a healthy task may be seconds late."""
 TOLD_S = 10.0
-"""A wait of this time gets a line. The next one gets a line if it is twice as long: the chief of a training may save for long, each time."""
+"""A wait of this time gets a line. The next one gets a line if it is twice as long: a chief may save for long at each epoch."""
 STOPPED = ("T", "t")
 """The states of a process that SIGSTOP, or a debugger, has stopped."""
 THROTTLED, FAULTS, OTHERS_CORES = 10.0, 50.0, 0.5
@@ -124,17 +124,20 @@ def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
 
 
 def describe(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled]) -> str:
-    """The line about a slow task: ``worker-3 is slower: 182 ms of work per step, the others 121-126 ms; …``."""
-    reads = _reads(use, others)
-    what, own, theirs = (
-        ("waiting for input", use.input, [other.input for other in others])
-        if reads
-        else ("work", use.work, [other.work for other in others])
-    )
-    wait = _median(other.peers for other in others)
-    parts = [f"{use.task} is slower: {milliseconds(own)} of {what} per step, the others {_span(theirs)}"]
-    parts.append(f"they wait {milliseconds(wait)} of each step for {use.task}")
-    return "; ".join([*parts, *causes(use, others, latest)])
+    """The line about a slow task: ``worker-3 is slower: 182 ms of work per step, the others 121-126 ms; …``.
+
+    A task that waits for its input may have the same input as the others: what these read ahead while they wait hides their own.
+    """
+    wait = milliseconds(_median(other.peers for other in others))
+    if _reads(use, others):
+        theirs = _span([other.input for other in others])
+        line = f"{use.task} waits for its input: {milliseconds(use.input)} of each step, the others {theirs}"
+        also = f"they wait {wait} of each step for {use.task}, and read ahead meanwhile: their input may be as slow"
+    else:
+        theirs = _span([other.work for other in others])
+        line = f"{use.task} is slower: {milliseconds(use.work)} of work per step, the others {theirs}"
+        also = f"they wait {wait} of each step for {use.task}"
+    return "; ".join([line, also, *causes(use, others, latest)])
 
 
 def _reads(use: TaskUse, others: Sequence[TaskUse]) -> bool:

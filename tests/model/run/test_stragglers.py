@@ -109,7 +109,8 @@ def test_a_task_of_another_attempt_is_another_one() -> None:
 def test_slow_input_of_one_task_is_named_as_such() -> None:
     samples = [of_one_host([*even(window)[:3], use(3, 0.121, 0.001, window=window, read=0.082)]) for window in (1, 2, 3)]
     assert told(*samples) == [
-        "worker-3 is slower: 82 ms of waiting for input per step, the others 2.0 ms; they wait 60 ms of each step for worker-3"
+        "worker-3 waits for its input: 82 ms of each step, the others 2.0 ms; they wait 60 ms of each step for worker-3, and read ahead "
+        "meanwhile: their input may be as slow"
     ]
 
 
