@@ -35,6 +35,8 @@ MOST_REPORTED = 8
 """The most values of reports that get a chart."""
 MOST_LOGS = 8
 """The most failed tasks whose last lines are in the page."""
+CROWDED = 30.0
+"""The percentage of the time in which a process of a host waited for a core, from which on the page says so where the tasks wait."""
 MOST_TEXT = 60_000
 """The most characters of a text that comes from a file."""
 Points = Mapping[str, Sequence[tuple[float, float]]]
@@ -92,6 +94,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "losses": costs,
         "past": {attempt.attempt: hide_secrets(headline(attempt.cause)) for attempt in cluster.past if attempt.cause and not attempt.task},
         "strips": strips,
+        "crowded": _crowded(story),
         "kinds": {kind: words for kind, words in charts.NAMES.items() if any(kind in strip.paths for strip in strips)},
         "reported": _reported(story),
         "tasks": [_row(task, story, used, memory, shares) for task in cluster.tasks.values()],
@@ -224,6 +227,15 @@ def _host_charts(story: Story) -> dict[str, list[Chart]]:
             rows.append(charts.chart(f"GPU {index} memory", {host: held}, story, _bytes))
         found[host] = [one for one in rows if one is not None]
     return found
+
+
+def _crowded(story: Story) -> dict[str, str]:
+    """The hosts on which a process waited for a core, and in how much of the time."""
+    waits: dict[str, list[float]] = {}
+    for sample in story.samples:
+        waits.setdefault(sample.host, []).append(sample.use.stalled_cpu)
+    means = {host: sum(each) / len(each) for host, each in waits.items()}
+    return {host: _percent(mean) for host, mean in means.items() if mean >= CROWDED}
 
 
 def _startup(story: Story) -> dict[str, Any]:
