@@ -278,7 +278,7 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.IfExp):
         parts = [node.test]
     elif isinstance(node, ast.BoolOp):
-        parts = node.values[:1]
+        parts = [node.values[0]]
     elif isinstance(node, ast.Lambda):
         parts = []
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
