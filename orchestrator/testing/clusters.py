@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worker.task.calls import debugger
+from worker.task.calls import FILLED, debugger
 
 from ..errors import UsageError
 from ..model.strategies import named
@@ -290,10 +290,10 @@ def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of C
         return
-    given = [one for one in signature.parameters.values() if one.name != "strategy" or "strategy" in kwargs]
+    given = [one for one in signature.parameters.values() if one.name != FILLED or FILLED in kwargs]
     try:
         signature.replace(parameters=given).bind(*args, **kwargs)
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
-        filled = "only a parameter with the name strategy gets its value from orch"
+        filled = f"only a parameter with the name {FILLED} gets its value from orch"
         raise UsageError(f"{name}: {error}: give run() the arguments of the function; {filled}") from None
