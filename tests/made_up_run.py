@@ -36,10 +36,12 @@ class MadeUpRun:
         report_s: float = 4.0,
         sample_s: float = 2.0,
         fails_at: tuple[float, ...] = (),
+        nan_from: int | None = None,
     ) -> None:
-        """`fails_at`: the shares of the time at which worker-1 fails and all start again, ten steps earlier."""
+        """`fails_at`: the shares of the time at which worker-1 fails and all start again, ten steps earlier. `nan_from`: the step from
+        which on the loss is NaN; the value `norm` always is."""
         self.run: RunDir = create_run(home, f"made-up-{workers}")
-        self.workers, self.seconds, self._cluster = workers, seconds, Cluster()
+        self.workers, self.seconds, self._cluster, self._nan_from = workers, seconds, Cluster(), nan_from
         self._file = open(self.run.path / "events.jsonl", "ab")  # noqa: SIM115
         self._samples = SampleFiles(self.run)
         spec = ClusterSpec(
@@ -92,6 +94,8 @@ class MadeUpRun:
             step += 1
             for name in names:
                 values = {"step": step, "loss": 1.0 / step + (3.0 if step == 40 else 0.0), "steps_per_s": 1 / report_s, "phase": HOSTILE}
+                if self._nan_from is not None:
+                    values |= {"norm": "nan", **({"loss": "nan"} if step >= self._nan_from else {})}
                 waited = 0.5 * (at - begun) if name == "worker-0" and at - begun > self.seconds / 2 else 0.0
                 values[INPUT] = {
                     "steps": step,

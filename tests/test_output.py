@@ -77,7 +77,7 @@ def check_limited(orch: Orch, run: LiveRun, limit: int) -> None:
     assert numbers[note:] == list(range(numbers[note], 20000))
     assert gone == (numbers[note] - note) * len(f"out {0:06} {'x' * 40}\n")
     assert lines[-3:] == orch("logs", "worker-0", "--stream", "stdout", "-n", "3", check=0).out.splitlines()
-    shown = orch("logs", "worker-0", "--stream", "stderr", check=0).err.splitlines()
+    shown = orch("logs", "worker-0", "--stream", "stderr", check=0).out.splitlines()
     assert (shown[0], shown[-1][-3:]) == ("worker-0 | err 1", "end")
     assert "bytes are left out here: --log-limit" in "".join(shown)
 

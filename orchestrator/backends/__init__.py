@@ -179,6 +179,8 @@ class Diagnosis:
     remedy: str = ""
     passing: bool = False
     """Another try may help."""
+    is_mistake: bool = False
+    """The host answers, and a setting of the spec does not fit it."""
 
     @property
     def text(self) -> str:

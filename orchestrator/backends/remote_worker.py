@@ -72,9 +72,9 @@ def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:
     if failure.code == SETUP_FAILED:
         return Diagnosis(f"a line of setup: failed there: {last or 'it said nothing'}")
     if failure.code == TOO_OLD:
-        return Diagnosis(f"{last.removeprefix('orch: ')}; orch needs 3.10 or newer there", f"set python: for {host}")
+        return Diagnosis(f"{last.removeprefix('orch: ')}; orch needs 3.10 or newer there", f"set python: for {host}", is_mistake=True)
     if failure.code in (126, 127) or (failure.code and _NO_PYTHON.search(last)):
-        return Diagnosis(f"there is no such Python: {last}", f"set python: for {host}, or for all")
+        return Diagnosis(f"there is no such Python: {last}", f"set python: for {host}, or for all", is_mistake=True)
     ended = f"what {by} has started there {describe_return(failure.code)}"
     return Diagnosis(ended + (f": {last.removeprefix('orch: ')}" if last else ""))
 

@@ -12,6 +12,7 @@ from ..controller import Ended
 from ..errors import UsageError
 from ..model.run.cluster import Cluster
 from ..model.run.events import Event
+from ..record.lines import RESET
 from ..record.output.log_view import LogView
 from ..record.storage import event_log
 from ..record.storage.run_directory import RunDir
@@ -19,6 +20,10 @@ from ..record.text import timeline
 from ..record.text.console import Console, Sink
 from ..record.text.format import iso_times
 from ..signals import release_signals
+
+_RED = "\x1b[1;31m"
+_MARKS = {"  first failure:": _RED, "  what to do:": "\x1b[1m"}
+"""How lines of a report of a failure begin that are to catch the eye."""
 
 
 class Terminal(Console):
@@ -38,7 +43,11 @@ class Terminal(Console):
             lines.insert(0, self._view.folded_note)
         if self._verbose:
             lines.insert(0, timeline.slowest(timeline.measure(ended.run.read_events(milestones=True), ended.cluster)))
-        self.conclude("".join(f"orch: {line}\n" for line in lines))
+        marks = _MARKS if self._view.color and ended.verdict.exit_code else {}
+        marks = {**marks, f"{ended.run.run_id} ": _RED} if marks else {}
+        styles = (next((style for begin, style in marks.items() if line.startswith(begin)), "") for line in lines)
+        shown = (f"{style}orch: {line}{RESET if style else ''}\n" for style, line in zip(styles, lines, strict=True))
+        self.conclude("".join(shown))
 
 
 class JsonLines(Console):

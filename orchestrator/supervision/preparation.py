@@ -19,7 +19,7 @@ from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AgentLink, OnFrame, OnLost, reach
 from ..backends.connection.agent_process import StartedAgent
 from ..backends.connection.agent_start import NotReachedError
-from ..errors import OrchError, Problem, SpecError
+from ..errors import OrchError, Problem, SpecError, UsageError
 from ..model import slots
 from ..model.cause import version_mismatch
 from ..model.planning import addresses, elastic, plan
@@ -89,10 +89,11 @@ class Preparation:
             there = {name: host for name, host in every.items() if name not in self.missing and name not in self._broken}
             self._spec = elastic.fit(self._full, sum(room[name] for name in there)) or self._full
             failures = await self._reach(attempt, there, is_expected=tuple(hosts) == self._expected)
-            unfit = {name: f"host {name} cannot be reached: {why}" for name, why in failures.items()}
+            unfit = {name: f"host {name} cannot be {'used' if why.is_mistake else 'reached'}: {why.text}" for name, why in failures.items()}
             try:
                 if unfit:
-                    raise OrchError("\n".join(unfit.values()))
+                    kind = UsageError if all(why.is_mistake for why in failures.values()) else OrchError
+                    raise kind("\n".join(unfit.values()))
                 self._refuse_problems()
                 found = await self._find_addresses()
                 break
@@ -108,8 +109,8 @@ class Preparation:
             self.facts.clear()
         return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
 
-    async def _reach(self, attempt: int, hosts: Mapping[str, Host], *, is_expected: bool) -> dict[str, str]:
-        """Place the tasks on these hosts, and start the agents. Returns why hosts cannot be reached, by name."""
+    async def _reach(self, attempt: int, hosts: Mapping[str, Host], *, is_expected: bool) -> dict[str, Diagnosis]:
+        """Place the tasks on these hosts, and start the agents. Returns why hosts cannot be used, by name."""
         try:
             self._place(hosts)
         except SpecError as error:
@@ -163,14 +164,14 @@ class Preparation:
         if "shared" in ways:
             self._workdir = describe_workdir(spec.workdir, spec.program)
 
-    async def _start_agents(self) -> dict[str, str]:
-        """Start all agents and get their facts. Returns why hosts cannot be reached, by name."""
+    async def _start_agents(self) -> dict[str, Diagnosis]:
+        """Start all agents and get their facts. Returns why hosts cannot be used, by name."""
         gate = asyncio.Semaphore(self._reaching.at_once)
         ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, NotReachedError):
                 raise end
-        return {name: str(end) for name, end in zip(self.links, ends, strict=True) if end is not None}
+        return {name: end.diagnosis for name, end in zip(self.links, ends, strict=True) if isinstance(end, NotReachedError)}
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
         """Connect to a host, send the code if the host gets a copy, and get the facts."""

@@ -6,7 +6,7 @@ from worker.protocol.messages import Sampled
 
 from ..model.run import stragglers
 from ..model.run.cluster import Cluster, Phase
-from ..model.run.stragglers import Watch
+from ..model.run.stragglers import Standstill, Watch
 from ..record.storage.run_directory import RunDir
 from ..record.storage.samples import SampleFiles
 
@@ -18,16 +18,18 @@ class Samples:
         self._files = SampleFiles(run)
         self._latest: dict[str, Sampled] = {}
         """The newest sample of each host."""
-        self._watch = Watch()
+        self._watch, self._standstill = Watch(), Standstill()
 
     def keep(self, sample: Sampled, cluster: Cluster) -> tuple[str, ...]:
-        """Keep a sample. Returns a line for each task that has turned out to be slower than the others."""
+        """Keep a sample. Returns a line for each task that has turned out to be slower than the others, or for which they wait."""
         self._files.keep(sample)
         self._latest[sample.host] = sample
         if cluster.phase is not Phase.RUNNING:
             return ()
-        self._watch, lines = stragglers.watch(self._watch, self._latest, stragglers.training(cluster))
-        return lines
+        tasks = stragglers.training(cluster)
+        self._watch, slow = stragglers.watch(self._watch, self._latest, tasks)
+        self._standstill, waits = stragglers.standstill(self._standstill, self._latest, tasks)
+        return (*slow, *waits)
 
     def describe_absent(self, cluster: Cluster) -> str:
         """Which tasks have not come to where the others wait at a hang, in words; empty: no task is awaited."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worker.task.calls import debugger
+from worker.task.calls import FILLED, debugger
 
 from ..errors import UsageError
 from ..model.strategies import named
@@ -149,6 +150,7 @@ class Cluster:
         """
         if not callable(function):
             raise UsageError(f"run() takes a function, not its result: write run(f, 1) and not run(f(1)); this is {function!r:.80}")
+        _check_arguments(function, args, kwargs)
         self.pooled_run.poll()
         tasks = self._choose(on)
         for task in tasks:
@@ -280,3 +282,18 @@ def _verbosity() -> int | None:
     """The verbosity with which pytest explains a failed comparison; None: pytest does not run."""
     config = getattr(sys.modules.get("_pytest.assertion.util"), "_config", None)
     return None if config is None else int(config.get_verbosity("assertions"))
+
+
+def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise `UsageError` where the function cannot be called with these arguments, and with the strategy that a task adds to them."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of C
+        return
+    given = [one for one in signature.parameters.values() if one.name != FILLED or FILLED in kwargs]
+    try:
+        signature.replace(parameters=given).bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        filled = f"only a parameter with the name {FILLED} gets its value from orch"
+        raise UsageError(f"{name}: {error}: give run() the arguments of the function; {filled}") from None

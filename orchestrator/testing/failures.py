@@ -37,7 +37,7 @@ class TaskFailed(OrchError):
         self.traceback = traceback
         """The traceback of the task, as Python prints it; empty if no exception was raised."""
         self.tasks = tasks
-        """The outcome of the function in each task."""
+        """The outcome of the function in each task, and how a task has ended in which it did not run."""
         self.stacks = stacks
         """The stacks of the tasks in which the function still ran, as `faulthandler` writes them."""
 

@@ -83,7 +83,7 @@ class Job:
         first = min(self._failed(), key=lambda outcome: (self._has_lost_a_peer(outcome), outcome.at), default=None)
         if first is not None:
             first.pass_on()
-            self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
+            self.cause = TaskFailed(first.task, first.what, {**self.tasks, **self._lost()}, self.stacks, first.traceback)
             if first.error is not None:
                 raise first.error from self.cause
             raise self.cause
@@ -103,6 +103,11 @@ class Job:
         elif outcome.code == -signal.SIGABRT:  # TensorFlow aborts the process after some losses, and writes why
             words = self._chosen[outcome.task].logs[-LAST_WORDS:]
         return peer_errors.read(failure, words, outcome.task) is not None
+
+    def _lost(self) -> dict[str, Outcome]:
+        """The other tasks of the cluster whose processes have ended. The function may wait for them, or may test what comes then."""
+        others = (task for name, task in self._run.tasks.items() if name not in self.tasks)
+        return {task.name: copy(task.lost) for task in others if task.lost is not None}
 
     def _running(self) -> list[str]:
         return [name for name, outcome in self.tasks.items() if not outcome.has_ended]
@@ -124,7 +129,8 @@ class Job:
         self._locate_tasks()
         what = f"{self.name} was not over after {limit_s:g} s"
         text = "\n\n".join(f"--- {name}\n{_without_ours(stack)}" for name, stack in self.stacks.items())
-        self.cause = TimedOut("", what, {name: copy(outcome) for name, outcome in self.tasks.items()}, self.stacks, text)
+        tasks = {name: copy(outcome) for name, outcome in self.tasks.items()} | self._lost()
+        self.cause = TimedOut("", what, tasks, self.stacks, text)
         self._end_tasks()
         raise self.cause
 

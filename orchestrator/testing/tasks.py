@@ -48,6 +48,8 @@ class Task:
         """How the last process ended: an exit code, or -n for signal n; None: no process has ended, or a new one was forked."""
         self.call: Outcome | None = None
         """The outcome of the function that runs in the process."""
+        self.lost: Outcome | None = None
+        """How the process has ended while no function ran in it; None: it has not, or a new one was forked."""
         self.connection: Connection | None = None
         """The connection to the process, from its greeting to its end."""
         self._signals: dict[int, tuple[str, float]] = {}
@@ -131,7 +133,7 @@ class Task:
 
     def begin_process(self) -> None:
         """The resident is about to fork a process of this task, which will connect."""
-        self.is_forked, self.exit = True, None
+        self.is_forked, self.exit, self.lost = True, None, None
         self._signals.clear()
         self._run.session.expected[str(self.directory)] = self._on_connected
 
@@ -157,11 +159,14 @@ class Task:
             self._run.session.close(self.connection)
         self.is_forked, self.exit, self.connection = False, code, None
         self._run.session.expected.pop(str(self.directory), None)
+        # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
+        state, at = self._signals.get(-code, ("died", at))
         if self.call is not None:
             call, self.call = self.call, None
-            # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
-            state, at = self._signals.get(-code, ("died", at))
             call.on_exited(state, code, at)
+        elif state != "stopped":
+            self.lost = Outcome(self.name)
+            self.lost.on_exited(state, code, at)
 
     # --- the output ---------------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ def test_a_python_that_is_too_old_is_told_as_elsewhere() -> None:
     host = Host("x-0", "", sees_run_dir=False, transport=Transport(("kubectl",)))
     said = "orch: /usr/bin/python3 is Python 3.6\ncommand terminated with exit code 96"
     told = Kubernetes().explain(host, StartFailure("kubectl", 96, said))
-    assert told == Diagnosis("/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", "set python: for x-0")
+    assert told == Diagnosis("/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", "set python: for x-0", is_mistake=True)
 
 
 # --- the status of a pod --------------------------------------------------------------------------

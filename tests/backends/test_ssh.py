@@ -215,17 +215,17 @@ def test_a_refused_key_and_a_wrong_user(orch: Orch, bed: Bed, script: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("python", "words"),
+    ("python", "words", "code"),
     [
-        ("/no/such/python", "there is no such Python: "),
-        ("no-such-python", "there is no such Python: "),
-        ("/bin/false", "what ssh has started there ended with exit code 1"),
+        ("/no/such/python", "used: there is no such Python: ", 2),
+        ("no-such-python", "used: there is no such Python: ", 2),
+        ("/bin/false", "reached: what ssh has started there ended with exit code 1", 125),
     ],
 )
-def test_a_host_without_the_python(orch: Orch, bed: Bed, script: Callable[..., Path], python: str, words: str) -> None:
+def test_a_host_without_the_python(orch: Orch, bed: Bed, script: Callable[..., Path], python: str, words: str, code: int) -> None:
     script(SHOW)
-    done = up(orch, bed, "hostA", "--python", python, check=125)
-    assert f"host hostA cannot be reached: {words}" in done.err
+    done = up(orch, bed, "hostA", "--python", python, check=code)
+    assert f"host hostA cannot be {words}" in done.err
     assert "Traceback" not in done.err
 
 
@@ -235,7 +235,7 @@ def test_a_python_that_is_too_old_says_so(orch: Orch, bed: Bed, script: Callable
     text = "import sys;sys.version_info=(3,6,8);exec(sys.argv[-1])"
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}" "$@"\n')
     old.chmod(0o755)
-    done = up(orch, bed, "hostA", "--python", "~/old", check=125)
+    done = up(orch, bed, "hostA", "--python", "~/old", check=2)
     assert "is Python 3.6; orch needs 3.10 or newer there; set python: for hostA" in done.err
 
 

@@ -225,7 +225,7 @@ def test_the_exit_code_of_wait_is_that_of_the_run(orch: Orch, script: Script) ->
     assert set(result) == RESULT_KEYS
     assert (result["exit_code"], result["cause"]["task"], result["cause"]["code"]) == (7, "worker-0", 7)
     ended = ps(orch)
-    assert set(ended) == RUN_KEYS | {"tasks", "timeline"}
+    assert set(ended) == RUN_KEYS | {"tasks", "absent", "timeline"}
     assert ended["tasks"][0]["code"] == 7
 
 
@@ -524,7 +524,7 @@ def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> Non
     orch("wait", check=0)
     ended = ps(orch)
     for shown in (running, ended):
-        assert set(shown) == RUN_KEYS | {"tasks", "timeline"}
+        assert set(shown) == RUN_KEYS | {"tasks", "absent", "timeline"}
         for task in shown["tasks"]:
             assert set(task) >= TASK_KEYS
     assert set(running["tasks"][0]) == set(ended["tasks"][0])
@@ -576,9 +576,9 @@ def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) 
     orch("up", "talk.py", "-n", "2", check=0)
     assert orch("logs", "worker-1", "--stream", "stdout", check=0).out == "".join(f"worker-1 | line {i}\n" for i in range(5))
     everything = orch("logs", "worker", check=0)
-    assert everything.out.count("\n") == 10
-    assert everything.err.count("trouble") == 2
-    assert orch("logs", "worker-0", "--tail", "2", check=0).out == "worker-0 | line 3\nworker-0 | line 4\n"
+    assert everything.out.count("\n") == 12
+    assert everything.out.count("trouble") == 2
+    assert orch("logs", "worker-0", "--tail", "2", check=0).out == "worker-0 | line 3\nworker-0 | line 4\nworker-0 | trouble\n"
     assert orch("logs", "--grep", "line [34]", "worker-0", check=0).out == "worker-0 | line 3\nworker-0 | line 4\n"
     lines = [json.loads(line) for line in orch("logs", "--json", "--stream", "stderr", check=0).out.splitlines()]
     assert lines == [{"task": f"worker-{i}", "stream": "stderr", "line": "trouble"} for i in (0, 1)]

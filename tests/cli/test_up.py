@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -533,6 +534,11 @@ def test_output_without_a_terminal_has_no_colour_unless_it_is_asked_for(orch: Or
     assert "\x1b" in orch("up", "hello.py", "--color", "always", check=0).out
     assert "\x1b" in orch("up", "hello.py", env={"ORCH_COLOR": "always"}, check=0).out
     assert "\x1b" not in orch("logs", env={"NO_COLOR": "1"}, check=0).out
+    script("raise ModuleNotFoundError(\"No module named 'x'\")\n", "fails.py")
+    failed = orch("up", "fails.py", "--color", "always", check=1).err
+    assert re.search(r"\n\x1b\[1;31morch: fails-\S+ failed after .*\x1b\[0m\n\x1b\[1;31morch:   first failure: worker-0", failed)
+    assert "\x1b[1morch:   what to do: x is not installed" in failed
+    assert "\x1b" not in orch("up", "fails.py", check=1).err
 
 
 def test_quiet_shows_the_verdict_only_and_only_shows_one_task(orch: Orch, script: Script) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,11 @@ def uses_of(run: LiveRun) -> dict[str, TaskUse]:
     return {use.task: use for sample in samples.read_latest(run.path).values() for use in sample.tasks}
 
 
+SLOW = re.compile(r"^worker-\d (?:is slower|waits for its input): ")
+
+
 def notes(run: LiveRun) -> list[str]:
-    return [event["text"] for event in run.events() if event["event"] == "run_noted" and "is slower" in event["text"]]
+    return [event["text"] for event in run.events() if event["event"] == "run_noted" and SLOW.search(event["text"])]
 
 
 def look(orch: Orch) -> tuple[str, dict[str, str]]:
@@ -102,8 +106,15 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     alert, states = look(orch)
     assert alert.startswith(missing)
     assert states == {"worker-0": "waits", "worker-1": "waits", "worker-2": "SIGSTOP"}
+    table = orch("ps", check=0).out
+    assert f"\n{missing}" in table
+    rows = [line.split() for line in table.splitlines() if line.startswith("worker-") and " local " in line]
+    assert [row[2] for row in rows] == ["waits", "waits", "missing"]
+    assert "steps_per_s" not in table  # that was before
     going.wait(check=124)
     assert missing in run.cause()["what"]
+    (told,) = [event["text"] for event in run.events() if event["event"] == "run_noted" and event["text"].startswith(missing)]
+    assert told.endswith(" s now (orch stacks shows where each task is)")
     assert len(notes(run)) == 1
 
 
@@ -116,8 +127,7 @@ def test_a_loop_of_ones_own_that_reads_slowly_is_named(orch: Orch, run: LiveRun,
     orch.start("up", str(ROOT / "examples/who_waits.py"), "-n", "2", "--", *words, env={"ORCH_EXAMPLES_DATA": str(tmp_path)})
     wait_until(lambda: notes(run), "line about the slow task")
     (line,) = notes(run)
-    assert line.startswith("worker-1 is slower: ")
-    assert "of waiting for input per step" in line
+    assert line.startswith("worker-1 waits for its input: ")
     uses = uses_of(run)
     assert uses["worker-1"].input > uses["worker-0"].input + 0.02
     assert uses["worker-0"].peers > uses["worker-1"].peers + 0.02

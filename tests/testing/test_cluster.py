@@ -120,6 +120,35 @@ def test_a_killed_task_is_a_failure_that_names_the_signal() -> None:
         assert c.run(add_up, 1.0) == {"worker-0": 12.0, "worker-1": 12.0}
 
 
+@pytest.mark.parametrize(
+    ("function", "args", "said"),
+    [
+        (lambda s: s, (), r"<lambda>: missing a required argument: 's': give run\(\) the arguments of the function; only a parameter with"),
+        (lambda strategy, number: number, (), "missing a required argument: 'number'"),
+        (lambda: 0, (1,), "too many positional arguments"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_the_function_is_sent(function: Any, args: tuple[Any, ...], said: str) -> None:
+    with cluster(workers=1) as c:
+        with pytest.raises(UsageError, match=said):
+            c.run(function, *args)
+        assert c.run(lambda number, strategy, more=2: number + more, 1) == {"worker-0": 3}
+
+
+def test_a_killed_task_in_which_the_function_does_not_run_is_named() -> None:
+    """The function on worker-0 waits for it, as the start of TensorFlow does."""
+    with cluster(workers=3, timeout=2) as c:
+        job = c.start(lambda: time.sleep(100), on="worker-0")
+        c.kill("worker-1")
+        with pytest.raises(TimedOut, match=r"the tasks:\n  worker-0: running, in <lambda> .*\n  worker-1: SIGKILL, by the test") as caught:
+            job.result()
+        assert [*caught.value.tasks] == ["worker-0", "worker-1"]
+        c.restart()
+        with pytest.raises(TimedOut) as caught:
+            c.run(lambda: time.sleep(100), on="worker-0")
+        assert [*caught.value.tasks] == ["worker-0"]
+
+
 def test_a_process_that_has_not_come_up_in_time_ends_with_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster(workers=2) as c:
         run = c.pooled_run

@@ -276,6 +276,8 @@ class Failure:
     message: str
     traceback: str
     at: Moment
+    hides: str = ""
+    """The module in which a name was not found, because a file of the program has the name of this module."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,25 @@ def describe(error: BaseException, at: float) -> dict[str, Any]:
     """A `frames.Failure` as JSON data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at}
+    return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at, "hides": _find_hidden(error)}
+
+
+def _find_hidden(error: BaseException) -> str:
+    """The module in which a name was not found, because a file of the program has the name of this module; empty: there is none."""
+    try:
+        for one in chain(error):
+            asked = one.name or "" if isinstance(one, ImportError) else getattr(getattr(one, "obj", None), "__name__", "")
+            name = str(asked).partition(".")[0]
+            here, base = os.path.split(getattr(sys.modules.get(name), "__file__", None) or "")
+            if name == "__main__" or base != f"{name}.py" or here.endswith("-packages") or here == os.path.dirname(os.__file__):
+                continue
+            rest = [path for path in sys.path if os.path.abspath(path) != here]
+            # Not by `importlib`: the program may have a file of this name.
+            if sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, rest) is not None:
+                return name
+    except Exception:  # any object may stand in `sys.modules` and in `sys.path`
+        pass
+    return ""
 
 
 def _message(error: BaseException) -> str:

@@ -19,13 +19,14 @@ from worker.values.words import few
 
 from ...engine_jobs import find, find_all
 from ...errors import BROKEN, DEADLINE, UsageError
-from ...model.run import restarts
+from ...model.run import restarts, stragglers
 from ...model.run.cluster import Cluster, Outcome, Phase
 from ...model.spec.findings import nearest
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import LATEST, going, list_runs, no_tasks_yet
+from ...record.storage.samples import read_latest
 from ...record.text import run_list
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
@@ -86,7 +87,8 @@ def ps_command(
     if as_json:
         # A task is called `task` wherever orch writes JSON.
         tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
-        print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "timeline": measured})
+        absent = stragglers.describe_absent(read_latest(found.path), stragglers.training(cluster)) if found.is_alive() else ""
+        print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "absent": absent or None, "timeline": measured})
         return 0
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
@@ -96,7 +98,7 @@ def ps_command(
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
     elif cluster.tasks:
-        click.echo(table(cluster, time.time(), _width()))
+        click.echo(table(cluster, time.time(), _width(), read_latest(found.path) if found.is_alive() else None))
     if run is None and (others := [name for name in going(home) if name != found.run_id]):
         click.echo(f"also running: {few(others)}")
     return 0

@@ -66,7 +66,9 @@ def _read_series(base: str, home: str, series: str, *, verify: bool) -> SeriesRo
     for name in aside:
         save = Save(saves.join(home, series, name), series, name, None)
         rows.append(_row(label, save, "damaged, and moved aside", is_next=False))
-    return SeriesRow(label, saves.reached(LOCAL, home, series), tuple(rows))
+    # The last save of a training comes after its last word of how far it is.
+    steps = [saves.reached(LOCAL, home, series), *(row.step for row in rows if not row.problem)]
+    return SeriesRow(label, max((step for step in steps if step is not None), default=None), tuple(rows))
 
 
 def _row(label: str, save: Save, problem: str, *, is_next: bool) -> SaveRow:

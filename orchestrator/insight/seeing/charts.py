@@ -54,6 +54,8 @@ class Strip:
 class DrawnLine:
     name: str
     path: str
+    is_odd: bool = False
+    """It stands for values that are not finite, at the top of the picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +201,26 @@ def chart(
 ) -> Chart | None:
     """A chart of these points (time, value) by name; None without points. `top`: the end of the scale; None: the highest value."""
     finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in values.items()}
+    odd = {name: [point for point in points if not math.isfinite(point[1])] for name, points in values.items()}
     every = [value for points in finite.values() for _, value in points]
-    if not every:
+    last = sorted((points[-1][1] for points in values.values() if points), key=lambda value: (not math.isfinite(value), value))
+    if not last:
         return None
-    low, high = min(0.0, *every) if from_zero else min(every), max(every) if top is None else max(top, max(every))
+    low = min(0.0, *every) if every and from_zero else min(every, default=0.0)
+    high = max([*every, *([top] if top is not None else [])], default=0.0)
     most = max(24, min(COLUMNS * 2, POINTS // max(1, len(finite))))
     lines = [
-        DrawnLine(name, _path(thin(points, most), story, low, high, _breaks(story, name))) for name, points in finite.items() if points
+        DrawnLine(name, _path(thin(points, most), story, low, high, sorted([*_breaks(story, name), *(at for at, _ in odd[name])])))
+        for name, points in finite.items()
+        if points
     ]
-    last = [points[-1][1] for points in finite.values() if points]
-    ends = list(dict.fromkeys([words(min(last)), words(max(last))]))
-    newest = " to ".join(ends)
-    summary = f"{title}: lowest {words(min(every))}, highest {words(max(every))}, at the end {newest}"
-    return Chart(title, tuple(lines), words(high), words(low), newest, summary)
+    top_of = [(at, high) for at, _ in itertools.chain(*odd.values())]
+    if top_of:  # one line for all tasks
+        lines.append(DrawnLine("", _path(thin(sorted(set(top_of)), most), story, low, high, ()), is_odd=True))
+    newest = " to ".join(dict.fromkeys([words(last[0]), words(last[-1])]))
+    reach = f"lowest {words(min(every))}, highest {words(max(every))}" if every else "never a finite number"
+    summary = f"{title}: {reach}, at the end {newest}"
+    return Chart(title, tuple(lines), words(high) if every else "", words(low) if every else "", newest, summary)
 
 
 def _breaks(story: Story, task: str) -> list[float]:
@@ -241,5 +250,6 @@ def numbers_of(samples: Iterable[Sampled], pick: Callable[[TaskUse], float]) -> 
 
 def reported_numbers(story: Story, name: str) -> dict[str, list[tuple[float, float]]]:
     """One value of the tasks' reports over time."""
-    found = {task: [(one.at, one.values[name]) for one in reports if name in one.values] for task, reports in story.reports.items()}
+    told = {task: [(one.at, {**one.values, **one.not_finite}) for one in reports] for task, reports in story.reports.items()}
+    found = {task: [(at, values[name]) for at, values in each if name in values] for task, each in told.items()}
     return {task: points for task, points in found.items() if points}

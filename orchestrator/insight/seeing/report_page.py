@@ -17,6 +17,7 @@ from worker.values.words import bytes_of, count_of
 from ... import __version__
 from ...errors import OrchError, UsageError
 from ...model.cause.exit_status import describe_code
+from ...model.run import endings
 from ...model.run.cluster import Outcome, TaskState, TaskStatus
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
@@ -34,6 +35,8 @@ MOST_REPORTED = 8
 """The most values of reports that get a chart."""
 MOST_LOGS = 8
 """The most failed tasks whose last lines are in the page."""
+CROWDED = 30.0
+"""The percentage of the time in which a process of a host waited for a core, from which on the page says so where the tasks wait."""
 MOST_TEXT = 60_000
 """The most characters of a text that comes from a file."""
 Points = Mapping[str, Sequence[tuple[float, float]]]
@@ -61,6 +64,8 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
     # A controller that died after the last event has written no file with its verdict.
     verdict = run.read_verdict() or (None if story.is_cut else cluster.verdict)
     outcome = describe_outcome(verdict.outcome) if verdict else "was cut off" if story.is_cut else "goes on"
+    remarks = verdict.remarks if verdict else endings.remarks(cluster)
+    doubts = [hide_secrets(clean(line)) for line in (*filter(None, [verdict.warning if verdict else ""]), *remarks)]
     is_good = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
     is_bad = story.is_cut or (verdict is not None and verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED))
     costs = losses(story.band, story.reports)
@@ -78,6 +83,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "outcome": outcome,
         "is_bad": is_bad,
         "is_good": is_good,
+        "doubts": doubts,
         "exit_code": verdict.exit_code if verdict else None,
         "cause": hide_secrets(clean(headline(verdict.cause))) if verdict and verdict.cause else "",
         "remedy": verdict.cause.remedy if verdict and verdict.cause else "",
@@ -88,6 +94,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "losses": costs,
         "past": {attempt.attempt: hide_secrets(headline(attempt.cause)) for attempt in cluster.past if attempt.cause and not attempt.task},
         "strips": strips,
+        "crowded": _crowded(story),
         "kinds": {kind: words for kind, words in charts.NAMES.items() if any(kind in strip.paths for strip in strips)},
         "reported": _reported(story),
         "tasks": [_row(task, story, used, memory, shares) for task in cluster.tasks.values()],
@@ -163,7 +170,7 @@ def _reported(story: Story) -> list[Chart]:
     often: dict[str, int] = {}
     for found in story.reports.values():
         for one in found:
-            for name in one.values:
+            for name in (*one.values, *one.not_finite):
                 often[name] = often.get(name, 0) + 1
     names = sorted(often, key=lambda name: (name not in ("steps_per_s", "loss"), -often[name], name))[:MOST_REPORTED]
     made = (charts.chart(name, charts.reported_numbers(story, name), story, _number, from_zero=name != "loss") for name in names)
@@ -220,6 +227,15 @@ def _host_charts(story: Story) -> dict[str, list[Chart]]:
             rows.append(charts.chart(f"GPU {index} memory", {host: held}, story, _bytes))
         found[host] = [one for one in rows if one is not None]
     return found
+
+
+def _crowded(story: Story) -> dict[str, str]:
+    """The hosts on which a process waited for a core, and in how much of the time."""
+    waits: dict[str, list[float]] = {}
+    for sample in story.samples:
+        waits.setdefault(sample.host, []).append(sample.use.stalled_cpu)
+    means = {host: sum(each) / len(each) for host, each in waits.items()}
+    return {host: _percent(mean) for host, mean in means.items() if mean >= CROWDED}
 
 
 def _startup(story: Story) -> dict[str, Any]:

@@ -42,13 +42,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A report of a task: the numbers in it."""
+    """A report of a task: the finite numbers in it."""
 
     at: float
     attempt: int
     values: Mapping[str, float]
     waiting: float | None = None
     """The share of the time since the report before in which the task waited for input; None: unknown."""
+    not_finite: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that are NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True)

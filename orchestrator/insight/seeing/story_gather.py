@@ -13,6 +13,7 @@ from typing import Any
 from worker.protocol import task_files
 from worker.values.codec import MOMENTS
 
+from ...model.run.not_finite import as_numbers
 from ...record.storage import samples
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster
@@ -97,8 +98,10 @@ def _report(line: bytes, before: tuple[float, float]) -> tuple[str, Reported, tu
             before = (seconds, waited)
         numbers = {
             name: float(value)
-            for name, value in values.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            for name, value in as_numbers(values).items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
-        return str(task), Reported(at, attempt, numbers, waiting), before
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        odd = {name: value for name, value in numbers.items() if name not in finite}
+        return str(task), Reported(at, attempt, finite, waiting, odd), before
     return None

@@ -14,6 +14,7 @@ from worker.protocol.task_id import STREAMS
 from ...model.run import stragglers
 from ...model.run.cluster import Cluster, Outcome
 from ...record.lines import clean
+from ...record.output.noise import Noise
 from ...record.storage import samples
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import size_of
@@ -96,11 +97,12 @@ class Watcher:
         return 0.0
 
     def read_log(self, task: str, attempt: int) -> tuple[str, ...]:
-        """The newest lines of a task's output."""
+        """The newest lines of a task's output, without TensorFlow's own."""
         found: list[str] = []
         for stream in STREAMS:
             path = self.run.log_path(task, attempt, stream)
             data = task_files.read(str(path), max(0, task_files.size(str(path)) - LOG_BYTES), most=LOG_BYTES)
             lines = clean(data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")).split("\n")
-            found += [f"--- {task}, attempt {attempt}: {path.name}", *(line for line in lines if line)]
+            shown = Noise(shows_losses=True).fold([line for line in lines if line])
+            found += [f"--- {task}, attempt {attempt}: {path.name}", *shown]
         return tuple(found)

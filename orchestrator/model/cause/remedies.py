@@ -106,7 +106,7 @@ ABOUT_NAMES = {
     r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'": _NO_KERAS_NAME,
     r"No module named '(?P<name>tensorflow\.[^']+)'": Remedy(
         "a-module-that-tensorflow-does-not-have",
-        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py",
+        "the TensorFlow in {python} has no {name}: the script is written for another release",
     ),
     r"No module named 'horovod|cannot import name '\w+' from 'horovod": Remedy(
         "horovod",
@@ -370,7 +370,7 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
             r"^ +distribution\.extended\.update\(", task.failure.traceback, re.MULTILINE
         ):
             return _OUTSIDE
-        if name := _hidden_module(task.failure):
+        if name := task.failure.hides or _hidden_module(task.failure):
             return Remedy(_HIDDEN.about, _HIDDEN.text.format(name=name))
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.

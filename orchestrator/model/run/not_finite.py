@@ -9,7 +9,7 @@ from ..spec.findings import listed
 from ..task_names import group_tasks
 from .cluster import Cause, Cluster
 
-_WORDS = ("nan", "inf", "-inf")
+WORDS = ("nan", "inf", "-inf")
 """The values in a report that JSON has no number for (worker/task/reports.py)."""
 _WHEN = ("epoch", "step")
 ABOUT = "a-loss-that-is-nan"
@@ -19,7 +19,7 @@ REMEDY = f"a smaller learning rate, clipped gradients, or the data has such valu
 
 def as_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a report with NaN and infinities as the numbers that the program has reported: JSON has words for them."""
-    return {name: float(value) if isinstance(value, str) and value in _WORDS else value for name, value in report.items()}
+    return {name: float(value) if isinstance(value, str) and value in WORDS else value for name, value in report.items()}
 
 
 def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, str]:
@@ -29,7 +29,7 @@ def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, s
     the value may have become NaN some steps earlier, or even in the epoch before.
     """
     when = " and ".join(f"{name} {report[name]}" for name in _WHEN if name in report)
-    found = {name: value for name, value in report.items() if isinstance(value, str) and value in _WORDS}
+    found = {name: value for name, value in report.items() if isinstance(value, str) and value in WORDS}
     names = (*filter(found.__contains__, before), *(name for name in found if name not in before))  # the oldest first
     return {name: before.get(name, f"{found[name]} by {when}" if when else found[name]) for name in names}
 
@@ -53,7 +53,7 @@ def describe(cluster: Cluster) -> tuple[str, ...]:
     """
     by_text: dict[str, list[str]] = {}
     for task in () if cluster.policy.fail_on_nan else cluster.tasks.values():
-        for word in _WORDS if task.not_finite and task.trains else ():
+        for word in WORDS if task.not_finite and task.trains else ():
             found = {name: what for name, what in task.not_finite.items() if what.split()[0] == word}
             if found:
                 text = f"{listed(found)} {'is' if len(found) == 1 else 'are'} {next(iter(found.values()))}"

@@ -35,6 +35,8 @@ LASTS_S = 1.5
 """Tasks that have been in a meeting for so long wait for the others."""
 SURE_S, SURE_STEPS = 5.0, 20
 """After this time, or that of so many steps, the others have not come: on a busy machine a healthy task may be seconds late."""
+TOLD_S = 10.0
+"""A wait of this time gets a line. The next one gets a line if it is twice as long: a chief may save for long at each epoch."""
 STOPPED = ("T", "t")
 """The states of a process that SIGSTOP, or a debugger, has stopped."""
 THROTTLED, FAULTS, OTHERS_CORES = 10.0, 50.0, 0.5
@@ -122,17 +124,20 @@ def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
 
 
 def describe(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled]) -> str:
-    """The line about a slow task: ``worker-3 is slower: 182 ms of work per step, the others 121-126 ms; …``."""
-    reads = _reads(use, others)
-    what, own, theirs = (
-        ("waiting for input", use.input, [other.input for other in others])
-        if reads
-        else ("work", use.work, [other.work for other in others])
-    )
-    wait = _median(other.peers for other in others)
-    parts = [f"{use.task} is slower: {milliseconds(own)} of {what} per step, the others {_span(theirs)}"]
-    parts.append(f"they wait {milliseconds(wait)} of each step for {use.task}")
-    return "; ".join([*parts, *causes(use, others, latest)])
+    """The line about a slow task: ``worker-3 is slower: 182 ms of work per step, the others 121-126 ms; …``.
+
+    A task that waits for its input may have the same input as the others: what these read ahead while they wait hides their own.
+    """
+    wait = milliseconds(_median(other.peers for other in others))
+    if _reads(use, others):
+        theirs = _span([other.input for other in others])
+        line = f"{use.task} waits for its input: {milliseconds(use.input)} of each step, the others {theirs}"
+        also = f"they wait {wait} of each step for {use.task}, and read ahead meanwhile: their input may be as slow"
+    else:
+        theirs = _span([other.work for other in others])
+        line = f"{use.task} is slower: {milliseconds(use.work)} of work per step, the others {theirs}"
+        also = f"they wait {wait} of each step for {use.task}"
+    return "; ".join([line, also, *causes(use, others, latest)])
 
 
 def _reads(use: TaskUse, others: Sequence[TaskUse]) -> bool:
@@ -226,3 +231,32 @@ def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, 
     after = f" after step {min(uses[name].step for name in there):g}" if all(uses[name].step for name in there) else ""
     waits = "waits" if len(there) == 1 else "wait"
     return f"{group_tasks(missing)}{state} did not come: {group_tasks(there)} {waits} for {'it' if len(missing) == 1 else 'them'}{after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """What is known of the waits so far."""
+
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    """The tasks that run, with their attempts."""
+    missing: tuple[str, ...] = ()
+    """The tasks of which a line has told that they did not come."""
+    waited: float = 0.0
+    """How long the others have waited for them."""
+    least: float = TOLD_S
+    """A wait of this time gets a line."""
+
+
+def standstill(before: Standstill, latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[Standstill, tuple[str, ...]]:
+    """What is known after a sample, and a line when others have waited for long for a task, or when this wait is over."""
+    if tasks != before.tasks:
+        return Standstill(tasks), ()
+    missing, there = absent(latest, tasks)
+    if not missing:
+        came = f"{group_tasks(before.missing)} came after {before.waited:.0f} s: the training goes on"
+        return (Standstill(tasks, least=2 * before.waited), (came,)) if before.missing else (before, ())
+    waited = min(use.waits for name, use in running(latest, tasks).items() if name in there)
+    if before.missing or waited < before.least:
+        return replace(before, waited=waited), ()
+    line = f"{describe_absent(latest, tasks)}, for {waited:.0f} s now (orch stacks shows where each task is)"
+    return replace(before, missing=tuple(missing), waited=waited), (line,)

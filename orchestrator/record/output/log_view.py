@@ -83,7 +83,7 @@ class LogView:
         once_s: float | None = None,
         behind: Collection[str] = (),
     ) -> None:
-        self._color, self.timestamps, self._shorten, self.as_json = color, timestamps, shorten, as_json
+        self.color, self.timestamps, self._shorten, self.as_json = color, timestamps, shorten, as_json
         self._fold, self._grep = fold and grep is None, grep
         self._behind = frozenset(behind if self._fold and only is None else ())
         self._warnings: set[str] = set()
@@ -115,7 +115,7 @@ class LogView:
 
             if self._fold and stream == "stderr":
                 self._tracebacks.setdefault(task, Tracebacks(task, self._shown_tracebacks))
-            self._streams[task, stream] = LineSplitter(color=self._color), Noise(self._warnings) if self._fold else None
+            self._streams[task, stream] = LineSplitter(color=self.color), Noise(self._warnings) if self._fold else None
         splitter, noise = self._streams[task, stream]
         return self._rendered(task, stream, noise, splitter.feed(data, now))
 
@@ -207,7 +207,7 @@ class LogView:
         """The prefix of a line of these tasks, in the colour of `first`."""
         if self._width < 0:
             return ""
-        return f"{self._colors[first]}{name:<{self._width}} |{RESET} " if self._color else f"{name:<{self._width}} | "
+        return f"{self._colors[first]}{name:<{self._width}} |{RESET} " if self.color else f"{name:<{self._width}} | "
 
     def _stamped(self, head: str, at: float) -> str:
         return f"{datetime.fromtimestamp(at).strftime('%H:%M:%S.%f')[:-3]} {head}" if self.timestamps else head

@@ -19,7 +19,9 @@ from .event_messages import describe_attempt
 
 
 class LogReader:
-    """Shows the output of `tasks` by `view`, on this process's stdout and stderr. After an attempt of a task, its next attempt follows.
+    """Shows the output of `tasks` by `view`, both streams on this process's stdout, which grep and less read; orch's own lines on stderr.
+
+    After an attempt of a task, its next attempt follows.
 
     `attempt`: only this attempt. `tail`: the last lines of each stream. `since`: begin at the time of these marks, also in older attempts.
     `until`: leave out what was written later, in seconds since the epoch.
@@ -42,7 +44,7 @@ class LogReader:
         self._run, self._asked, self._view, self._streams, self._follows = run, attempt, view, streams, follows
         self._until = until
         self._marks = KeptMarks(run) if view.timestamps or until is not None else None
-        self._sink = Sink(err_fd=1 if view.as_json else 2, encoding=sys.stdout.encoding)
+        self._sink = Sink(encoding=sys.stdout.encoding)
         self._merges = False
         newest = run.last_attempts()
         self._attempts: dict[str, int] = {}
@@ -70,8 +72,8 @@ class LogReader:
         self._followers[task] = {stream: Follower(self._run.log_path(task, attempt, stream), tail=tail) for stream in self._streams}
 
     def write(self, texts: Iterable[tuple[str, str]]) -> None:
-        for stream, text in texts:
-            self._sink.write(stream, text)
+        for _, text in texts:
+            self._sink.write("stdout", text)
 
     def show(self) -> bool:
         """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""
@@ -146,7 +148,8 @@ class LogReader:
         line = describe_attempt(read_cluster(self._run), self._attempts[task], task)
         if line and line not in self._said:
             self._said.add(line)
-            self.write([*self._view.release_shared(), ("stderr", f"orch: {line}\n")])
+            self.write(self._view.release_shared())
+            self._sink.write("stderr", f"orch: {line}\n")
 
     def _show_attempt(self, task: str) -> bool:
         is_new = False

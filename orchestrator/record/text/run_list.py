@@ -16,6 +16,7 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Outcome
+from ...model.run.not_finite import WORDS
 from ...model.run.report_values import describe_number, describe_report, place_of
 from ..lines import clean
 from ..storage.run_directory import RunDir
@@ -220,7 +221,8 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
     report = next((report for report in (run.reports or {}).values() if report), {})
-    state += ", nan" if "nan" in report.values() else ""
+    state += "".join(f", {word}" for word in WORDS if word in report.values())
+    state += ", no cluster" if (run.result or {}).get("warning") else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     told = re.compile(rf"--?{re.escape(first).replace('_', '[-_]')}[ =].*" if first else r"(?!)")  # in its own column
     arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike and not told.fullmatch(part)))

@@ -79,6 +79,7 @@ def test_it_shows_the_end_the_attempts_the_tasks_and_what_they_used(text: str) -
         "multi_worker_mirrored",
         "worker-1 failed (exit code 1)",
         "computes most",
+        "On host local, some process waited for a core in 30 % of the time.",
         "waits for a core",
         "CPU limit reached",
         "GPU 0 memory",
@@ -88,6 +89,22 @@ def test_it_shows_the_end_the_attempts_the_tasks_and_what_they_used(text: str) -
         "step 127",
     ):
         assert words in shown
+
+
+def test_a_success_with_a_loss_that_is_nan_is_not_green(made: MadeUpRun, text: str, tmp_path: Path) -> None:
+    doubtful = MadeUpRun(tmp_path, workers=2, seconds=60.0, nan_from=8)
+    page = report_page.page(doubtful.run)
+    top = page[page.index('<section class="verdict') : page.index("</section>")]
+    assert top.startswith('<section class="verdict odd"')
+    assert "<p>worker-0..1: norm and loss are nan by step 1: a smaller learning rate, " in top
+    charts_of = {one.title: one for one in report_page.contents(doubtful.run, gather(doubtful.run))["reported"]}
+    assert (charts_of["loss"].last, charts_of["loss"].summary) == ("nan", "loss: lowest 0.1429, highest 1, at the end nan")
+    assert charts_of["norm"].summary == "norm: never a finite number, at the end nan"
+    odd = [[line.is_odd for line in charts_of[name].lines] for name in ("loss", "norm", "step")]
+    assert odd == [[False, False, True], [True], [False, False]]
+    assert page.count('<path class="odd" d="M') == 2
+    assert 'class="verdict good"' in text
+    assert 'class="odd"' not in text
 
 
 def test_hostile_words_are_text_and_secrets_are_left_out(text: str) -> None:

@@ -312,6 +312,20 @@ def test_a_file_that_hides_a_module_from_a_package_is_named(trace: str, message:
     assert (f"is called {name}.py, and Python finds it" in remedy) if name else ("and Python finds it" not in remedy)
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("AttributeError", "module 'keras' has no attribute 'Sequential'"),
+        ("ModuleNotFoundError", "No module named 'keras.layers'; 'keras' is not a package"),
+        ("AttributeError", "module 'tensorflow' has no attribute 'constant'"),
+    ],
+)
+def test_a_file_that_hides_a_module_from_the_script_is_named(kind: str, message: str) -> None:
+    name = message.split("'")[1].partition(".")[0]
+    task = dataclasses.replace(failed(kind, message), failure=Failure(kind, message, TRACEBACK, 1.0, name))
+    assert f"is called {name}.py, and Python finds it" in remedies.find(task).text
+
+
 def test_every_remedy_is_reached() -> None:
     tasks = [failed(kind, message) for kind, message, _ in FAILURES]
     all_advice = {remedy.text for remedy in (*remedies.ABOUT_NAMES.values(), *remedies.OTHERS.values())}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.run import stragglers
-from orchestrator.model.run.stragglers import Watch
+from orchestrator.model.run.stragglers import Standstill, Watch
 from worker.protocol.messages import HostUse, Sampled, TaskUse
 
 NOTHING = HostUse()
@@ -109,7 +109,8 @@ def test_a_task_of_another_attempt_is_another_one() -> None:
 def test_slow_input_of_one_task_is_named_as_such() -> None:
     samples = [of_one_host([*even(window)[:3], use(3, 0.121, 0.001, window=window, read=0.082)]) for window in (1, 2, 3)]
     assert told(*samples) == [
-        "worker-3 is slower: 82 ms of waiting for input per step, the others 2.0 ms; they wait 60 ms of each step for worker-3"
+        "worker-3 waits for its input: 82 ms of each step, the others 2.0 ms; they wait 60 ms of each step for worker-3, and read ahead "
+        "meanwhile: their input may be as slow"
     ]
 
 
@@ -166,3 +167,31 @@ def test_the_task_that_did_not_come_is_named(third: tuple[str, int, int, float],
             busy = {"a": Sampled(1.0, 2.0, (*(replace(one, waits=waits, rate=rate) for one in uses), odd), host="a")}
             assert stragglers.describe_absent(busy, tasks) == (expected if is_enough else ""), "a busy machine is no hang"
             assert stragglers.describe_absent(busy, tasks, at_a_hang=True) == expected
+
+
+def waiting(waits: float, *, third: int = 141) -> dict[str, Sampled]:
+    """Two workers have waited for so many seconds after step 47, and the third has come to so many meetings."""
+    uses = [TaskUse(f"worker-{number}", 1, "S", step=47, came=142, met=141, waits=waits) for number in range(2)]
+    return {"a": Sampled(1.0, 2.0, (*uses, TaskUse("worker-2", 1, "S", step=47, came=third, met=141)), host="a")}
+
+
+def test_a_line_tells_of_a_long_wait_and_of_its_end() -> None:
+    """After a wait of 14 s, only one of twice that time has another line: a save of the chief at each epoch has one."""
+    before, lines, tasks = Standstill(), [], {f"worker-{number}": 1 for number in range(3)}
+    for at, latest in (
+        *enumerate(map(waiting, (3.0, 9.0, 12.0, 14.0))),
+        (4, waiting(0.0, third=142)),
+        *enumerate(map(waiting, (12.0, 27.0, 29.0)), start=5),
+    ):
+        before, found = stragglers.standstill(before, latest, tasks)
+        lines += [(at, line) for line in found]
+    missing = "worker-2 did not come: worker-0..1 wait for it after step 47, for {} s now (orch stacks shows where each task is)"
+    assert lines == [(2, missing.format(12)), (4, "worker-2 came after 14 s: the training goes on"), (7, missing.format(29))]
+
+
+def test_tasks_that_start_again_have_not_come() -> None:
+    before, tasks = Standstill(), {f"worker-{number}": 1 for number in range(3)}
+    before, _ = stragglers.standstill(before, waiting(14.0), tasks)
+    before, lines = stragglers.standstill(before, waiting(14.0), tasks)
+    assert len(lines) == 1
+    assert stragglers.standstill(before, {}, dict.fromkeys(tasks, 2)) == (Standstill(dict.fromkeys(tasks, 2)), ())

@@ -294,6 +294,6 @@ def test_two_programs_that_raise_the_same_show_it_once(orch: Orch, tmp_path: Pat
     shown, other = ("worker-0", "worker-1") if frames[0].startswith("worker-0") else ("worker-1", "worker-0")
     assert f"{other} | the same traceback as {shown}: ValueError: bad\n" in done.err
     logs = orch("logs")
-    assert logs.err.startswith("worker-0 | Traceback")
-    assert SAME in logs.err
-    assert orch("logs", "--all").err.count("| Traceback (most recent call last):\n") == 2
+    assert logs.out.startswith("worker-0 | Traceback")
+    assert SAME in logs.out
+    assert orch("logs", "--all").out.count("| Traceback (most recent call last):\n") == 2

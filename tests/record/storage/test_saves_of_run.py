@@ -35,6 +35,14 @@ def save(base: Path, series: str, step: int, **more: object) -> None:
     (directory / saves.MANIFEST).write_bytes(saves.seal(manifest))
 
 
+@pytest.mark.parametrize(("told", "reached"), [("174 1\n", 180), ("190 1\n", 190), ("", 180)])
+def test_a_save_is_of_steps_that_are_finished(tmp_path: Path, told: str, reached: int) -> None:
+    save(tmp_path, "fit-1", 180)
+    (tmp_path / "fit-1" / saves.REACHED).write_text(told)
+    lines = saves_report.to_text(str(tmp_path), saves_report.read(str(tmp_path), verify=False), verified=False)
+    assert next(iter(lines)) == f"fit-1: steps up to {reached} are finished"
+
+
 def run_with(home: Path, name: str, resume: str, *series: str) -> Path:
     """A run that has ended, with saves. Returns their directory."""
     run = create_run(home, name)

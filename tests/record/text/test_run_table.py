@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,17 @@ def test_a_task_that_orch_stopped_is_not_called_killed() -> None:
     assert table(said, now=161.0).splitlines()[2].endswith("exit code 3; cannot open data")
     raised = cluster(exited("worker-1", 1, failure=Failure("ValueError", "no\ndata", "", 1.0)))
     assert table(raised, now=161.0).splitlines()[2].endswith("exit code 1; ValueError: no data")
+
+
+def test_a_success_that_is_none_is_not_called_one_alone() -> None:
+    for loss, result, state in (
+        (0.5, None, "succeeded"),
+        ("nan", None, "succeeded, nan"),
+        ("-inf", None, "succeeded, -inf"),
+        (0.5, {"exit_code": 0, "warning": "no cluster was formed: …"}, "succeeded, no cluster"),
+    ):
+        run = RunSummary("a", "/a", "succeeded", reports={"worker-0": {"loss": loss}}, result=result)
+        assert re.split(r"  +", run_list.table([run], 1.0).splitlines()[1])[1] == state
 
 
 def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:

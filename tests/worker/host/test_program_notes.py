@@ -74,6 +74,19 @@ def test_a_program_of_equal_workers_is_refused_with_parameter_servers(tmp_path: 
     assert [one.startswith(made) for one in found] == [True] * bool(line)
 
 
+MAYBE = (
+    "x = plot() if args.plot else []",
+    "args.plot and plot()",
+    "later = lambda: plot()",
+    "x = [plot() for one in args.plots]",
+    "try:\n    plot()\nexcept ImportError:\n    pass",
+    "match args.plot:\n    case 'yes':\n        plot()",
+    "def main():\n    if args.quick:\n        return\n    plot()\nmain()",
+    "for name in names:\n    if name in known:\n        continue\n    plot()",
+    "if args.check:\n    sys.exit()\nplot()",
+)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -90,6 +103,9 @@ def test_a_program_of_equal_workers_is_refused_with_parameter_servers(tmp_path: 
         # it may be optional, or stand where nobody can see it
         ("print(1)\ntry:\n    import no_such_module\nexcept ImportError:\n    pass\n", 0),
         ("print(1)\nif x:\n    import no_such_module\n", 0),
+        *((f"def plot():\n    import no_such_module\n    return []\n{maybe}\n", 0) for maybe in MAYBE),
+        ("def plot():\n    if not args.plot:\n        return\n    import no_such_module\nplot()\n", 0),
+        ("for i in range(9):\n    if i == 5:\n        break\nimport no_such_module\n", 4),
         ("def plot():\n    import no_such_module\n", 0),
         ("def plot():\n    import no_such_module\ndef unused():\n    plot()\nif args.plot:\n    plot()\n", 0),
         ("import sys\nsys.path.append('lib')\nimport no_such_module\n", 0),
@@ -120,6 +136,7 @@ def test_keras_s_callback_for_tensorboard_is_noted_where_the_package_is_missing(
         ("import tensorflow as tf\n" + fit.format("tf.keras.callbacks.TensorBoard('logs')"), 2),
         ("from keras.callbacks import TensorBoard\ncallback = TensorBoard('logs')\n", 1),
         ("import tensorflow as tf\nif args.logs:\n    " + fit.format("tf.keras.callbacks.TensorBoard('logs')"), 0),
+        ("from keras.callbacks import TensorBoard\ncallbacks = [TensorBoard('logs')] if args.logs else []\n", 0),
         ("class TensorBoard: ...\n" + fit.format("TensorBoard()"), 0),
     ):
         found = program_notes.find_missing(sources(tmp_path, s=text), str(tmp_path), [{}])

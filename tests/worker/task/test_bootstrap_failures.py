@@ -91,6 +91,26 @@ def test_the_traceback_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "hides"),
+    [
+        ("calendar", "import calendar; calendar.month_name", "calendar"),
+        ("calendar", "from calendar import month_name", "calendar"),
+        ("json", "import json.decoder", "json"),
+        ("colorsys", "try:\n    import colorsys.x\nexcept ImportError:\n    raise ValueError('caught')", "colorsys"),
+        ("helpers", "import helpers; helpers.month_name", ""),
+        ("calendar", "import calendar; 1 / 0", ""),
+        ("helpers", "import calendar; calendar.no_such_name", ""),
+    ],
+)
+def test_a_file_with_the_name_of_a_module_is_found_where_a_name_is_not(tmp_path: Path, name: str, text: str, hides: str) -> None:
+    (tmp_path / f"{name}.py").write_text("mine = 1")
+    (tmp_path / "s.py").write_text(text)
+    found = run_task(Program("script", "s.py"), tmp_path).failure
+    assert found is not None
+    assert found.hides == hides
+
+
 def compare(tmp_path: Path, text: str | bytes, *args: str, kind: Any = "script") -> Outcome:
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     target = "s.py" if kind == "script" else "s"

@@ -214,7 +214,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _certain_imports(body: list[ast.stmt], called: Container[str], *, is_late: bool) -> Iterator[tuple[int, str]]:
-    for node in body:
+    for node in _certain(body):
         if isinstance(node, (ast.Import, ast.ImportFrom)) and is_late:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] * (not node.level)
             yield from ((node.lineno, name.partition(".")[0]) for name in names)
@@ -222,6 +222,22 @@ def _certain_imports(body: list[ast.stmt], called: Container[str], *, is_late: b
             yield from _certain_imports(node.body, called, is_late=is_late or isinstance(node, ast.FunctionDef))
         elif isinstance(node, ast.With) or _is_main(node):
             yield from _certain_imports(node.body, called, is_late=is_late)
+
+
+def _certain(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements up to the first that may leave this body, such as ``if not args.plot: return``."""
+    for node in body:
+        yield node
+        is_loop = isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        leaves = (ast.Return, ast.Raise) if is_loop else (ast.Return, ast.Raise, ast.Break, ast.Continue)
+        is_definition = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if not is_definition and any(isinstance(part, leaves) or _ends(part) for part in ast.walk(node)):
+            return
+
+
+def _ends(node: ast.AST) -> bool:
+    """Whether this is a call that ends the program."""
+    return isinstance(node, ast.Call) and _ENDING.fullmatch(ast.unparse(node.func).rpartition(".")[2]) is not None
 
 
 def called_in(sources: Sequence[Source]) -> set[str]:
@@ -240,17 +256,35 @@ def called_in(sources: Sequence[Source]) -> set[str]:
 
 
 def _certain_calls(body: list[ast.stmt]) -> Iterator[str]:
-    """The last part of the name of each call in these statements. A condition and its body, and a definition, are left out."""
-    for node in body:
+    """The last part of the name of each call in these statements. What may not be reached is left out, and so is a ``try`` that may catch
+    an error of the call.
+    """
+    for node in _certain(body):
         if isinstance(node, (ast.With, ast.For, ast.While, ast.Try)) or _is_main(node):
-            yield from _certain_calls(node.body)
+            yield from _certain_calls([] if isinstance(node, ast.Try) and node.handlers else node.body)
             parts: list[ast.AST] = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.withitem))]
-        elif isinstance(node, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        elif isinstance(node, (ast.If, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             parts = []
         else:
             parts = [node]
-        calls = (call.func for part in parts for call in ast.walk(part) if isinstance(call, ast.Call))
+        calls = (call.func for part in parts for call in _evaluated(part) if isinstance(call, ast.Call))
         yield from (func.id if isinstance(func, ast.Name) else func.attr for func in calls if isinstance(func, (ast.Name, ast.Attribute)))
+
+
+def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of an expression that are evaluated with it, whatever the values are: not ``f()`` in ``f() if x else y``."""
+    yield node
+    parts: list[ast.AST] = [*ast.iter_child_nodes(node)]
+    if isinstance(node, ast.IfExp):
+        parts = [node.test]
+    elif isinstance(node, ast.BoolOp):
+        parts = [node.values[0]]
+    elif isinstance(node, ast.Lambda):
+        parts = []
+    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        parts = [node.generators[0].iter]
+    for part in parts:
+        yield from _evaluated(part)
 
 
 def _is_main(node: ast.stmt) -> TypeGuard[ast.If]:

@@ -197,11 +197,11 @@ class Counter:
                 found |= {"seconds": round(self._moving_s, 3), "waiting_s": round(self._moving_waited_s, 3)}
                 self._append(self._path, json.dumps({"at": time.time(), task_files.INPUT: found}).encode() + b"\n")
 
-    def read(self, number: int | None = None) -> defaultdict[int, float]:
+    def read(self, only: int | None = None) -> defaultdict[int, float]:
         """The sums until now; only those that begin with this number, if one is given."""
         sums = self._sums.copy()
         for (first, _), variable in list(self._variables.items()):
-            if number not in (None, first):
+            if only not in (None, first):
                 continue
             added = self._tf.raw_ops.ReadVariableOp(resource=variable, dtype=self._tf.float64).numpy()
             for index, number in enumerate(added, first):

@@ -223,8 +223,8 @@ def tell_of_second_order(feed: Any) -> None:
     if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
         lost = "without the first batches of the generator" if is_generator else "with the second order of a shuffle"
         print_once(
-            "Keras takes a batch of the data to build the model, here as by hand under a strategy of one worker: so this pass begins "
-            f"{lost}. With several workers, with worker.strategy() of a run that names no strategy, or without a strategy it does not"
+            f"this pass begins {lost}, because Keras has taken a batch to build the model, as it does without orch under a strategy of one "
+            "worker; it begins with the first on two or more workers, without a strategy, or where worker.strategy() makes the strategy"
         )
 
 
