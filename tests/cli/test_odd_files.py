@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestrator import engine_jobs
+from orchestrator.errors import UsageError
+from orchestrator.model.run.submission import Submission
+from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
 from tests.conftest import Orch
 from tests.live import held_run
 
@@ -65,3 +71,41 @@ def test_a_log_that_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir,
         done = orch.in_process(command, "one")
         assert (done.code, done.err.count("\n")) == (125, 1), done
         assert f"is {kind}" in done.err
+
+
+LOOKING = (
+    *(("ps",), ("ps", "--all"), ("ps", "one"), ("logs",), ("report",), ("report", "--bundle"), ("timeline",), ("placement",), ("stacks",)),
+    *(("down",), ("down", "--all"), ("restart",), ("profile",), ("checkpoints",), ("top", "--once"), ("prune", "--keep", "0")),
+)
+
+
+@pytest.mark.parametrize("how", ["unpacked", "copied", "edited"])
+def test_no_command_runs_a_program_of_a_directory_that_orch_has_not_written_here(
+    orch: Orch, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a user who has sent it with a bug report: its spec, or what it says of its job, names a program."""
+    evil, ran = tmp_path / "evil.sh", tmp_path / "ran"
+    evil.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    evil.chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    run = create_run(tmp_path / ".orch", "one")
+    kubectl = "kubectl" if how == "edited" else str(evil)
+    spec = f"{{script: a.py, tasks: {worker: 1}, backend: {{type: kubernetes, image: x, kubectl: [{kubectl}]}}}}"
+    run.write("spec.yaml", spec)
+    if how == "unpacked":
+        told = {"job": "1", "words": "pod x", "at": 1.0, "inode": run.path.stat().st_ino}
+        run.write("submission.json", json.dumps(told))
+    else:
+        engine_files.keep_submission(run.path, Submission("1", "pod x", 1.0))
+    if how == "edited":
+        run.write("spec.yaml", spec.replace("kubectl]", f"{evil}]"))
+    if how == "copied":
+        shutil.copytree(run.path, tmp_path / "sent")
+        shutil.rmtree(run.path)
+        (tmp_path / "sent").rename(run.path)
+    for words in LOOKING:
+        orch.in_process(*words)
+        assert not ran.exists(), words
+    assert "its engine is not asked" in engine_jobs.find(tmp_path / ".orch", "one").heard().describe(2.0)
+    with pytest.raises(UsageError, match="is a copy"):
+        engine_jobs.deliver(run, b"{}")
