@@ -90,7 +90,7 @@ def test_no_command_runs_a_program_of_a_directory_that_orch_has_not_written_here
     monkeypatch.chdir(tmp_path)
     run = create_run(tmp_path / ".orch", "one")
     kubectl = "kubectl" if how == "edited" else str(evil)
-    spec = f"{{script: a.py, tasks: {{worker: 1}}, backend: {{type: kubernetes, image: x, kubectl: [{kubectl}]}}}}"
+    spec = f"{{script: a.py, tasks: {{worker: 1}}, backend: {{type: kubernetes, image: x, controller: cluster, kubectl: [{kubectl}]}}}}"
     run.write("spec.yaml", spec)
     if how == "unpacked":
         told = {"job": "1", "words": "pod x", "at": 1.0, "inode": run.path.stat().st_ino}
