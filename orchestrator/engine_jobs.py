@@ -103,7 +103,7 @@ class _Renewer:
         program, limit = mirror.SOURCE.read_text(), time.monotonic() + FETCH_S
         with engine_files.exclusive(self._run.path / "mirroring", ASKER_S) as is_alone:
             try:
-                while is_alone and mirror.store(self._run.path, channel.exchange(program, "fetch", mirror.have(self._run.path))):
+                while is_alone and mirror.store(self._run.path, channel.exchange(program, "fetch", mirror.have(self._run.path)), limit):
                     if time.monotonic() > limit:
                         return False
                 return is_alone

@@ -108,7 +108,7 @@ def parse_queue(text: str) -> dict[str, QueuedJob]:
     last = FORMAT.count("|")
     for words in (line.split("|", last) for line in text.splitlines()):
         if len(words) == last + 1:
-            found[words[0]] = QueuedJob(*(word.strip()[:MOST_WORDS] for word in words[:last]), script=words[last].strip())
+            found[words[0]] = QueuedJob(*[word.strip()[:MOST_WORDS] for word in words[:last]] + [words[last].strip()])
     return found
 
 

@@ -31,7 +31,9 @@ def save(base: Path, series: str, step: int, **more: object) -> None:
     """A manifest as that of a save, with `more` in it."""
     directory = base / series / saves.name_of(step)
     directory.mkdir(parents=True)
-    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1, **more}
+    place: dict[str, object] = {"by": "worker-0", "step": step, "input": {"epoch": 0, "batch": step}}
+    world = {"workers": ["worker-0"], "replicas": 1}
+    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1, **place, "world": world, **more}
     (directory / saves.MANIFEST).write_bytes(saves.seal(manifest))
 
 

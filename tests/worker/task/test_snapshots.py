@@ -219,7 +219,14 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
         "holds": holds,
         "name": saves.name_of(step) if step else "",
         "random": None,
-        "document": {"step": step, "at": 1.0, "kind": ""},
+        "document": {
+            "step": step,
+            "at": 1.0,
+            "kind": "",
+            "order": "",
+            "input": {"epoch": 0, "batch": step},
+            "world": {"workers": [], "replicas": 1},
+        },
     }
     tensors = {"own": ("U8", [2], True), **({"weights": ("F32", [2], False)} if holds else {})} if step else {}
     data = [bytes([worker, step]), *([value or bytes([step] * 8)] if holds else [])] if step else []
