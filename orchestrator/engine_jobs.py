@@ -73,7 +73,7 @@ class _Renewer:
         heard = hear(self._run)
         is_last = heard.word.state == "ended"
         is_due = time.monotonic() - self._fetched_at >= (0.0 if is_last else MIRROR_S)
-        if heard.is_fetched or heard.word.state == "waiting" or not is_due or not self._run.is_ours:
+        if heard.is_fetched or heard.word.state == "waiting" or not is_due or not self._run.is_ours or engine_files.is_copy(self._run.path):
             return
         has_come = True
         with suppress(OrchError):  # a spec that cannot be read
@@ -84,7 +84,7 @@ class _Renewer:
             if channel is not None and has_come and heard.word.is_gone and not self._has_all():
                 # Of what is gone nothing answers: the word was wrong, and a run that goes on must not be removed.
                 is_last = hear(self._run, anew=True).word.state == "ended"
-            elif has_come and (is_last or self._has_all()) and not _is_copy(self._run):
+            elif has_come and (is_last or self._has_all()):
                 if channel is not None:
                     engine.forget(facts, job)
                 engine_files.keep_heard(self._run.path, replace(self._run.heard(), is_fetched=True))
@@ -103,7 +103,7 @@ class _Renewer:
         program, limit = mirror.SOURCE.read_text(), time.monotonic() + FETCH_S
         with engine_files.exclusive(self._run.path / "mirroring", ASKER_S) as is_alone:
             try:
-                while is_alone and mirror.store(self._run.path, channel.exchange(program, "fetch", mirror.have(self._run.path))):
+                while is_alone and mirror.store(self._run.path, channel.exchange(program, "fetch", mirror.have(self._run.path)), limit):
                     if time.monotonic() > limit:
                         return False
                 return is_alone
@@ -124,7 +124,7 @@ def hear(run: RunDir, *, anew: bool = False) -> Heard:
     heard = run.heard()
     if heard.word.state == "ended" and not heard.word.is_gone:
         return heard
-    if not run.is_ours or not (anew or _is_due(run, heard, now())):
+    if not run.is_ours or not (anew or _is_due(run, heard, now())) or engine_files.is_copy(run.path):
         return heard
     with engine_files.exclusive(run.path.parent.parent / "asking", ASKER_S) as is_alone:
         if is_alone and run.heard().asked_at == heard.asked_at:  # otherwise another process has asked meanwhile
@@ -149,7 +149,8 @@ def _ask(runs: list[RunDir]) -> None:
     """Ask about the first run, and about those of the others that are not settled."""
     by_engine: dict[Engine, dict[str, RunDir]] = {}
     for run in runs:
-        if run is runs[0] or (run.is_submitted and run.is_ours and not _is_settled(run, run.heard()) and not _is_copy(run)):
+        is_asked = run is runs[0] or (run.is_submitted and not _is_settled(run, run.heard()))
+        if is_asked and run.is_ours and not engine_files.is_copy(run.path):
             with suppress(OrchError):  # a spec that cannot be read
                 engine, _, job = _job_of(run)
                 by_engine.setdefault(engine, {}).setdefault(job, run)
@@ -157,7 +158,7 @@ def _ask(runs: list[RunDir]) -> None:
         verdicts = {job: run.own_verdict() for job, run in jobs.items()}
         ends = {job: verdict.ended_at if verdict else 0.0 for job, verdict in verdicts.items()}
         try:
-            words = engine.ask(list(jobs))
+            words = engine.ask({job: submitted for job, run in jobs.items() if (submitted := engine_files.read_submission(run.path))})
         except OrchError as error:
             for job, run in jobs.items():
                 engine_files.keep_heard(run.path, submission.ask_in_vain(run.heard(), str(error), now(), ends[job]))
@@ -190,17 +191,9 @@ def _find_job(run: RunDir) -> tuple[Engine, RunFacts, str]:
     """`_job_of`, for who changes something. Raises `UsageError` for a run of another user, and for a copy of a run."""
     if not run.is_ours:
         raise UsageError(f"{run.run_id} {NOT_OURS}: its engine is not asked; give the command as this user")
-    if _is_copy(run):
+    if engine_files.is_copy(run.path):
         raise UsageError(f"{run.path} is a copy: its job belongs to the directory in which the run was submitted")
     return _job_of(run)
-
-
-def _is_copy(run: RunDir) -> bool:
-    """Whether the job of a run belongs to another directory, of which this one is a copy."""
-    submitted = engine_files.read_submission(run.path)
-    with suppress(OSError):
-        return submitted is not None and submitted.inode not in (0, run.path.stat().st_ino)
-    return True
 
 
 def deliver(run: RunDir, line: bytes) -> None:
@@ -246,7 +239,7 @@ def clear(run: RunDir) -> str:
     heard = run.heard()
     has_no_end = heard.word.has_exited and run.own_verdict() is None
     is_to_come = has_no_end and 0 <= now() - heard.since < submission.GRACE_S
-    if heard.is_fetched or heard.word.state != "ended" or is_to_come or _is_copy(run):
+    if heard.is_fetched or heard.word.state != "ended" or is_to_come or engine_files.is_copy(run.path):
         return ""
     engine, facts, job = _job_of(run)
     if engine.channel(facts, job) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import subprocess
 import threading
 import time
@@ -138,7 +139,7 @@ class Run:
 
     def __init__(self, run: RunDir, process: subprocess.Popen[bytes] | None = None) -> None:
         """`process`: the controller, if this program has started it."""
-        self._run, self._process = run, process
+        self._run, self._process, self._maker = run, process, os.getpid()
         with contextlib.suppress(OSError):  # the directory cannot be held: a move is not followed
             run.hold()
         self._progress = Progress(run)
@@ -174,7 +175,9 @@ class Run:
     @property
     def is_running(self) -> bool:
         """Whether the run goes on, is being started, or waits in the queue of its engine."""
-        return self._run.is_alive() if self._process is None else self._process.poll() is None
+        # A forked child is not the parent of the controller, and sees its end by the lock alone.
+        is_parent = self._process is not None and os.getpid() == self._maker
+        return self._process.poll() is None if is_parent and self._process is not None else self._run.is_alive()
 
     def wait(self, timeout: float | str | None = None) -> Result:
         """Wait until the run has ended and no process of it is left. Returns the result.
@@ -184,7 +187,7 @@ class Run:
         """
         limit_s = math.inf if timeout is None else _seconds(timeout)
         try:
-            if self._process is not None:
+            if self._process is not None and os.getpid() == self._maker:
                 self._process.wait(None if timeout is None else limit_s)
             deadline = time.monotonic() + limit_s
             while self.is_running:

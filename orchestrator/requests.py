@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,8 @@ LONGEST = 4096
 """The longest request in bytes (PIPE_BUF): what is longer is none."""
 LONGEST_PROFILE_S = 60.0
 """The profiler keeps everything that happens in memory until its end."""
+MOST_AT_ONCE = 20
+"""How many requests of the kinds that end nothing are acted on in a second; further ones are dropped."""
 MOST_NOTES = 10
 """How many lines that are no requests are noted: each note is recorded."""
 
@@ -134,7 +138,8 @@ class Requests:
         self._fd, self._supervisor = fd, supervisor
         self.rest = b""
         """The beginning of a line whose end has not been read."""
-        self._noted = 0
+        self._noted = self._count = 0
+        self._second = -math.inf
 
     def read(self) -> None:
         """Act on the requests that wait: on some of them, if there are many."""
@@ -147,6 +152,14 @@ class Requests:
         self.rest = rest[: LONGEST + 1]
         for line in filter(None, lines):
             self._act(line)
+
+    def _is_too_much(self) -> bool:
+        """Whether there were `MOST_AT_ONCE` requests in the last second: each has its order to each task, and its event."""
+        at = time.monotonic()
+        if at - self._second >= 1.0:
+            self._second, self._count = at, 0
+        self._count += 1
+        return self._count > MOST_AT_ONCE
 
     def _act(self, line: bytes) -> None:
         supervisor = self._supervisor
@@ -161,6 +174,8 @@ class Requests:
                     supervisor.stop(reason, code, saves=more.get("save") is True)
             case {"ask": "restart"}:
                 supervisor.restart()
+            case {"ask": "stacks" | "signal" | "profile"} if self._is_too_much():
+                pass
             case {"ask": "stacks"}:
                 supervisor.show_stacks()
             # A bool is a number in Python, and True is signal 1.

@@ -59,16 +59,17 @@ def submit(run: RunDir, request: Request) -> Submission | None:
     engine = load(request.run.spec).engine(request.run.spec)
     if engine is None:
         return None
+    from .record.storage.engine_files import keep_submission, seal_key
+
     try:
-        submitted = replace(engine.submit(request), inode=os.stat(run.path).st_ino)
+        seal_key()  # before there is a job
+        submitted = replace(engine.submit(request), run_id=run.run_id)
     except UnansweredError:  # a job that comes all the same finds its run
         run.lock.release()
         raise
     except OrchError:
         discard(run)
         raise
-    from .record.storage.engine_files import keep_submission
-
     try:
         run.make_latest()
         keep_submission(run.path, submitted)

@@ -149,6 +149,7 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setattr(tempfile, "tempdir", None)
         # No warm process of the developer's. The log of each one stays, as a user's does, and is no stray file.
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))  # a developer's own settings are not read
         # Keras writes ~/.keras/keras.json on its first import, and obeys the one it finds there.
         patch.setenv("KERAS_HOME", str(temporary / "keras"))

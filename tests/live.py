@@ -195,9 +195,9 @@ def plan_for(run: RunDir, workers: int) -> None:
 
 
 @contextlib.contextmanager
-def held_run(home: Path, workers: int = 1) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+def held_run(home: Path, workers: int = 1, run_id: str = "one") -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
     """A run of which nothing has happened yet, and the process that holds it. `workers` 0: its hosts are still being reached."""
-    run = create_run(home, "one")
+    run = create_run(home, run_id)
     if workers:
         plan_for(run, workers)
     with subprocess.Popen([sys.executable, PROGRAMS / "hold.py", run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

@@ -361,3 +361,23 @@ def test_an_engine_that_signals_a_job_and_each_of_its_processes_asks_once(monkey
     monkeypatch.setattr(signals, "TOGETHER_S", -1.0)
     stop("received SIGTERM")
     assert len(asked) == 2
+
+
+def test_requests_without_end_are_dropped_and_the_end_of_the_run_is_not() -> None:
+    asked: list[str] = []
+
+    class Asked:
+        def show_stacks(self) -> None:
+            asked.append("stacks")
+
+        def profile(self, *_: object, at_risk: bool) -> None:
+            asked.append("profile")
+
+        def stop(self, reason: str, code: int, *, saves: bool) -> None:
+            asked.append(reason)
+
+    requests = Requests(-1, cast(Supervisor, Asked()))
+    profile = b'{"ask": "profile", "tasks": [], "id": "x", "seconds": 1.0, "at_risk": false}\n'
+    requests.take((b'{"ask": "stacks"}\n' + profile) * 3000 + b'{"ask": "stop", "reason": "enough", "now": false}\n')
+    assert asked[-1] == "enough"
+    assert 2 <= len(asked) < 100

@@ -51,7 +51,7 @@ def submitted(home: Path, engine: str = "near") -> RunDir:
     """A run that is the job 1."""
     run = create_run(home, "one")
     run.write("spec.yaml", f"{{script: script.py, backend: {{type: crate, crates: crates.txt, engine: {engine}}}}}")
-    engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0, run.path.stat().st_ino))
+    engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0))
     return run
 
 
@@ -118,7 +118,7 @@ def test_a_verdict_is_not_waited_for_on_a_disk_of_this_machine(home: Path) -> No
     """A file server shows new files late, and so does the mirror of a controller that is elsewhere."""
     run = engine_jobs.attach(submitted(home))
     say(home, "ended", has_exited=True)
-    engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0, run.path.stat().st_ino, is_shared=True))
+    engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0, is_shared=True))
     assert is_of_this_machine(str(run.path))
     assert not run.is_alive()
     assert (run.read_result() or {})["exit_code"] == 125
@@ -222,7 +222,7 @@ def test_a_job_is_found_with_the_settings_of_its_submission(home: Path) -> None:
     run = submitted(home)
     (home.parent / "elsewhere").mkdir()
     pinned = {"crates": "elsewhere/crates.txt"}
-    engine_files.keep_submission(run.path, replace(Submission("1", "crate job 1", 1.0, run.path.stat().st_ino), pinned=pinned))
+    engine_files.keep_submission(run.path, replace(Submission("1", "crate job 1", 1.0), pinned=pinned))
     engine, facts, _ = engine_jobs._job_of(run)
     assert cast("crate_engine.CrateEngine", engine).yard.name == "elsewhere"
     assert cast("crate.CrateSettings", facts.spec.backend).crates == pinned["crates"]

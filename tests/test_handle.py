@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 from collections.abc import Iterator
 from fractions import Fraction
@@ -133,3 +134,16 @@ def test_a_request_that_no_controller_can_act_on_is_refused(rundir: RunDir) -> N
         over(rundir).kill("worker-0")
     assert over(rundir).stacks() == {}
     rundir.close()
+
+
+def test_a_forked_child_sees_that_the_run_goes_on(tmp_path: Path) -> None:
+    """As that of multiprocessing: the controller is no child of it."""
+    with held_run(tmp_path) as (rundir, process):
+        run = Run(rundir, process)
+        if not (child := os.fork()):
+            os._exit(0 if run.is_running and process.returncode is None else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert run.is_running
+        process.kill()
+        process.wait()
+        assert not run.is_running

@@ -210,8 +210,8 @@ class Engine(Protocol):
         """Carry a request out (sbatch, kubectl apply). Takes seconds. Raises `OrchError`; then there is no job."""
         ...
 
-    def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
-        """The state of many jobs, with one question. Raises `OrchError` if the engine cannot be asked now."""
+    def ask(self, jobs: Mapping[str, Submission]) -> Mapping[str, Word]:
+        """The state of many jobs, with one question. None of a job that is unknown. Raises `OrchError` if it cannot be asked now."""
         ...
 
     def withdraw(self, run: RunFacts, job: str) -> None:

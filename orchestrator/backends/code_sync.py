@@ -8,7 +8,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from worker.machine.workdir import digest_of, read_state
@@ -66,22 +66,34 @@ class WorkingDirectory:
         return Code(hashlib.sha256(text).hexdigest(), self.files)
 
     async def send(self, link: AgentLink) -> None:
-        """Send a host the files that it lacks. Raises `OrchError` if the host can keep no copy, or a file is gone."""
+        """Send a host the files that it lacks, as they were when they were found: of one that has grown, its beginning.
+
+        Raises `OrchError` if the host can keep no copy, or a file is gone or was changed.
+        """
+        import hashlib
+
         wanted = await link.request(self.order, CodeWanted)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")
-        paths = {file.digest: file.path for file in self.files}
+        found = {file.digest: file for file in self.files}
         for digest in wanted.digests:
+            path, left, sent = found[digest].path if digest in found else digest, 0, hashlib.sha256()
             try:
-                with open(self.root / paths[digest], "rb") as file:
-                    is_last = False
-                    while not is_last:
-                        data = file.read(PART_BYTES)
-                        is_last = not file.peek(1)
+                with open(self.root / path, "rb") as file:
+                    left = found[digest].size
+                    while True:
+                        data = file.read(min(PART_BYTES, left))
+                        left -= len(data)
+                        sent.update(data)
+                        is_last = not data or not left
+                        if is_last and sent.hexdigest() != digest:
+                            raise OrchError(f"{path} cannot be sent to {link.host.name}: it was changed after orch had begun to copy it")
                         link.order(CodePart(digest, last=is_last), data)
+                        if is_last:
+                            break
                         await link.drain()  # otherwise all files would be in memory, once for each host
             except (OSError, KeyError) as error:
-                raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
+                raise OrchError(f"{path} cannot be sent: {error}") from None
 
 
 def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secrets: bool = False) -> WorkingDirectory:
@@ -93,11 +105,12 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secr
     root = Path(workdir)
     sizes: dict[str, int] = {}
     secret: list[str] = []
+    printed = _printed()
     for path in itertools.islice(_listed(root, runs), MOST_FILES + 1):
         with contextlib.suppress(OSError):
-            if not (root / path).is_file() or _is_own(root / path):
+            if not (root / path).is_file() or _is_own(root / path, printed):
                 continue
-            if not secrets and path != os.path.normpath(needed) and _SECRET.search(path):
+            if not secrets and path != os.path.normpath(needed) and _is_secret(root, path):
                 secret.append(path)
             else:
                 sizes[path] = (root / path).stat().st_size
@@ -106,21 +119,37 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secr
         reasons = f"git ignores it (add !/{needed} to .gitignore), or it lies where runs are kept (name another directory with --run-dir)"
         raise UsageError(f"{needed} would not be copied to the hosts: {reasons}")
     try:
-        files = (CodeFile(path, digest_of(str(root / path)), size, os.access(root / path, os.X_OK)) for path, size in sizes.items())
+        files = (CodeFile(path, digest_of(str(root / path), size), size, os.access(root / path, os.X_OK)) for path, size in sizes.items())
         return WorkingDirectory(root, tuple(files), tuple(secret))
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
 
 
-def _is_own(path: Path) -> bool:
-    """Whether orch has written a file beside the code: the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
-    if path.name == SCHEMA:
+def _is_secret(root: Path, path: str) -> bool:
+    """Whether the name of a file, or that of the file to which a link leads, is that of a secret."""
+    if _SECRET.search(path):
+        return True
+    real = os.path.realpath(root / path)
+    return (root / path).is_symlink() and _SECRET.search(real) is not None
+
+
+def _printed() -> set[tuple[int, int]]:
+    """The files into which this process prints: they grow while they are copied."""
+    found = set()
+    for fd in (1, 2):
+        with contextlib.suppress(OSError):
+            told = os.fstat(fd)
+            found.add((told.st_dev, told.st_ino))
+    return found
+
+
+def _is_own(path: Path, printed: Set[tuple[int, int]]) -> bool:
+    """Whether orch writes a file beside the code: what it prints, the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
+    told = os.stat(path)
+    if path.name == SCHEMA or (told.st_dev, told.st_ino) in printed:
         return True
     if path.suffix not in (".yaml", ".yml", ".json"):
         return False
-    with contextlib.suppress(OSError):
-        if os.path.samestat(os.fstat(1), os.stat(path)):  # the one that is being printed
-            return True
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return _OWN_MANIFEST.match(file.read(_MANIFEST_BYTES)) is not None
     return False  # it cannot be read: whoever copies it says so

@@ -121,7 +121,8 @@ _PASSING = re.compile(
     r"kex_exchange_identification|Connection (?:closed|reset) by|Connection reset|banner exchange|Exceeded MaxStartups|MaxSessions|"
     r"Temporary failure in name resolution|mux_client_request_session|Session open refused"
 )
-_FORGET = re.compile(r"ssh-keygen .*-R \S+")
+_FORGET = re.compile(r"""^\s*(ssh-keygen -f ["']?/?[\w./@+-]+["']? -R ["']?[\w.:\[\]-]+["']?)\s*$""", re.MULTILINE)
+"""The command that ssh itself names, whole on a line, without what a shell acts on: a host writes to the same stream."""
 _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (
@@ -156,7 +157,7 @@ def _explain_ssh(host: str, said: str, by_hand: str) -> Diagnosis:
         complaint = next((line.strip("@ \r") for line in lines if sign in line), "")
         if complaint:
             forget = _FORGET.search(said)  # ssh itself knows the file and the port
-            told = remedy.format(host=host, ssh=by_hand, forget=forget[0] if forget else f"ssh-keygen -R {host}")
+            told = remedy.format(host=host, ssh=by_hand, forget=forget[1] if forget else f"ssh-keygen -R {host}")
             return Diagnosis(complaint.rstrip("."), told)
     if _PASSING.search(said):
         return Diagnosis(f"{text}; its sshd may take no more connections now", "raise MaxStartups there, or try again", passing=True)

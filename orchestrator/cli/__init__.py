@@ -198,7 +198,7 @@ def main(args: list[str] | None = None) -> None:
         click.echo(_complaint(error), err=True)
         code = error.exit_code
     except OSError as error:  # such as a full disk under standard output
-        what = str(error.filename or "standard output cannot be written")
+        what = str(error.filename or ("the working directory was removed" if _is_here_removed() else "standard output cannot be written"))
         with contextlib.suppress(OSError):  # or under standard error
             click.echo(f"Error: {what}: {error.strerror or error}", err=True)
         sys.stdout = None
@@ -207,6 +207,14 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         end_process(code)
     sys.exit(code)
+
+
+def _is_here_removed() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _ask_warm_process() -> warm_socket.EarlyRequest | None:

@@ -156,7 +156,7 @@ class Preparation:
     def _describe_directory(self) -> None:
         spec = self._spec
         ways = {host.workdir.way: host.workdir for host in self.hosts.values()}
-        if "ship" in ways:
+        if "ship" in ways and self._code is None:  # each attempt runs the code of the first one, though somebody edits it meanwhile
             is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
             needed = spec.program.target if is_file else ""
             way = ways["ship"]

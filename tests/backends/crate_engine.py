@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ if __name__ != "__main__":
             write(jobs / number / "order.json", json.loads(request.files[ORDER]))
             return Submission(number, f"crate job {number}", time.time())
 
-        def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
+        def ask(self, jobs: Mapping[str, Submission]) -> Mapping[str, Word]:
             with open(self.yard / "asked", "a") as log:
                 log.write(f"{','.join(sorted(jobs))}\n")
             while (self.yard / "slow").exists():

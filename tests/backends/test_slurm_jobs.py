@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from orchestrator.backends.slurm import queue
 from orchestrator.backends.slurm.batch_script import BatchScript
 from orchestrator.backends.slurm.engine import SlurmEngine
 from orchestrator.errors import OrchError, SpecError, UnansweredError, UsageError
-from orchestrator.model.run.submission import Word
+from orchestrator.model.run.submission import Submission, Word
 from orchestrator.model.spec import SlurmSettings
 from orchestrator.model.spec import document as documents
 from orchestrator.model.spec.parse import parse, to_document
@@ -157,7 +158,7 @@ NOW = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
 
 
 def line(state: str, reason: str = "None", start: str = "N/A", limit: str = "1:00:00", nodes: str = "") -> Word:
-    return queue.words_of(queue.parse_queue(f"7|{state}|{reason}|{start}|{limit}|{nodes}\n").values(), NOW)["7"]
+    return queue.parse_queue(f"7|{state}|{reason}|{start}|{limit}|{nodes}|/runs/a-1/request/job.sbatch\n")["7"].word(NOW)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +205,26 @@ def test_how_a_job_ended_without_a_verdict(word: Word, cause: str, code: int | N
 
 
 def test_a_queue_of_many_jobs_and_of_noise() -> None:
-    found = queue.parse_queue("7|RUNNING|None|N/A|UNLIMITED|n1\nslurm is slow today\n8|PENDING|Resources|N/A|1:00|\n")
+    found = queue.parse_queue("7|RUNNING|None|N/A|UNLIMITED|n1|/a|b\nslurm is slow today\n8|PENDING|Resources|N/A|1:00||(null)\n")
     assert {job: one.state for job, one in found.items()} == {"7": "RUNNING", "8": "PENDING"}
+    assert found["7"].script == "/a|b"
+    endless = queue.parse_queue(f"7|PENDING|{'x' * 5_000_000}|N/A|1:00||\n")["7"]
+    assert len(endless.word(NOW).words) < 1000
+
+
+def test_a_number_may_be_that_of_another_job_or_of_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clusters may share a home, and SLURM_CONF may name another one than yesterday."""
+    jobs = {number: Submission(number, "", run_id=f"a-{number}", place="red") for number in ("7", "8", "9")}
+    lines = ["7|PENDING|Resources|N/A|1:00||/home/me/.orch/runs/a-7/request/job.sbatch", "8|RUNNING|None|N/A|1:00|n1|/home/me/other.sh"]
+    for name, text in (("squeue", "\n".join(lines)), ("scontrol", "Configuration\nClusterName             = blue")):
+        (tmp_path / name).write_text(f"#!/bin/sh\ncat <<END\n{text}\nEND\n")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    words = SlurmEngine().ask(jobs)
+    assert {number: word.state for number, word in words.items()} == {"7": "waiting", "8": "unknown", "9": "unknown"}
+    assert words["9"].words == "job 9 of Slurm's cluster red; Slurm's programs here ask blue (SLURM_CONF)"
+    on_blue = {number: replace(one, place="blue") for number, one in jobs.items()}
+    assert SlurmEngine().ask(on_blue).keys() == {"7"}, "the right cluster has forgotten them"
 
 
 @pytest.mark.parametrize(("text", "at"), [("2026-11-24T12:00:00\n", NOW), ("NONE", None), ("N/A", None), ("", None), ("Unknown", None)])
@@ -214,14 +233,15 @@ def test_times(text: str, at: float | None) -> None:
 
 
 def test_a_squeue_that_fails_once_tells_nothing_of_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "7|RUNNING|None|N/A|1:00|n1"
+    line = "7|RUNNING|None|N/A|1:00|n1|/runs/a-1/request/job.sbatch"
+    jobs = {"7": Submission("7", "", run_id="a-1")}
     failing = f"[ -e {tmp_path}/asked ] || {{ touch {tmp_path}/asked; echo 'squeue: error: Socket timed out on send/recv' >&2; exit 1; }}"
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{failing}\necho '{line}'\n")
     (tmp_path / "squeue").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(OrchError, match=r"cannot ask Slurm: Socket timed out.*scontrol ping"):
-        SlurmEngine().ask(["7"])
-    assert SlurmEngine().ask(["7"])["7"].state == "running"
+        SlurmEngine().ask(jobs)
+    assert SlurmEngine().ask(jobs)["7"].state == "running"
 
 
 def test_the_run_of_an_sbatch_that_answers_too_late_is_kept_and_its_job_can_be_found(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.backends import code_sync
 from orchestrator.backends.code_sync import collect
-from orchestrator.errors import UsageError
+from orchestrator.backends.connection.agent_link import AgentLink
+from orchestrator.errors import OrchError, UsageError
 from tests.bed import Bed
 from tests.conftest import Completed, Orch, needs_git
 from tests.live import LiveRun
+from worker.protocol.messages import Code, CodePart, CodeWanted
 
 pytestmark = [pytest.mark.root, needs_git]
 
@@ -271,3 +275,62 @@ def test_a_file_that_cannot_be_read_is_not_left_out_without_a_word(tmp_path: Pat
     monkeypatch.setattr(code_sync, "digest_of", refuse)
     with pytest.raises(UsageError, match=r"settings.yaml cannot be read"):
         collect(str(tmp_path), 100, runs=tmp_path / ".orch")
+
+
+def test_what_orch_prints_is_not_copied(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It grows while it is copied."""
+    (tmp_path / "train.py").touch()
+    with (tmp_path / "up.log").open("w") as log:
+        kept = os.dup(2)
+        try:
+            os.dup2(log.fileno(), 2)
+            files = collect(str(tmp_path), 100, runs=tmp_path / ".orch").files
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+    assert [file.path for file in files] == ["train.py"]
+
+
+class _Link:
+    """The connection to a host that lacks all files."""
+
+    host = SimpleNamespace(name="hostA")
+
+    def __init__(self) -> None:
+        self.sent: dict[str, bytes] = {}
+
+    async def request(self, code: Code, _: object) -> CodeWanted:
+        return CodeWanted(tuple(file.digest for file in code.files))
+
+    def order(self, part: CodePart, data: bytes) -> None:
+        self.sent[part.digest] = self.sent.get(part.digest, b"") + data
+
+    async def drain(self) -> None: ...
+
+
+def test_a_file_is_sent_as_it_was_found(tmp_path: Path) -> None:
+    """One that has grown since then, such as a log, by its beginning; one that was changed is named."""
+    (tmp_path / "train.py").write_text("one")
+    (tmp_path / "empty").touch()
+    code, link = collect(str(tmp_path), 100, runs=tmp_path / ".orch"), _Link()
+    for name in ("train.py", "empty"):
+        with (tmp_path / name).open("a") as file:
+            file.write(" and more")
+    asyncio.run(code.send(cast("AgentLink", link)))
+    assert sorted(link.sent.values()) == [b"", b"one"]
+    (tmp_path / "train.py").write_text("two")
+    with pytest.raises(OrchError, match=r"train.py cannot be sent to hostA: it was changed"):
+        asyncio.run(code.send(cast("AgentLink", _Link())))
+
+
+def test_a_link_to_a_secret_is_a_secret(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_rsa").touch()
+    (tmp_path / ".env").touch()
+    (tmp_path / "readme").symlink_to(".ssh/id_rsa")
+    (tmp_path / "settings.txt").symlink_to(".env")
+    (tmp_path / "train.py").touch()
+    (tmp_path / "again.py").symlink_to("train.py")
+    found = collect(str(tmp_path), 100, runs=tmp_path / ".orch")
+    assert sorted(file.path for file in found.files) == ["again.py", "train.py"]
+    assert {"readme", "settings.txt"} <= set(found.secret)

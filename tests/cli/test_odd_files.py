@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import orchestrator
+from orchestrator import engine_jobs
+from orchestrator.backends.connection import agent_process
+from orchestrator.errors import UsageError
+from orchestrator.model.run.submission import Submission
+from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
 from tests.conftest import Orch
-from tests.live import held_run
+from tests.live import held_run, plan_for
 
 ODD: dict[str, Callable[[Path], None]] = {"a named pipe": os.mkfifo, "a directory": Path.mkdir}
 
@@ -65,3 +76,89 @@ def test_a_log_that_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir,
         done = orch.in_process(command, "one")
         assert (done.code, done.err.count("\n")) == (125, 1), done
         assert f"is {kind}" in done.err
+
+
+LOOKING = (
+    *(("ps",), ("ps", "--all"), ("ps", "one"), ("logs",), ("report",), ("report", "--bundle"), ("timeline",), ("placement",), ("stacks",)),
+    *(("down",), ("down", "--all"), ("restart",), ("profile",), ("checkpoints",), ("top", "--once"), ("prune", "--keep", "0")),
+)
+
+
+@pytest.mark.parametrize("how", ["unpacked", "copied", "edited"])
+def test_no_command_runs_a_program_of_a_directory_that_orch_has_not_written_here(
+    orch: Orch, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a user who has sent it with a bug report: its spec, or what it says of its job, names a program."""
+    evil, ran = tmp_path / "evil.sh", tmp_path / "ran"
+    evil.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    evil.chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    run = create_run(tmp_path / ".orch", "one")
+    kubectl = "kubectl" if how == "edited" else str(evil)
+    spec = f"{{script: a.py, tasks: {{worker: 1}}, backend: {{type: kubernetes, image: x, controller: cluster, kubectl: [{kubectl}]}}}}"
+    run.write("spec.yaml", spec)
+    if how == "unpacked":
+        told = {"job": "1", "words": "pod x", "at": 1.0, "inode": run.path.stat().st_ino}
+        run.write("submission.json", json.dumps(told))
+    else:
+        engine_files.keep_submission(run.path, Submission("1", "pod x", 1.0))
+    if how == "edited":
+        run.write("spec.yaml", spec.replace("kubectl]", f"{evil}]"))
+    if how == "copied":
+        shutil.copytree(run.path, tmp_path / "sent")
+        shutil.rmtree(run.path)
+        (tmp_path / "sent").rename(run.path)
+    for words in LOOKING:
+        orch.in_process(*words)
+        assert not ran.exists(), words
+    assert "its engine is not asked" in engine_jobs.find(tmp_path / ".orch", "one").heard().describe(2.0)
+    with pytest.raises(UsageError, match="is a copy"):
+        engine_jobs.deliver(run, b"{}")
+
+
+def test_a_page_takes_the_place_of_a_link_and_is_private(orch: Orch, run: RunDir, tmp_path: Path) -> None:
+    plan_for(run, 1)
+    (run.path / "agents").mkdir(exist_ok=True)
+    os.close(os.open(os.fsencode(run.path / "agents") + b"/h\xff.log", os.O_CREAT))
+    (tmp_path / "kept").write_text("mine")
+    commands: dict[str, tuple[str, ...]] = {
+        "one.html": ("report", "one", "-o"),
+        "one.zip": ("report", "--bundle", "one", "-o"),
+        "one.json": ("timeline", "one", "--trace"),
+    }
+    for name, words in commands.items():
+        (tmp_path / name).symlink_to(tmp_path / "kept")
+        orch.in_process(*words, tmp_path / name, check=0)
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        (tmp_path / name).chmod(0o666)
+        orch.in_process(*words, tmp_path / name, check=0)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "kept").read_text() == "mine"
+    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
+        assert not [name for name in archive.namelist() if name.endswith("submission.json")]
+        assert any("udcff.log" in name for name in archive.namelist())
+
+
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"import os, sys; os.rmdir({str(gone)!r}); from orchestrator import cli; cli.main(['ps'])"
+    env = {**os.environ, "PYTHONPATH": str(Path(orchestrator.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], cwd=gone, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (125, False)
+    assert "Error: the working directory was removed" in done.stderr
+
+
+def test_the_words_of_an_agent_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_process, "MOST_LOG_BYTES", 1 << 20)
+    log = tmp_path / "host.log"
+    log.write_bytes(b"x" * (1 << 20))
+    agent_process.limit_log(log)
+    assert log.stat().st_size == 1 << 20
+    with log.open("ab") as writer:
+        writer.write(b"x")
+        writer.flush()
+        agent_process.limit_log(log)
+        writer.write(b"the last words")
+    assert log.read_text() == "orch: this file had more than 1 MiB, and was emptied\nthe last words"

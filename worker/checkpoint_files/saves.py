@@ -40,7 +40,10 @@ DAMAGED = ".damaged"
 _LONGEST_REACHED = 64
 _LAST_MOMENT = 1e11
 """In seconds since the epoch: the year 5138."""
-_NAME = re.compile(r"step-(\d{10})(-epoch|-final)?$")
+_NAME = re.compile(r"step-(\d{10})(-epoch|-final)?$", re.ASCII)
+_TASK = re.compile(r"[a-z_]{1,40}-[0-9]{1,9}")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+UNFINISHED = "it has no manifest: it was not finished"
 
 
 class Files(Protocol):
@@ -102,7 +105,7 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            if os.path.isdir(path):
+            if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
@@ -190,7 +193,7 @@ def read_save(files: Files, base: str, series: str, name: str) -> Save:
         return Save(directory, series, name, None, f"{MANIFEST}: {error}")
     except Exception as error:  # each file system has errors of its own
         problem = "" if MANIFEST not in files.names(directory) else f"{MANIFEST}: {error}"
-        return Save(directory, series, name, None, problem or "it has no manifest: it was not finished")
+        return Save(directory, series, name, None, problem or UNFINISHED)
 
 
 def check(files: Files, save: Save) -> str:
@@ -279,18 +282,57 @@ def unseal(text: bytes) -> dict[str, Any]:
     if form != FORMAT:
         raise DamagedError(f"it has the format {form}, and this version of orch reads {FORMAT}")
     if not _is_whole(found):
-        raise DamagedError("it lacks what a manifest says: its time, and its files with their bytes and tensors")
+        raise DamagedError("it lacks what a manifest says: its time, its place in the training, and its files with their bytes and tensors")
     return found
 
 
 def _is_whole(manifest: dict[str, Any]) -> bool:
     """Whether a manifest has what all readers need. Its checksum proves nothing: whoever writes a file there can make one."""
-    at: Any = manifest.get("at")
-    files = manifest.get("files")
-    if type(at) not in (int, float) or not 0 <= at <= _LAST_MOMENT or not isinstance(files, dict):
-        return False
-    told = [one for one in files.values() if isinstance(one, dict) and isinstance(one.get("tensors"), dict)]
-    return len(told) == len(files) and all(type(one.get("bytes")) is int for one in told)
+    match manifest:
+        case {
+            "at": int() | float() as at,
+            "files": {**files},
+            "kind": "" | "epoch" | "final",
+            "by": str(by),
+            "order": str(),
+            "step": step,
+            "input": {"epoch": epoch, "batch": batch, **place},
+            "world": {"workers": [*workers], "replicas": replicas},
+        } if 0 <= at <= _LAST_MOMENT and all(map(is_task, (by, *workers))):
+            counts = [step, epoch, batch, replicas, place.get("first_epoch", 0)]
+        case _:
+            return False
+    match manifest.get("fit"):
+        case None:
+            pass
+        case {"is_stopped": bool(), "callbacks": [*callbacks]} if all(map(_is_of_callback, callbacks)):
+            pass
+        case _:
+            return False
+    for name, one in files.items():
+        match one:
+            case {"bytes": size, "tensors": {**_tensors}} if _FILE.fullmatch(str(name)):
+                counts.append(size)
+            case _:
+                return False
+    return all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
+
+
+def _is_of_callback(told: Any) -> bool:
+    match told:
+        case {"class": str(), "kept": {**_kept}}:
+            return True
+    return False
+
+
+def is_task(name: Any) -> bool:
+    """Whether this is the name of a task, and leads out of no directory."""
+    return isinstance(name, str) and _TASK.fullmatch(name) is not None
+
+
+def is_name(name: Any) -> bool:
+    """Whether this is the name of a save."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _seal(manifest: dict[str, Any]) -> str:

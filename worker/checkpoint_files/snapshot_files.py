@@ -39,7 +39,7 @@ def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
     found: dict[tuple[str, str, int], dict[str, _Left]] = {}
     for paths in memories:
         snapshots = snapshot_memory.read(paths)
-        if snapshots:
+        if snapshots and all(_is_note(one.note) for one in snapshots):
             note = snapshots[0].note
             series = note["series"], note["run"], note["attempt"]
             of_series = [one for one in snapshots if _series_of(one) == series]
@@ -54,6 +54,26 @@ def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
             lines.append(f"checkpoints: the snapshot in memory of {directory} is not saved: {reason}; an older save is taken")
         lines += writer.lines
     return lines
+
+
+def _is_note(note: Any) -> bool:
+    """Whether a note is as a task of orch writes it: a task may write there what it likes, and the names become those of files."""
+    match note:
+        case {
+            "series": str(series),
+            "run": str(),
+            "attempt": int(),
+            "task": task,
+            "name": name,
+            "chief": chief,
+            "workers": [*workers],
+            **more,
+        }:
+            known = "holds" in more and "random" in more and isinstance(more.get("document", {}), dict)
+            return (
+                known and os.path.isabs(series) and (not name or saves.is_name(name)) and all(map(saves.is_task, (task, chief, *workers)))
+            )
+    return False
 
 
 def _series_of(snapshot: StateSnapshot) -> tuple[str, str, int]:

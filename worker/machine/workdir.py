@@ -28,14 +28,15 @@ def read_state(cwd: str, program: str) -> WorkdirState:
     return WorkdirState(program, digest, found.st_ino, found.st_mtime_ns, commit, has_changes)
 
 
-def digest_of(path: str) -> str:
-    """SHA-256 of a file's content, in hex. Raises `OSError`."""
+def digest_of(path: str, most: int | None = None) -> str:
+    """SHA-256 of a file's content, or of its first `most` bytes, in hex. Raises `OSError`."""
     import hashlib  # a slow import that most runs do not need
 
     found = hashlib.sha256()
     with open(path, "rb") as file:
-        while data := file.read(1 << 20):
+        while data := file.read(1 << 20 if most is None else min(1 << 20, most)):
             found.update(data)
+            most = None if most is None else most - len(data)
     return found.hexdigest()
 
 

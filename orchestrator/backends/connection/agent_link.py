@@ -21,7 +21,7 @@ from worker.protocol.replay import Replay, goodbye
 from ...errors import OrchError
 from .. import Host, Reaching, StartFailure, Transport
 from .agent_pipes import UNKNOWN, AgentProgram
-from .agent_process import StartedAgent
+from .agent_process import StartedAgent, limit_log
 from .agent_start import AgentStart, Explain, NotReachedError, read_log
 from .incoming_frames import LARGE, Expected, HostClock, shorten_event
 
@@ -161,6 +161,7 @@ class AgentLink:
         while silent_s < silence_s:
             asked_at = time.monotonic()
             self.order(Ping())
+            limit_log(self._log)
             await asyncio.sleep(beat_s)
             silent_s += min(time.monotonic() - asked_at, 1.5 * beat_s)
             if silent_s >= silence_s:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from .farewell import Farewell
 
+MOST_LOG_BYTES = 64 << 20
 FIRST_LOOK_S, LOOK_S = 0.0005, 0.005
 """When the end of a program is looked for again, first and last. `wait` is called when the program has closed its stdout, or was killed: it
 ends soon, and the verdict of a run waits for this."""
@@ -130,6 +131,15 @@ def begin(transport: Transport, argv: Sequence[str], stderr: int, secret: str) -
 def open_log(log: Path) -> BinaryIO:
     """The file for the stderr of an agent, to write at its end; a task may have put a link or a named pipe in its place. Raises OSError."""
     return open(task_files.open_regular(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+
+
+def limit_log(log: Path) -> None:
+    """Empty the file for the stderr of an agent if it has grown beyond `MOST_LOG_BYTES`: a host may write without end."""
+    with contextlib.suppress(OSError):
+        if os.stat(log).st_size > MOST_LOG_BYTES:
+            with open_log(log) as file:
+                os.ftruncate(file.fileno(), 0)
+                file.write(f"orch: this file had more than {MOST_LOG_BYTES >> 20} MiB, and was emptied\n".encode())
 
 
 def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> StartedAgent | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from worker.machine.file_system import kind_of
@@ -21,7 +21,7 @@ from .allocation import JobDetails, parse_details
 from .batch_script import NAME, sbatch_argv
 from .complaints import diagnose
 from .programs import run_program, try_program
-from .queue import FORMAT, parse_queue, words_of
+from .queue import FORMAT, parse_queue
 
 _MEMORY = ("tmpfs", "ramfs")
 """Kinds of file systems that no other machine sees."""
@@ -38,6 +38,7 @@ class SlurmEngine:
         _refuse(request)
         file = str(Path(request.run.directory, "request", NAME))
         _try_out(file, request.run.spec.backend)
+        place = _cluster()
         try:
             job = run_program(sbatch_argv(file), "cannot submit to Slurm").strip().partition(";")[0]
         except UnansweredError as error:
@@ -47,14 +48,18 @@ class SlurmEngine:
             ) from None
         if not job.isdecimal():
             raise OrchError(f"sbatch has named no job: {job!r}")
-        return Submission(job, f"Slurm's job {job}", time.time(), is_shared=True)
+        return Submission(job, f"Slurm's job {job}", time.time(), place=place, is_shared=True)
 
-    def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
+    def ask(self, jobs: Mapping[str, Submission]) -> Mapping[str, Word]:
         argv = ("squeue", "-h", "-t", "all", "-j", ",".join(jobs), "-o", FORMAT)
         out, complaint = try_program(argv, "cannot ask Slurm")
         if complaint and _UNKNOWN not in complaint:  # said if Slurm has forgotten all of the jobs
             raise OrchError(f"cannot ask Slurm: {diagnose(complaint).text}")
-        return words_of(parse_queue(out).values(), time.time())
+        found, now = parse_queue(out), time.time()
+        words = {job: found[job].word(now) for job, made in jobs.items() if job in found and found[job].is_of(made.run_id)}
+        for job in jobs.keys() - words.keys() if len(words) < len(jobs) else ():
+            words |= _elsewhere(jobs[job])
+        return words
 
     def withdraw(self, run: RunFacts, job: str) -> None:
         _, complaint = try_program(("scancel", job), "cannot cancel Slurm's job")
@@ -68,6 +73,20 @@ class SlurmEngine:
     def forget(self, run: RunFacts, job: str) -> bool:
         """Slurm itself removes its jobs."""
         return False
+
+
+def _elsewhere(job: Submission) -> Mapping[str, Word]:
+    """The word for a job that Slurm does not know here, if another Slurm may know the job; or none: it is forgotten."""
+    here = _cluster()
+    if job.place in ("", here):
+        return {}
+    return {job.job: Word("unknown", f"job {job.job} of Slurm's cluster {job.place}; Slurm's programs here ask {here} (SLURM_CONF)")}
+
+
+def _cluster() -> str:
+    """The name of the cluster that Slurm's programs ask. Raises `OrchError`."""
+    out = run_program(("scontrol", "show", "config"), "cannot ask Slurm for the name of its cluster")
+    return next((line.partition("=")[2].strip() for line in out.splitlines() if line.startswith("ClusterName")), "")
 
 
 def find_details(job: str) -> JobDetails:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import DEADLINE, TERMINATED
 from ...model.run.submission import Word
 
-FORMAT = "%i|%T|%r|%S|%l|%N"
-"""For ``squeue -o``: id, state, reason, start, time limit, nodes."""
+FORMAT = "%i|%T|%r|%S|%l|%N|%o"
+"""For ``squeue -o``: id, state, reason, start, time limit, nodes, and the batch script, which is a file of the run."""
+MOST_WORDS = 400
+"""The most characters of a word of Slurm's: a plugin of the site may write a reason of any length."""
 WAITING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REVOKED"))
 RUNNING = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"))
 REASONS = {
@@ -48,6 +49,11 @@ class QueuedJob:
     limit: str = ""
     """Its time limit: ``1:00:00``."""
     nodes: str = ""
+    script: str = ""
+
+    def is_of(self, run_id: str) -> bool:
+        """Whether this is the job of a run. Another cluster, or the same one after a new start, may give its number to another job."""
+        return run_id in self.script.split("/")
 
     def word(self, now: float) -> Word:
         """The job for the record of its run. `now`: today is left out of a time."""
@@ -99,15 +105,11 @@ class QueuedJob:
 def parse_queue(text: str) -> dict[str, QueuedJob]:
     """The jobs in the output of ``squeue -h -o FORMAT``. A line that is none is left out."""
     found = {}
-    for words in (line.split("|") for line in text.splitlines()):
-        if len(words) == FORMAT.count("|") + 1:
-            found[words[0]] = QueuedJob(*(word.strip() for word in words))
+    last = FORMAT.count("|")
+    for words in (line.split("|", last) for line in text.splitlines()):
+        if len(words) == last + 1:
+            found[words[0]] = QueuedJob(*[word.strip()[:MOST_WORDS] for word in words[:last]] + [words[last].strip()])
     return found
-
-
-def words_of(lines: Iterable[QueuedJob], now: float) -> dict[str, Word]:
-    """The word of each job."""
-    return {line.job: line.word(now) for line in lines}
 
 
 def parse_time(text: str) -> float | None:

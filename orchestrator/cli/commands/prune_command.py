@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import json
 import os
@@ -14,12 +13,13 @@ from pathlib import Path
 
 import click
 
+from worker.machine.file_system import mounts_in
 from worker.values.words import bytes_of, few
 
 from ...engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import SeveralRunsError, begun_at
+from ...record.storage.run_store import SeveralRunsError, begun_at, is_made_by_orch
 from ...record.text.run_list import state
 from .. import WORD, completion
 from ..options import Count, Span, home_option
@@ -55,17 +55,17 @@ def prune_command(
     """
     if names and (keep is not None or older is not None):
         raise UsageError("RUN names the runs to remove: leave --keep and --older out")
-    runs = [run for run in find_all(home) if _is_run(run.path)]
+    runs = [run for run in find_all(home) if is_made_by_orch(run)]
     chosen = _named(home, names) if names else _old(home, runs, keep, older)
     # A bare command may mean less than the checkpoints of a month, and so may any form of `orch clean`.
     only_shown = (WORD in ctx.meta or keep is older is None) and not names and not dry_run
     dry_run = dry_run or only_shown
     sizes = {run.run_id: _size(run.path) for run in chosen}
-    failed = [] if dry_run else [run.run_id for run in chosen if not _remove(run.path)]
+    failed = {} if dry_run else {run.run_id: why for run in chosen if (why := _remove(run.path))}
     removed = [run.run_id for run in chosen if run.run_id not in failed]
     freed = sum(sizes[name] for name in removed)
     if as_json:
-        click.echo(json.dumps({"removed": removed, "bytes": freed, "failed": failed, "dry_run": dry_run}))
+        click.echo(json.dumps({"removed": removed, "bytes": freed, "failed": [*failed], "dry_run": dry_run}))
     else:
         for name in removed:
             click.echo(f"{'would remove' if dry_run else 'removed'} {name} ({bytes_of(sizes[name])})")
@@ -75,7 +75,7 @@ def prune_command(
             same = "--keep 20 removes them" if keep is older is None else "removes them with the same options"
             click.echo(f"nothing was removed: orch prune {same}, and orch {ctx.meta.get(WORD, 'prune')} RUN removes a run")
     if failed:
-        raise OrchError(f"cannot remove {', '.join(failed)}: see the permissions of {home / 'runs'}")
+        raise OrchError("\n".join(f"cannot remove {name}: {why}" for name, why in failed.items()))
     return 0
 
 
@@ -84,17 +84,17 @@ def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
     run.
     """
     chosen = {run.run_id: run for name in names for run in _matching(home, name)}
-    if others := [name for name, run in chosen.items() if not _is_run(run.path)]:
-        raise UsageError(f"{few(others)}: no directory that orch has made, so nothing is removed")
     if going := [name for name, run in chosen.items() if not _is_over(run)]:
         raise UsageError(f"{few(going)}: not over, so no run is removed; orch down {going[0]} ends the run")
+    if others := [name for name, run in chosen.items() if not is_made_by_orch(run)]:
+        raise UsageError(f"{few(others)}: no directory that orch has made, so nothing is removed")
     return list(chosen.values())
 
 
 def _matching(home: Path, name: str) -> list[RunDir]:
     """The run with this name, or all whose ids match it as a pattern. Raises `UsageError` if there is none, or if several have the name."""
     if not {*"*?["}.isdisjoint(name):
-        if not (found := [run for run in find_all(home) if fnmatch.fnmatchcase(run.run_id, name) and _is_run(run.path)]):
+        if not (found := [run for run in find_all(home) if fnmatch.fnmatchcase(run.run_id, name) and is_made_by_orch(run)]):
             raise UsageError(f"no run in {home} has an id like {name!r}")
         return found
     try:
@@ -116,11 +116,6 @@ def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | No
     return [run for run in candidates if run.path.resolve() != latest and _is_over(run)]
 
 
-def _is_run(path: Path) -> bool:
-    """Whether orch has made this directory. Others call their directories `runs`, too, and `runs` may be a link to anywhere."""
-    return any((path / name).is_file() for name in ("spec.yaml", "events.jsonl", "reserve"))
-
-
 def _is_over(run: RunDir) -> bool:
     try:
         return state(run) != "running"
@@ -133,11 +128,15 @@ def _size(path: Path) -> int:
     return 0 if path.is_symlink() else sum(found.lstat().st_size for found in path.rglob("*") if found.is_file() and not found.is_symlink())
 
 
-def _remove(path: Path) -> bool:
-    """Remove a directory; of a link in its place, the link alone."""
-    if path.is_symlink():
-        with contextlib.suppress(OSError):
+def _remove(path: Path) -> str:
+    """Remove a directory; of a link in its place, the link alone. Returns why it cannot be removed."""
+    try:
+        if path.is_symlink():
             path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-    return not os.path.lexists(path)
+        elif mounted := mounts_in(str(path)):
+            return f"{few(mounted)} is another directory, which is mounted there: umount it first"
+        else:
+            shutil.rmtree(path)
+    except OSError as error:
+        return f"{error.filename or path}: {error.strerror or error}" if os.path.lexists(path) else ""
+    return ""

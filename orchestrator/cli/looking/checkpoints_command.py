@@ -44,4 +44,4 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
         click.echo(json.dumps(iso_times([asdict(series) for series in found])))
     else:
         click.echo("\n".join(saves_report.to_text(base, found, verified=verify)))
-    return int(verify and any(row.problem for series in found for row in series.saves))
+    return int(verify and any(row.problem not in ("", saves_report.UNFINISHED) for series in found for row in series.saves))

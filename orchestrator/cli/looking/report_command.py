@@ -47,15 +47,14 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
         return _serve(run)
     text = report_page.page(run)
     path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
-    from ...insight.seeing.run_bundle import private, write_bundle
+    from ...insight.seeing.run_bundle import write_bundle, write_private
 
     hidden = 0
     try:
         if bundle:
             hidden = write_bundle(run, path, text)
         else:
-            with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=private) as file:
-                file.write(text)
+            write_private(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
     if hidden:

@@ -38,10 +38,11 @@ def timeline_command(run: RunDir, trace: Path | None, as_json: bool) -> int:
         click.echo(json.dumps(measured) if as_json else f"{timeline.table(measured)}\n{timeline.slowest(measured)}")
         return 0
     from ...insight.seeing import story_gather, trace_file  # not for a help text
+    from ...insight.seeing.run_bundle import write_private
 
     made = trace_file.trace(story_gather.gather(run))
     try:
-        trace.write_text(json.dumps(made, separators=(",", ":")), encoding="ascii")
+        write_private(trace, json.dumps(made, separators=(",", ":")).encode("ascii"))
     except OSError as error:
         raise OrchError(f"{trace} cannot be written: {error.strerror or error}") from None
     click.echo(json.dumps({"path": str(trace.absolute())}) if as_json else str(trace))

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from worker.checkpoint_files import saves
-from worker.checkpoint_files.saves import LOCAL, Save
+from worker.checkpoint_files.saves import LOCAL, UNFINISHED, Save
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 
 from ...record.lines import clean
 from ...record.text.format import aligned, describe_seconds
+
+__all__ = ["UNFINISHED", "SaveRow", "SeriesRow", "read", "to_text"]
 
 _HOW = {"snapshot": "snapshot in memory"}
 _KINDS = {"": "steps", "epoch": "end of an epoch", "final": "end of the training"}

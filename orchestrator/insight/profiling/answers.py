@@ -20,6 +20,8 @@ POLL_S = 0.1
 PATIENCE_S = 60.0
 """How long after the end of a profile its file is waited for: TensorFlow orders the events, and a host may have to send them."""
 MOST_BYTES = 1 << 30
+MOST_ANSWERS, MOST_HEAD = 1000, 1 << 16
+"""A task may write into the file what it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,16 @@ class ProfileAnswer:
 
 def find(data: bytes, request: str) -> ProfileAnswer | None:
     """The answer to this request among the answers of a task (worker/task/looking/profiling.py); None: it is not there, or not complete."""
-    while b"\n" in data:
-        line, data = data.split(b"\n", 1)
+    at = 0
+    for _ in range(MOST_ANSWERS):
+        end = data.find(b"\n", at, at + MOST_HEAD)
+        if end < 0:
+            return None
         try:
-            head = json.loads(line)
+            head = json.loads(data[at:end])
             size = int(head.get("bytes", 0))
             answer = ProfileAnswer(
-                data[:size],
+                data[end + 1 : end + 1 + max(0, size)] if head.get("id") == request else b"",
                 float(head.get("begun", 0.0)),
                 float(head.get("seconds", 0.0)),
                 str(head.get("refused", "")),
@@ -54,8 +59,8 @@ def find(data: bytes, request: str) -> ProfileAnswer | None:
         except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):  # any program may write into the file
             return None
         if head.get("id") == request:
-            return answer if 0 <= size <= len(data) else None
-        data = data[max(0, size) :]
+            return answer if 0 <= size <= len(data) - end - 1 else None
+        at = end + 1 + max(0, size)
     return None
 
 
@@ -67,6 +72,8 @@ def collect(
     before = {name: size_of(path) for name, path in paths.items()}
     ask()
     found: dict[str, ProfileAnswer] = {}
+    read: dict[str, int] = {}
+    """The sizes of the files that were read without an answer: only one that has grown is read again."""
     deadline = time.monotonic() + seconds + PATIENCE_S
     while len(found) < len(paths):
         time.sleep(run.look_s(POLL_S))
@@ -76,7 +83,8 @@ def collect(
         for name, path in paths.items():
             if name in found:
                 continue
-            answer = find(task_files.read(str(path), before[name], most=MOST_BYTES), request)
+            answer = find(task_files.read(str(path), before[name], most=MOST_BYTES), request) if size_of(path) != read.get(name) else None
+            read[name] = size_of(path)
             if answer is None and (late or not run.is_alive() or _has_ended(now, cluster, name)):
                 why = "the task ended meanwhile" if not late else "no answer: TensorFlow's runtime has not begun in it, or it stands still"
                 answer = ProfileAnswer(failed=why)

@@ -15,7 +15,7 @@ MOST_OF_A_FILE = 4 << 20
 """Of a larger file, the archive has the beginning and the end, half of this each."""
 SPEC = "spec.yaml"
 """JSON, although its name is that of YAML, of which JSON is a part."""
-_LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile"})
+_LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile", "submission.json"})
 
 
 def write_bundle(run: RunDir, path: Path, page: str) -> int:
@@ -43,13 +43,29 @@ def _write(run: RunDir, path: Path, page: str) -> int:
                 is_json = place.suffix in (".json", ".jsonl") or (place.parent == run.path and name == SPEC)
                 text, found = (redact_json if is_json else redact)(_read(place).decode("utf-8", "backslashreplace"))
                 count += found
-                archive.writestr(f"{run.run_id}/{place.relative_to(run.path)}", text.encode("utf-8", "backslashreplace"))
+                archive.writestr(_shown(f"{run.run_id}/{place.relative_to(run.path)}"), text.encode("utf-8", "backslashreplace"))
     return count
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that nobody else can read, in place of what was there: a link is not followed. Raises OSError."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "xb", opener=private) as file:
+            file.write(data)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def private(path: str, flags: int) -> int:
     """An opener of files that nobody else can read: a page has log lines, arguments and settings."""
     return os.open(path, flags, 0o600)
+
+
+def _shown(name: str) -> str:
+    """A name that an archive can have: of one that is not UTF-8, the bytes as digits."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _read(path: Path) -> bytes:

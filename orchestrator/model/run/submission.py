@@ -40,13 +40,16 @@ class Submission:
     words: str
     """For people: ``Slurm job 4711 in the partition debug``."""
     at: float = 0.0
-    inode: int = 0
-    """The run's directory, as its file system calls it: a copy of the directory is another one."""
+    run_id: str = ""
+    place: str = ""
+    """The cluster, if the engine's programs name one: elsewhere, or tomorrow, the same programs may ask another one."""
     is_shared: bool = False
     """The controller writes into this very directory; otherwise its files are fetched."""
     pinned: Mapping[str, str] = field(default_factory=dict)
     """Settings of `backend:` as they were at the submission, where the spec left them to the user's surroundings, which change: the current
     context of kubectl. With them the job is found again."""
+    seal: str = ""
+    """What tells this directory from a copy (engine_files.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and `requests.offset`.
 
-    submission.json     what was submitted; written once, when the engine has accepted the run
+    submission.json     what was submitted, sealed; written once, when the engine has accepted the run
     engine.json         the last word of the engine about the job
     requests            lines for the controller (orchestrator/requests.py), which reads the file again each second: a named pipe reaches
                         no other machine
@@ -17,6 +17,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,9 @@ from .run_lock import try_lock
 
 T = TypeVar("T")
 
+KEY_S = 5.0
+"""How long another process is waited for that makes the key, in seconds."""
+
 
 def read_submission(run: Path) -> Submission | None:
     """What was submitted; None for a run whose controller is no job of an engine."""
@@ -36,8 +40,51 @@ def read_submission(run: Path) -> Submission | None:
 
 
 def keep_submission(run: Path, submitted: Submission) -> None:
-    """Raises OSError."""
-    write_whole(run / "submission.json", json.dumps(to_json(submitted)).encode())
+    """Raises OSError, and `OrchError` as `seal_key` does."""
+    sealed = replace(submitted, seal=_seal(run, submitted, seal_key()))
+    write_whole(run / "submission.json", json.dumps(to_json(sealed)).encode())
+
+
+def is_copy(run: Path) -> bool:
+    """Whether the job of a run belongs to another directory, of which this one is a copy, or its files are not as orch has left them.
+
+    They name the programs that reach the job, so a directory that somebody has sent could start any program.
+    """
+    with contextlib.suppress(OSError, OrchError):
+        submitted = read_submission(run)
+        return submitted is None or submitted.seal != _seal(run, submitted, read_file(_key_path()))
+    return True
+
+
+def _seal(run: Path, submitted: Submission, key: bytes) -> str:
+    """What only this user can make, and only for this directory with this spec and this job."""
+    import hmac  # a slow import, which most runs do not need
+
+    what = [run.stat().st_ino, to_json(replace(submitted, seal="")), read_file(run / "spec.yaml").decode("utf-8", "surrogateescape")]
+    return hmac.new(key, json.dumps(what, sort_keys=True).encode(), "sha256").hexdigest()
+
+
+def seal_key() -> bytes:
+    """A key of this user, which is made if there is none. It lies outside of all runs, so no directory of a run brings one along.
+
+    Raises `OrchError`.
+    """
+    path = _key_path()
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if key := read_file(path):
+                return key
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with exclusive(path.with_name("seal.lock"), KEY_S):
+            if not path.exists():
+                write_whole(path, os.urandom(32))
+        return read_file(path)
+    except OSError as error:
+        raise OrchError(f"{path} cannot be kept: {error.strerror or error}; XDG_STATE_HOME names another directory") from None
+
+
+def _key_path() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "orch", "seal")
 
 
 def read_heard(run: Path) -> Heard:

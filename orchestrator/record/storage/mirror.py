@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,13 +49,18 @@ def have(run: Path) -> bytes:
     return json.dumps(found).encode()
 
 
-def store(run: Path, answer: Iterable[bytes]) -> bool:
-    """Write the pieces of an answer as they come. Returns whether there is more to fetch. Raises `OrchError`."""
+def store(run: Path, answer: Iterable[bytes], limit: float = math.inf) -> bool:
+    """Write the pieces of an answer as they come, until `limit` of `time.monotonic`. Returns whether there is more to fetch.
+
+    Raises `OrchError`.
+    """
     pieces = Pieces()
     try:
         for data in answer:
             for piece in pieces.feed(data):
                 _write(run, piece)
+                if time.monotonic() > limit:
+                    return True
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise OrchError(f"the mirror of {run.name} cannot be written: {error}") from None
     if not pieces.is_complete:

@@ -228,9 +228,12 @@ class RunDir:
 
     def heard(self) -> Heard:
         """The last word of the engine of a submitted run."""
-        from .engine_files import read_heard
+        from .engine_files import is_copy, read_heard
 
-        return read_heard(self.path)
+        heard = read_heard(self.path)
+        if heard.word.state == "ended" or not is_copy(self.path):
+            return heard
+        return dataclasses.replace(heard, trouble="this directory is a copy, or was submitted by another user: its engine is not asked")
 
     def look_s(self, usual_s: float) -> float:
         """The time between two looks at the run, in seconds: a file server is asked gently."""

@@ -69,9 +69,13 @@ class RunLock:
                     name = self._place().name
                     raise OrchError(f"{name} already has a controller; orch down {name} ends it")
                 time.sleep(LOCK_S / 20)
+            is_alone = True
             with contextlib.suppress(OSError):  # not every file system locks a directory
-                while not try_lock(self.fds[1], fcntl.LOCK_EX) and time.monotonic() < deadline:
+                while not (is_alone := try_lock(self.fds[1], fcntl.LOCK_EX)) and time.monotonic() < deadline:
                     time.sleep(LOCK_S / 20)
+            if not is_alone:  # somebody has removed or replaced the lock of a run that goes on
+                self.close()
+                raise OrchError(f"{self._place().name} already has a controller, though its file lock is another one now")
         except OSError as error:
             self.close()
             reason = error.strerror or error
@@ -80,13 +84,13 @@ class RunLock:
     def _open(self) -> None:
         """Opens the lock, the directory and the pipe. Raises OSError, and `OrchError` if another kind of file lies in their place."""
         try:
-            self.fds = (open_own(self._path, os.O_RDWR),)
-            self.fds += (os.open(self._place(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),)
+            self.fds = (_no_stream(open_own(self._path, os.O_RDWR)),)
+            self.fds += (_no_stream(os.open(self._place(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),)
             with contextlib.suppress(OSError):  # there is one; or, without a pipe, the run goes on and takes no requests
                 os.mkfifo(self._pipe, 0o600)
             with contextlib.suppress(FileNotFoundError):
                 # Before the lock: whoever sees the lock held can ask. Open for writing too, so the pipe never comes to an end.
-                self.fds += (os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC),)
+                self.fds += (_no_stream(os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)),)
                 self._check_pipe(self.fds[-1])
         except OrchError:
             self.close()
@@ -193,6 +197,15 @@ class RunLock:
             if not try_lock(file.fileno(), fcntl.LOCK_SH):
                 return file.read(LOCK_BYTES)
         return None
+
+
+def _no_stream(fd: int) -> int:
+    """The descriptor, or a copy if it is that of a standard stream, as where a daemon has closed these: a child would get another stdin."""
+    if fd > 2:
+        return fd
+    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return copy
 
 
 def _controller(text: bytes | None) -> tuple[int | None, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from worker.protocol.task_id import TASK_TYPES
 from worker.values.words import few
 
 from ...errors import OrchError, UsageError
+from ..lines import clean
 from .run_directory import RESERVE_BYTES, RunDir
 from .run_files import write_whole
 
@@ -22,6 +24,12 @@ if TYPE_CHECKING:  # see run_directory.py
 
 _ID_WITHOUT_NAME = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")
 """What the id of a run has after its name."""
+_IS_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-\d{8}-\d{6}-[0-9a-f]{8}")
+"""An id as orch makes it (orchestrator/starting.py)."""
+_HARMLESS = re.compile(r"\w[\w.+@,=-]*")
+"""The names of directories that are listed: a copy may have a name of its own, on which neither a shell nor a terminal acts."""
+BEGINNING_S = 60.0
+"""How long the directory of a run may be without a lock or a spec, in seconds."""
 LATEST = "latest"
 """The link to the latest run, and the word for this run in the place of a name."""
 _TASK = re.compile(rf"(?:{'|'.join(TASK_TYPES)})-\d+")
@@ -71,10 +79,11 @@ def discard(run: RunDir) -> None:
 def find_run(home: Path, name: str | None) -> RunDir:
     """The run whose id is `name`, or was made from the name `name` (--name), or begins with it; the latest, or else the newest, if `name`
     is None or ``latest``. Raises `UsageError`, and `SeveralRunsError` if this is true of several runs."""
+    if name == "":  # each id begins so
+        raise UsageError("the name of a run must not be empty (a variable of the shell that is not set?); leave it out for the latest run")
     if name is None or (name == LATEST and not any(run.run_id.startswith(name) for run in list_runs(home))):
-        latest = home / LATEST
-        if os.path.isdir(latest):
-            return RunDir(latest.resolve())
+        if (latest := _latest(home)) is not None:
+            return latest
         if not (runs := list_runs(home)):
             raise UsageError(f"there is no run in {home}")
         return runs[-1]  # the link was removed, or no run has got a plan
@@ -91,6 +100,22 @@ def find_run(home: Path, name: str | None) -> RunDir:
     return chosen[0]
 
 
+def _latest(home: Path) -> RunDir | None:
+    """The run that the link names, if this is one of `runs`. Of a run that was moved and left a link there, this link."""
+    with contextlib.suppress(OSError, ValueError):
+        entry = home / "runs" / Path(os.readlink(home / LATEST)).name
+        if entry.parent.name == "runs" and os.path.isdir(entry) and os.path.samefile(home / LATEST, entry):
+            return RunDir(entry)
+    return None
+
+
+def is_made_by_orch(run: RunDir) -> bool:
+    """Whether orch has made this directory, to the end. Others call their directories `runs`, too, and `runs` may be a link to anywhere."""
+    has = [(run.path / name).is_file() and not (run.path / name).is_symlink() for name in ("lock", "spec.yaml")]
+    is_old = not 0 <= time.time() - (begun_at(run.path) or 0) / 1e9 < BEGINNING_S
+    return _IS_ID.fullmatch(run.run_id) is not None and (all(has) or (has[0] and is_old))
+
+
 def name_of(run_id: str) -> str:
     """The name from which the id was made: that of --name, or of the program."""
     return _ID_WITHOUT_NAME.sub("", run_id, count=1)
@@ -105,7 +130,7 @@ def no_tasks_yet(run: RunDir) -> str:
     """The words for a run that goes on and has no tasks: why it has none."""
     from .run_progress import read_cluster  # a start has no use for it
 
-    return f"no tasks yet: {read_cluster(run).waiting or 'its hosts are being reached'}"
+    return clean(f"no tasks yet: {read_cluster(run).waiting or 'its hosts are being reached'}")
 
 
 def plan_of(run: RunDir) -> Plan:
@@ -129,7 +154,7 @@ def check_attempt(run: RunDir, number: int | None) -> None:
 def list_runs(home: Path) -> list[RunDir]:
     """All runs, oldest first. Raises `OrchError` if the directory cannot be read."""
     try:
-        paths = list((home / "runs").iterdir())
+        paths = [path for path in (home / "runs").iterdir() if _HARMLESS.fullmatch(path.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

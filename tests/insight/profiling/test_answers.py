@@ -43,3 +43,10 @@ def test_an_answer_is_found_once_it_is_complete(written: bytes, found: ProfileAn
 @given(st.binary(max_size=200))
 def test_whatever_stands_in_the_file_is_no_error(written: bytes) -> None:
     find(written, "one")
+
+
+def test_a_file_of_many_lines_is_read_in_a_moment() -> None:
+    """Of 2 MB, each line once took a copy of the rest."""
+    assert find(b"{}\n" * 700_000, "one") is None
+    assert find(b"x" * 3_000_000 + b"\n", "one") is None
+    assert find(b"".join(answer(str(number)) for number in range(500)) + answer("one", b"abc"), "one") == ProfileAnswer(b"abc")

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,3 +223,10 @@ def test_the_program_delivers_lines_and_says_what_is_wrong(tmp_path: Path) -> No
     assert (tmp_path / "requests").read_text() == '{"ask": "restart"}\n{"ask": "stacks"}\n'
     done = subprocess.run([*argv[:-1], str(tmp_path / "none"), "fetch"], input=b"{}", capture_output=True)
     assert (done.returncode, done.stderr.decode()) == (1, f"the controller has no directory {tmp_path / 'none'} yet\n")
+
+
+def test_a_source_of_small_files_without_end_keeps_nobody_longer_than_the_limit(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    pieces = (json.dumps([f"attempt-1/worker-{number}/x", 1, 1]).encode() + b"\nx" for number in itertools.count())
+    assert mirror.store(copy, itertools.chain([MARK], pieces), limit=time.monotonic() + 0.2) is True

@@ -234,3 +234,28 @@ def test_commands_in_another_pid_namespace_reach_the_controller_and_no_other_pro
         pytest.skip(f"NOT TESTED: no pid namespace can be made here ({done.stderr.strip()})")
     assert done.returncode == 0, done
     assert [told(holder), told(holder), holder.wait()] == ["restart", "stop", 0]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_second_controller_is_refused_though_the_lock_is_another_file(held: tuple[RunDir, subprocess.Popen[bytes]], how: str) -> None:
+    run, _ = held
+    (run.path / "lock").unlink()
+    if how == "replaced":
+        (run.path / "lock").touch()
+    with pytest.raises(OrchError, match="already has a controller"):
+        RunDir(run.path).lock.acquire(patience_s=0.2)
+
+
+def test_the_lock_is_no_standard_stream_where_these_are_closed(tmp_path: Path) -> None:
+    """As in a daemon: a child would get another file in its place."""
+    program = f"""
+import os
+from pathlib import Path
+from orchestrator.record.storage.run_store import create_run
+said = os.dup(1)
+os.closerange(0, 3)
+run = create_run(Path({str(tmp_path / "home")!r}), "one")
+run.lock.acquire()
+os.write(said, str(min(run.lock.fds)).encode())
+"""
+    assert int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout) > 2

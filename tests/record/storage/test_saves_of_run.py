@@ -19,6 +19,7 @@ from orchestrator.model.spec.parse import parse, to_document
 from orchestrator.record.storage import saves_of_run
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
+from tests.conftest import Orch
 from worker.checkpoint_files import saves
 
 
@@ -31,7 +32,9 @@ def save(base: Path, series: str, step: int, **more: object) -> None:
     """A manifest as that of a save, with `more` in it."""
     directory = base / series / saves.name_of(step)
     directory.mkdir(parents=True)
-    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1, **more}
+    place: dict[str, object] = {"by": "worker-0", "step": step, "input": {"epoch": 0, "batch": step}}
+    world = {"workers": ["worker-0"], "replicas": 1}
+    manifest = {"at": time.time(), "order": "word", "files": {}, "kind": "", "run": "", "attempt": 1, **place, "world": world, **more}
     (directory / saves.MANIFEST).write_bytes(saves.seal(manifest))
 
 
@@ -123,6 +126,9 @@ def test_odd_files_among_the_saves_keep_nobody_waiting(tmp_path: Path, odd: str)
     "told",
     [
         *({"at": "noon"}, {"at": 10**400}, {"at": float("nan")}, {"files": 5}, {"files": {"a": 5}}, {"files": {"a": {"bytes": "1"}}}),
+        *({"files": {"a": {"bytes": 10**400, "tensors": {}}}}, {"files": {"\ud800": {"bytes": 1, "tensors": {}}}}, {"by": "../x"}),
+        *({"files": {"../x": {"bytes": 1, "tensors": {}}}}, {"step": "1"}, {"input": {}}, {"world": None}, {"order": None}, {"by": 1}),
+        *({"fit": []}, {"fit": {"is_stopped": False, "callbacks": [{"class": 1}]}}, {"world": {"workers": ["/x"], "replicas": 1}}),
         *({"kind": 7}, {"kind": "x", "epoch": "y", "step_in_epoch": []}, {"run": [1], "attempt": {}}, {"sha256": 5}),
     ],
     ids=str,
@@ -136,5 +142,23 @@ def test_a_manifest_that_somebody_else_has_sealed_is_damaged_or_shown(tmp_path: 
     found = saves_report.read(str(base), verify=True)
     text = "\n".join(saves_report.to_text(str(base), found, verified=True))
     is_damaged = "not restored: manifest.json: it lacks what a manifest says" in text
-    assert is_damaged == bool(found[0].saves[0].problem) == ("at" in told or "files" in told)
+    assert is_damaged == bool(found[0].saves[0].problem) == (not told.keys() & {"run", "sha256"})
     assert saves_of_run.newest(str(base)) is not None
+
+
+def test_a_link_in_the_place_of_a_save_is_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (tmp_path / "left-1").symlink_to(tmp_path / "kept")
+    saves.LOCAL.remove(str(tmp_path / "left-1"))
+    assert sorted(os.listdir(tmp_path)) == ["kept"]
+    assert (tmp_path / "kept" / "file").exists()
+
+
+def test_a_save_that_was_not_finished_is_not_damaged(orch: Orch, tmp_path: Path) -> None:
+    """Such as that of a run that was killed while it saved: the save before it is restored."""
+    save(tmp_path / "saves", "fit-1", 10)
+    (tmp_path / "saves" / "fit-1" / saves.name_of(11)).mkdir()
+    assert "not restored: it has no manifest" in orch.in_process("checkpoints", "--verify", tmp_path / "saves", check=0).out
+    (tmp_path / "saves" / "fit-1" / saves.name_of(11) / saves.MANIFEST).write_text("{}")
+    orch.in_process("checkpoints", "--verify", tmp_path / "saves", check=1)

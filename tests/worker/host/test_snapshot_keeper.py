@@ -29,7 +29,9 @@ memory = snapshot_memory.Memory(paths)
 for step in (6, 7):
     head = {
         "series": sys.argv[2], "task": task, "run": "run", "attempt": 1, "chief": "worker-0", "workers": ["worker-0", "worker-1"],
-        "holds": holds, "name": saves.name_of(step), "random": None, "document": {"step": step, "at": 1.0, "kind": ""},
+        "holds": holds, "name": saves.name_of(step), "random": None, "document": {
+            "step": step, "at": 1.0, "kind": "", "order": "", "input": {"epoch": 0, "batch": step}, "world": {"workers": [], "replicas": 1},
+        },
     }
     tensors = {"own": ("U8", [1], True), **({"weights": ("U8", [3], False)} if holds else {})}
     note = json.dumps(head).encode() + b"\\n" + json.dumps(tensors).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,27 @@ class Stops:
         self.best_weights: Any = None
         self.seen: list[Any] = []
         self.bounds = np.zeros(3)
+
+
+class OfKeras:
+    """As ModelCheckpoint, with a setting that is no text any more."""
+
+    def __init__(self, filepath: str, save_freq: str) -> None:
+        self.filepath, self.save_freq = filepath, 100
+        self.paths, self.options = [Path("a")], {"at": "b"}
+
+    def on_epoch_end(self) -> None: ...
+
+
+OfKeras.__module__ = "keras.src.callbacks"
+
+
+class KerasSaves(OfKeras):
+    """One of the program's own that is made of it."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(*words)
+        self.wait = 0
 
 
 Own = type("LambdaCallback", (Stops,), {"__module__": "worker.task.keras.callbacks"})
@@ -69,6 +91,16 @@ def test_a_minimum_whose_sign_keras_changes_in_the_first_comparison_is_that_of_t
     callback_state.restore([second], [{"class": "Stops", "kept": {"min_delta": -0.1, "wait": 2}}], {})
     assert vars(second)["min_delta"] == 0.1, "saves that have it"
     assert second.wait == 2
+
+
+def test_no_save_sets_what_the_program_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    """A save may come from somebody else, and its seal, too: with another path the victim's own file would be overwritten."""
+    kept = {"filepath": "/home/me/best.keras", "save_freq": 1, "model": 1, "on_epoch_end": 2, "paths": ["list", ["/etc/x"]], "wait": 3}
+    kept |= {"options": {"at": "/etc/y"}, "__class__": 4}
+    callback = KerasSaves("mine.keras", "epoch")
+    callback_state.restore([callback], [{"class": "KerasSaves", "kept": kept}], {})
+    assert vars(callback) == {"filepath": "mine.keras", "save_freq": 100, "paths": [Path("a")], "options": {"at": "b"}, "wait": 3}
+    assert "KerasSaves.filepath stays as the program gives it, and is not restored" in capsys.readouterr().err
 
 
 def test_callbacks_of_orch_are_left_out() -> None:

@@ -42,7 +42,7 @@ def worker(base: Path, index: int, *, count: int = 2, resume: tuple[Path, ...] =
 
 
 def write(of: Series, step: int, value: float, kind: str = "") -> None:
-    document = {"epoch": 0, "step_in_epoch": step, "input": {}}
+    document = {"epoch": 0, "step_in_epoch": step, "input": {"epoch": 0, "batch": step}}
     of.write(step, [], document, kind=kind, arrays={"v": np.full(3, value, np.float32)})
 
 

@@ -219,19 +219,26 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
         "holds": holds,
         "name": saves.name_of(step) if step else "",
         "random": None,
-        "document": {"step": step, "at": 1.0, "kind": ""},
+        "document": {
+            "step": step,
+            "at": 1.0,
+            "kind": "",
+            "order": "",
+            "input": {"epoch": 0, "batch": step},
+            "world": {"workers": [], "replicas": 1},
+        },
     }
     tensors = {"own": ("U8", [2], True), **({"weights": ("F32", [2], False)} if holds else {})} if step else {}
     data = [bytes([worker, step]), *([value or bytes([step] * 8)] if holds else [])] if step else []
     return b"\n".join(json.dumps(each).encode() for each in (head, tensors)), data
 
 
-def leave(agent: Any, directory: Path, worker: int, *at: int, holds: bool, value: bytes = b"") -> Paths:
+def leave(agent: Any, directory: Path, worker: int, *at: int, holds: bool, value: bytes = b"", workers: int = 2) -> Paths:
     """What a worker has left: snapshots after these steps. The first one, 0, says that there is none yet."""
     paths: Paths = agent(snapshot_memory.FILES)
     memory = Memory(paths)
     for step in (0, *at):
-        memory.write(*snapshot(directory, worker, step, holds=holds, value=value))
+        memory.write(*snapshot(directory, worker, step, holds=holds, value=value, workers=workers))
     memory.reach(max(at, default=0) + 1)
     memory.close()
     return paths
@@ -320,3 +327,34 @@ def test_a_file_that_is_gone_leaves_the_older_snapshot(agent: Any, tmp_path: Pat
     monkeypatch.setattr(snapshot_files._Writer, "_finish", finish)
     assert snapshot_files.write_saves([chief, other]) == []
     assert [save.step for save in listed(tmp_path)] == [7]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"name": "../../../escape"},
+        {"task": "../../evil"},
+        {"chief": "/x"},
+        {"workers": ["../x"]},
+        {"series": 5},
+        {"series": "x"},
+        {"run": 1},
+    ],
+    ids=str,
+)
+def test_a_note_that_names_another_place_takes_nothing_from_the_other_tasks(agent: Any, tmp_path: Path, odd: dict[str, Any]) -> None:
+    """The memory is the task's own: any program may write there."""
+    base = tmp_path / "a" / "b" / "c"
+    mine = leave(agent, base, 0, 7, holds=True, workers=1)
+    hostile: Paths = agent(snapshot_memory.FILES)
+    memory = Memory(hostile)
+    head, tensors = snapshot(base / "other", 1, 7, holds=True)[0].split(b"\n")
+    memory.write(json.dumps({**json.loads(head), **odd}).encode() + b"\n" + tensors, [bytes([1, 7]), bytes(8)])
+    memory.close()
+    list_note: Paths = agent(snapshot_memory.FILES)
+    memory = Memory(list_note)
+    memory.write(b"[]\n" + tensors, [bytes([1, 7]), bytes(8)])
+    memory.close()
+    assert snapshot_files.write_saves([hostile, list_note, mine]) == []
+    assert [save.step for save in listed(base)] == [7]
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if "c" not in path.parts) == ["a", "a/b"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -25,6 +27,8 @@ from worker.values.redact import redact, redact_json, redact_words
         ("ghp_abcdefghijklmnop hf_abcdefghijkl xoxb-12345678-ab", "… … …"),
         ("sk-proj-0123456789abcdef", "…"),
         ("https://u:tok@host/x", "https://…@host/x"),
+        ("API_KEY: Bearer abcdefgh, --api-key Bearer", "API_KEY: … …, --api-key …"),
+        ("eyJ0123456789abc.eyJ0123456789abc.sig", "…"),
     ],
 )
 def test_what_is_left_of_a_line(text: str, left: str) -> None:
@@ -36,7 +40,7 @@ def test_what_is_left_of_a_line(text: str, left: str) -> None:
     [
         *("Bearer of news", "tokens: 5", "tokenizer=x", "a task-skewed-by-one-straggler", "risk-free", "hf_hub", "the token is"),
         *("--token --x", "--token-dim 512", "--max-token-length 128", "--use-token true", "see --token and --epochs", "--token is needed"),
-        *("first_pass=3", "--sort-key name", "db_passed=1", "--n-keys 5"),
+        *("first_pass=3", "// see a@b", "--sort-key name", "db_passed=1", "--n-keys 5"),
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -67,3 +71,37 @@ def test_json_stays_json() -> None:
     assert count == 4
     lines = '{"a": 1}\n{"API_KEY": "q", "b": "…"}\n[... 5 bytes are left out ...]\nhalf a line, TOKEN=abc\n'
     assert redact_json(lines) == ('{"a": 1}\n{"API_KEY": "…", "b": "…"}\n[... 5 bytes are left out ...]\nhalf a line, TOKEN=…\n', 2)
+
+
+_TEXTS = {
+    "one word": "x",
+    "dashes": "-",
+    "a name without an end": "key",
+    "names and nothing else": "API_KEY-",
+    "names without a value": "key ",
+    "options": "--use-token true ",
+    "a web token that does not end": "eyJ-",
+    "logins without an end": "// ",
+    "spaces": "key" + " " * 50,
+    "quotation marks": 'key="\n',
+    "sums": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08  data.tfrecord\n",
+    "steps": "117/1000 [==>....] - ETA: 3s - loss: 0.1234 - accuracy: 0.9876\n",
+    "secrets": "INFO worker-0 API_KEY=abc and so on, token: abc, then the next line\n",
+}
+
+
+@pytest.mark.parametrize("read", [redact, redact_json, lambda text: redact_words([text, text])], ids=["text", "JSON", "words"])
+@pytest.mark.parametrize("kind", _TEXTS)
+def test_the_time_is_in_proportion_to_the_text(kind: str, read: Callable[[str], object]) -> None:
+    def seconds(size: int) -> float:
+        text = _TEXTS[kind] * (size // len(_TEXTS[kind]))
+        return min(_took(lambda: read(text)) for _ in range(3))
+
+    # Sixteen times as long a text takes sixteen times as long; 256 times, if each character is tried with all that follow.
+    assert seconds(1 << 18) < 80 * max(seconds(1 << 14), 1e-4)
+
+
+def _took(call: Callable[[], object]) -> float:
+    began = time.thread_time()
+    call()
+    return time.thread_time() - began

@@ -7,11 +7,14 @@ A save has those that the training has changed: paths and settings stay those th
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...checkpoint_files.tensor_file import DamagedError
 from ...values.words import few
 from ..import_hooks import print_once
 from . import variables
@@ -21,6 +24,7 @@ _LEFT_OUT = frozenset({"model", "_model", "params", "validation_data"})
 _SIGNED_LATE = "min_delta"
 """A setting whose sign Keras 3 changes in the first comparison of a program, when it chooses `monitor_op`
 (keras/src/callbacks/monitor_callback.py): a restored one would be changed a second time, back."""
+_KERAS = ("keras.", "tf_keras.")
 _OWN = f"{__name__.partition('.')[0]}."
 
 
@@ -68,8 +72,33 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
     for callback, one in zip(callbacks, told, strict=False):
         if type(callback).__name__ == one["class"]:
             for name, value in one["kept"].items():
-                if not _is_signed_late(callback, name):
-                    setattr(callback, name, _value(value, arrays))
+                if _is_given(callback, name):
+                    if value != vars(callback).get(name):
+                        print_once(f"checkpoints: {type(callback).__name__}.{name} stays as the program gives it, and is not restored")
+                elif not _is_signed_late(callback, name):
+                    try:
+                        made = _value(value, arrays)
+                    except (LookupError, TypeError, ValueError, SyntaxError):
+                        raise DamagedError(f"a save has no value that orch has written for {type(callback).__name__}.{name}") from None
+                    setattr(callback, name, made)
+
+
+def _is_given(callback: Any, name: str) -> bool:
+    """Whether the program, or the class, gives this attribute: no save may name another file to write, whoever has made the save.
+
+    A text may be a path. What a callback of Keras takes as an argument is a setting, though Keras keeps it beside its counters.
+    """
+    if name in _LEFT_OUT or hasattr(type(callback), name) or _has_text(vars(callback).get(name)):
+        return True
+    of_keras = (one for one in type(callback).__mro__ if one.__module__.startswith(_KERAS) and "__init__" in vars(one))
+    return any(name in inspect.signature(vars(one)["__init__"]).parameters for one in of_keras)
+
+
+def _has_text(value: Any) -> bool:
+    """Whether a value is a text or a path, or has one in it."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_has_text, value))
+    return any(map(_has_text, value.values())) if isinstance(value, dict) else isinstance(value, (str, bytes, os.PathLike)) and bool(value)
 
 
 def _is_signed_late(callback: Any, name: str) -> bool:
@@ -78,7 +107,7 @@ def _is_signed_late(callback: Any, name: str) -> bool:
 
 def _tell(callback: Any, name: str, value: Any) -> None:
     """Name an attribute of a callback of the program that no save has. Functions are no state; Keras's own callbacks are known."""
-    if not (callable(value) or type(callback).__module__.startswith(("keras.", "tf_keras."))):
+    if not (callable(value) or type(callback).__module__.startswith(_KERAS)):
         print_once(
             f"checkpoints: {type(callback).__name__}.{name} is of type {type(value).__name__}, which no save has: after a restart it is "
             "what the program makes anew"

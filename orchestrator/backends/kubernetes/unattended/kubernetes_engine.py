@@ -6,7 +6,7 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from worker.values.fast_dataclass import dataclass
@@ -65,10 +65,10 @@ class KubernetesEngine:
             raise
         return Submission(name, f"pod {controller_pod(name)} of Kubernetes", time.time(), pinned=pinned)
 
-    def ask(self, jobs: Sequence[str]) -> Mapping[str, Word]:
+    def ask(self, jobs: Mapping[str, Submission]) -> Mapping[str, Word]:
         words = ("get", "pods", "-l", f"{MANAGER}=orch,{COMPONENT}", "-o", "json")
         found = json.loads(ask(kubectl_argv(self, *words), "cannot ask Kubernetes"))["items"]
-        return words_of(found, jobs)
+        return words_of(found, [*jobs])
 
     def withdraw(self, run: RunFacts, job: str) -> None:
         delete_owner(self, job)
