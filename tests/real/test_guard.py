@@ -20,7 +20,7 @@ INNER = {
     "keras.optimizer._added": features.STEP,
     "keras.data.steps_of_epoch": features.LOOPS,
     "keras.callbacks._is_normalized_by_parts": features.WARNINGS,
-    "input.shuffle_order.draw_seed": "",
+    "input.shuffle_order.draw_seed": features.ORDER,
     "input.input_counter._measure": features.COUNTS,
     "pace.meetings._come": features.MEETINGS,
     "pace.meetings._leave": features.MEETINGS,
@@ -42,7 +42,7 @@ def break_each_place(inner: dict[str, str]) -> dict[str, dict[str, tuple[str, st
 
     patches, guard, table = (import_module(f"_orch_worker.task.patches{name}") for name in ("", ".guard", ".table"))
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    x: Any = np.arange(16, dtype=np.float32).reshape(8, 2)
 
     def fit() -> None:
         with strategy.scope():
@@ -66,7 +66,8 @@ def break_each_place(inner: dict[str, str]) -> dict[str, dict[str, tuple[str, st
         try:
             program()
         except Exception as error:
-            return type(error).__name__ if type(error).__name__ == "Fault" else f"{type(error).__name__}: {error}"
+            # A task would have ended. Here TensorFlow's C++, through which some functions are called, may make another exception of it.
+            return "Fault" if "orch's own code has failed" in str(error) else f"{type(error).__name__}: {error}"
         return f"off: {', '.join(sorted(guard.off))}"
 
     hits: set[str] = set()
@@ -75,7 +76,7 @@ def break_each_place(inner: dict[str, str]) -> dict[str, dict[str, tuple[str, st
     for feature, row in table.FEATURES.items():
         for name in row.names:
             owner, attribute = patches._find(feature, name) if not table.NAMES[name].is_read else (None, "")
-            made = getattr(owner, attribute, None)
+            made: Any = getattr(owner, attribute, None)
             while hasattr(made, "_orch_feature") and made._orch_feature != feature:
                 made = made.__wrapped__
             if hasattr(made, "_orch_feature"):
@@ -133,7 +134,7 @@ def test_an_error_at_each_place_turns_off_what_measures_and_ends_what_changes() 
         for place, (feature, became) in places.items()
         if became != (expected[FEATURES[feature].sort].format(feature) if feature else "off: ")
     }
-    assert wrong == {}
+    assert not wrong, "\n".join(f"{key}: {became[-300:]}" for key, became in wrong.items())
     found = told["worker-0"]
     assert INNER.keys() - found["fit"].keys() <= {"input.shuffle_order.draw_seed"}
     assert len(found["fit"]) > 20
@@ -178,7 +179,7 @@ def test_a_program_that_catches_all_errors_does_not_go_on_after_one_of_orch(orch
 
 
 def sweep_in_one_process() -> dict[str, Any]:
-    """A sweep with one strategy, two trainings in threads, a function that is traced again, and at the end another context of TensorFlow."""
+    """A sweep with one strategy, a function that is traced again, two trainings in threads, and then another context of TensorFlow."""
     import threading
     import time
 
@@ -187,7 +188,7 @@ def sweep_in_one_process() -> dict[str, Any]:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    x = np.arange(16, dtype=np.float32).reshape(8, 2) / 16
+    x: Any = np.arange(16, dtype=np.float32).reshape(8, 2) / 16
 
     def train(strategy: Any, units: int) -> float:
         with strategy.scope():
@@ -221,7 +222,8 @@ def sweep_in_one_process() -> dict[str, Any]:
     context._reset_context()
     time.sleep(2.5)  # the threads of orch look once a second, and must make no context
     found["context"] = context.context_safe() is None
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.backend.clear_session()
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     found["mirrored"] = (mirrored.num_replicas_in_sync, train(mirrored, 2) < 10)

@@ -200,11 +200,20 @@ def _is_theirs(error: BaseException) -> bool:
 
 
 def _is_of_data(error: BaseException) -> bool:
-    """Whether a library refuses what it is given: data and models of the program, as a rule."""
-    *_, last = [None, *_parts(error.__traceback__)]
-    place = last.tb_frame.f_code.co_filename if last is not None else failure.PACKAGE
-    is_foreign = not place.startswith(failure.PACKAGE) and any(part in place for part in _FOREIGN)
-    return is_foreign and not isinstance(error, _MISTAKES)
+    """Whether a library that orch calls refuses what it is given, data and models of the program as a rule, or calls a function of the
+    program which fails.
+    """
+    below: list[bool] = []
+    """Whether each of the frames below the last one of orch is a library's."""
+    for part in _parts(error.__traceback__):
+        code = part.tb_frame.f_code
+        if code in failure.stand_ins or code.co_filename.startswith(failure.PACKAGE):
+            below.clear()
+        else:
+            below.append(any(place in code.co_filename for place in _FOREIGN))
+    if not below or not below[0]:  # orch's own code has raised it
+        return False
+    return not all(below) or not isinstance(error, _MISTAKES)
 
 
 def _parts(trace: TracebackType | None) -> list[TracebackType]:

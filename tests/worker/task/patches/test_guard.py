@@ -98,6 +98,14 @@ def _by_mistake(real: Any, number: int) -> int:
     return number
 
 
+def _through_library(real: Any, number: int) -> int:
+    import json
+
+    scope: dict[str, Any] = {}
+    exec("def of_program(value): raise KeyError(value)", scope)
+    return len(json.dumps(object(), default=scope["of_program"]))
+
+
 @pytest.mark.parametrize(
     ("ours", "kind"),
     [
@@ -106,11 +114,13 @@ def _by_mistake(real: Any, number: int) -> int:
         (lambda real, number: os.listdir("/no/such/directory"), FileNotFoundError),
         (_in_library, ValueError),
         (_by_mistake, guard.Fault),
+        (_through_library, KeyError),
         (lambda real, number: (_ for _ in ()).throw(guard.refusal(RuntimeError("for the program"))), RuntimeError),
         (lambda real, number: sys.exit(3), SystemExit),
     ],
 )
-def test_whose_error_it_is(ours: Callable[..., Any], kind: type[BaseException]) -> None:
+def test_whose_error_it_is(ours: Callable[..., Any], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "PACKAGE", (failure.PACKAGE, __file__))
     made = stand_in.make(Library().function, "function", ours, FILES)
     with pytest.raises(kind) as caught:
         made(2)
