@@ -52,7 +52,8 @@ def __getattr__(name: str) -> Any:
 
 def _wait_for_keras() -> None:
     """Wrap Keras's `fit` before a script takes it from a model: ``model.fit(callbacks=[worker.KerasCheckpoint()])`` takes it first."""
-    from .task import import_hooks
+    from .task import patches
+    from .task.patches.features import LOOPS
 
     def wrap(keras: Any) -> None:
         from .task.keras import loops
@@ -60,7 +61,7 @@ def _wait_for_keras() -> None:
         (loops.mend if keras.__name__ == "keras" else loops.wrap_keras_2)()
 
     for package in ("keras", "tf_keras"):
-        import_hooks.after(package, wrap, "fit")
+        patches.after(LOOPS, package, wrap)
 
 
 _wait_for_keras()

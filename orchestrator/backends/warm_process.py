@@ -199,6 +199,10 @@ def _lock_log() -> int:
     return log
 
 
+class CannotForkError(OrchError):
+    """The imports are done, and no task can be forked from them."""
+
+
 def await_imports(reader: int, log: str, doing: str, import_s: float, python: str) -> dict[str, Any]:
     """What the process sends when its imports are done. `log`: the file with its output. Raises `OrchError`."""
     poll = select.poll()  # select.select fails in a process with 1,024 open files
@@ -212,7 +216,7 @@ def await_imports(reader: int, log: str, doing: str, import_s: float, python: st
         raise OrchError(": ".join((f"warm: {doing} ended the process; is {python!r} the right Python? (--python)", *last)))
     facts: dict[str, Any] = json.loads(report)
     if "error" in facts:
-        raise OrchError(f"warm: {facts['error']}")
+        raise (CannotForkError if facts.get("danger") else OrchError)(f"warm: {facts['error']}")
     return facts
 
 

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -80,6 +81,8 @@ class Session:
         self._listener.listen(512)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._warm: subprocess.Popen[bytes] | None = None
+        self._is_cold = False
+        """The imports cannot be forked: each process imports TensorFlow for itself."""
         self._lifeline = -1
         self._level: dict[str, str] | None = None
 
@@ -100,10 +103,10 @@ class Session:
     def warm_up(self, env: Mapping[str, str]) -> None:
         """Start the process that imports TensorFlow, unless it runs, and wait for the import. `env`: the environment of the tasks.
 
-        If the user has a warm process that fits (`orch warm`), there is nothing to start. Raises `OrchError` with the output of an import
-        that has failed.
+        If the user has a warm process that fits (`orch warm`), there is nothing to start. If the imports cannot be forked, a warning says
+        why. Raises `OrchError` with the output of an import that has failed.
         """
-        if self._warm is not None or self._users_fits(env):
+        if self._warm is not None or self._is_cold or self._users_fits(env):
             return
         directory = self.path / "orch"  # where a controller with this path as XDG_RUNTIME_DIR finds the process
         directory.mkdir(mode=0o700)
@@ -113,8 +116,14 @@ class Session:
         with open(path, "wb") as log:
             self._warm, report = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
         os.close(lifeline)
-        with os.fdopen(report):
-            warm_process.await_imports(report, path, "importing tensorflow", IMPORT_S, sys.executable)
+        try:
+            with os.fdopen(report):
+                warm_process.await_imports(report, path, "importing tensorflow", IMPORT_S, sys.executable)
+        except warm_process.CannotForkError as error:
+            self._warm.wait()
+            os.close(self._lifeline)
+            self._warm, self._is_cold = None, True
+            warnings.warn(f"{error}; each process of a cluster imports TensorFlow for itself, which takes longer", stacklevel=2)
 
     @property
     def runtime(self) -> dict[str, str]:

@@ -401,5 +401,5 @@ def test_counting_costs_no_program_its_life(orch: Orch, script: Callable[..., Pa
     assert "worker-1 | sum 1" in lines
     assert "worker-2 | sums 1 [1, 5]" in lines
     assert "worker-2 | its own error: True" in lines
-    assert "worker-2 | orch: input: orch no longer counts what is read, because the counting failed: TypeError: " in lines
+    assert "worker-2 | orch: counts of the input: off from here on, because orch's own code has failed (TypeError: " in lines
     assert "atexit" not in lines

@@ -135,6 +135,33 @@ def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) ->
     assert "plugin.py" not in done.out, done
 
 
+# --- imports that cannot be forked ----------------------------------------------------------------
+
+COLD = """
+    import os
+    import pytest
+
+
+    @pytest.mark.orch(workers=1)
+    def test_cluster(orch_cluster):
+        assert orch_cluster.run(os.getpid)["worker-0"] != os.getpid()
+"""
+
+
+def test_a_cluster_works_where_an_import_has_started_a_thread(tmp_path: Path) -> None:
+    """The import of TensorFlow imports pandas, if it is there."""
+    (tmp_path / "site").mkdir()
+    thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (tmp_path / "site" / "pandas.py").write_text(thread)
+    write(tmp_path, test_cold=COLD)
+    done = run_pytest(tmp_path, "-q", env={"PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{ROOT}"})
+    assert "1 passed, 1 warning" in done.out, done
+    said = (
+        "tensorflow cannot be kept for forking: the import of pandas has started a thread; each process of a cluster imports TensorFlow for"
+    )
+    assert said in done.out, done
+
+
 # --- the user's own warm process ----------------------------------------------------------------
 
 USES_WARM = """

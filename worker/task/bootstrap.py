@@ -17,7 +17,7 @@ import time
 from ..machine.own_process import move_own_fd
 from ..protocol import task_files
 from . import failure, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
-from .patches import hidden_frames
+from .patches import guard, hidden_frames
 from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False
@@ -71,6 +71,8 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.on_exit)  # before the program's own functions: the function that is registered first runs last
+    if program["kind"] != "calls":  # a test's process stays, and its test gets the exception
+        guard.end_at_fault(order["log_dir"])
     task_files.write(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
     try:
         start()
@@ -84,7 +86,10 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
             if "tensorflow" in sys.modules:
                 from .strategy import device_setup
 
-                device_setup.explain(error, order.get("settings", {}).get("devices", {}))
+                try:  # noqa: SIM105 - a remark, and the error is the program's
+                    device_setup.explain(error, order.get("settings", {}).get("devices", {}))
+                except Exception:
+                    pass
             failure.record(error, order["log_dir"])
         failure.hide_own_frames()
         raise

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..settings.task_settings import VARIABLE, TaskSettings
 from ..values.codec import from_json
+from .patches import refusal
 from .strategy.pasted_cluster import strategy_of
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
@@ -126,5 +127,5 @@ def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str, int]
     except (ValueError, TypeError, AttributeError, LookupError):
         is_known = is_valid = False
     if not (is_known and is_valid):
-        raise ValueError(f"TF_CONFIG: expected {_FORM}, got {text:.200}")
+        raise refusal(ValueError(f"TF_CONFIG: expected {_FORM}, got {text:.200}"))
     return cluster, type_, index

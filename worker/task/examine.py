@@ -16,6 +16,7 @@ import platform
 import sys
 import time
 import traceback
+from contextlib import nullcontext, suppress
 from typing import Any
 
 
@@ -33,13 +34,19 @@ def describe_python() -> dict[str, Any]:
 def describe_tensorflow() -> dict[str, Any]:
     """TensorFlow, its build, its Keras and its devices; or why there is no TensorFlow. Imports TensorFlow."""
     began = time.monotonic()
+    threads = _of_orch("machine.import_threads")
     try:
-        import tensorflow as tf
+        with threads.watched() if threads else nullcontext() as watch:
+            import tensorflow as tf
+
+            seconds = time.monotonic() - began
+            with suppress(Exception):  # TensorFlow imports Keras at its first use
+                tf.keras.__version__  # noqa: B018
     except Exception as error:  # an import may raise anything
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorflow"
         return {"missing": True} if is_missing else {"problem": _last_words(error)}
-    seconds = time.monotonic() - began
     found: dict[str, Any] = {"version": str(getattr(tf, "__version__", "")), "seconds": round(seconds, 2)}
+    found["fork_problem"] = (watch.find_thread() if watch else None) or ""
     if not found["version"]:
         return {"problem": f"it has no version: {getattr(tf, '__file__', None) or 'a directory of that name'} is not TensorFlow"}
     try:
@@ -53,7 +60,7 @@ def describe_tensorflow() -> dict[str, Any]:
     except Exception as error:  # an incomplete build
         found["problem"] = _last_words(error)
     try:
-        found["keras"] = str(tf.keras.__version__)  # TensorFlow imports Keras at its first use
+        found["keras"] = str(tf.keras.__version__)
     except Exception as error:  # such as TF_USE_LEGACY_KERAS=1 without tf-keras
         found["keras_problem"] = _last_words(error)
     found["tf_keras"] = _version_of("tf_keras") or _version_of("tf-keras")
@@ -63,15 +70,22 @@ def describe_tensorflow() -> dict[str, Any]:
 
 def find_off() -> dict[str, str]:
     """The features of orch that are off with these packages, each with the first reason: `worker.task.patches --check`."""
+    patched, table = (_of_orch(f"task.patches.{name}") for name in ("package_sources", "table"))
+    if table is None:
+        return {}
+    sources = patched.Sources()
+    return {name: found[0] for name in table.FEATURES if (found := patched.problems_of(name, sources))}
+
+
+def _of_orch(name: str) -> Any:
+    """A module of orch; None in an old Python."""
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     try:
         from importlib import import_module
 
-        patched, table = (import_module(f"worker.task.patches.{name}") for name in ("package_sources", "table"))
-        sources = patched.Sources()
-        return {name: found[0] for name in table.FEATURES if (found := patched.problems_of(name, sources))}
-    except Exception:  # an old Python
-        return {}
+        return import_module(f"worker.{name}")
+    except Exception:
+        return None
     finally:
         del sys.path[0]
 

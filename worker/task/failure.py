@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 stand_ins: set[CodeType] = set()
 """The code of functions that stand in for those of a library (`patches.replace`)."""
 _kept: list[object] = []
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def record(error: BaseException, log_dir: str) -> None:
@@ -50,7 +50,7 @@ def describe(error: BaseException, at: float) -> dict[str, Any]:
     """A `frames.Failure` as JSON data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at, "hides": _find_hidden(error)}
+    return {"type": name, "message": shorten(message(error)), "traceback": shorten(_render(error)), "at": at, "hides": _find_hidden(error)}
 
 
 def _find_hidden(error: BaseException) -> str:
@@ -71,7 +71,7 @@ def _find_hidden(error: BaseException) -> str:
     return ""
 
 
-def _message(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:
@@ -114,7 +114,7 @@ def strip(trace: TracebackType | None) -> TracebackType | None:
     is_followed = False
     for part in reversed(parts):
         code = part.tb_frame.f_code
-        is_own = code.co_filename.startswith(_PACKAGE) or code in stand_ins
+        is_own = code.co_filename.startswith(PACKAGE) or code in stand_ins
         is_followed = is_followed or not is_own
         if not (is_own and is_followed):
             kept = type(part)(kept, part.tb_frame, part.tb_lasti, part.tb_lineno)
@@ -150,7 +150,7 @@ def calling_line() -> str:
 
     ``the function f`` in a thread of a replica, where autograph's is the only one, or ``the code of a replica``, where all are packages'.
     """
-    outside, generated = ("<", _PACKAGE, os.path.dirname(os.__file__)), ""
+    outside, generated = ("<", PACKAGE, os.path.dirname(os.__file__)), ""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -13,28 +13,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def after(name: str, change: Callable[[ModuleType], None], what: str) -> None:
+def after(name: str, change: Callable[[ModuleType], None]) -> None:
     """Call `change` with the module `name`: now if the process or its template has imported it, or else once it is imported.
 
-    A library of another version must still work as by hand: if `change` fails, a line on stderr says that `what` stays as it was.
+    `change` raises nothing: `patches.after` sees to that.
     """
-
-    def try_to_change(module: ModuleType) -> None:
-        attempt(lambda: change(module), what, name)
-
     present = sys.modules.get(name)
     if present is not None:
-        try_to_change(present)
+        change(present)
     else:
-        sys.meta_path.insert(0, _Finder(name, try_to_change))
-
-
-def attempt(change: Callable[[], None], what: str, name: str) -> None:
-    """Call `change`, which changes `what` of the library `name`. If `change` fails, say so."""
-    try:
-        change()
-    except Exception as error:
-        print(f"orch: {what} stays as {name} has it: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.meta_path.insert(0, _Finder(name, change))
 
 
 class _Finder:
@@ -86,4 +74,7 @@ def print_once(text: str, *, in_each_task: bool = False) -> None:
     is_first = in_each_task or os.environ.get("ORCH_TASK", "-0").endswith("-0")
     if is_first and text not in _printed and sys.stderr is not None:
         _printed.add(text)
-        print(f"orch: {text}", file=sys.stderr)
+        try:  # noqa: SIM105 - as above
+            print(f"orch: {text}", file=sys.stderr)
+        except (OSError, ValueError):  # a full disk, or the program has closed it
+            pass

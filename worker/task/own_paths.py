@@ -13,9 +13,9 @@ import json
 import os
 import shutil
 
-from . import import_hooks, patches
+from . import patches
 from .import_hooks import print_once
-from .patches.table import PATHS
+from .patches.features import PATHS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _saves: dict[str, int] = {}
 def watch(log_dir: str) -> None:
     """Replace the functions as soon as TensorFlow is imported, in a task that trains together with others."""
     if _workers() > 1:
-        import_hooks.after("tensorflow.python.saved_model.save", lambda module: _replace("save_and_return_nodes", _save_aside), PATHS)
-        import_hooks.after("tensorflow.python.data.ops.dataset_ops", lambda module: _replace("DatasetV2.cache", _cache_apart), PATHS)
+        patches.after(PATHS, "tensorflow.python.saved_model.save", lambda module: _replace("save_and_return_nodes", _save_aside))
+        patches.after(PATHS, "tensorflow.python.data.ops.dataset_ops", lambda module: _replace("DatasetV2.cache", _cache_apart))
 
 
 def _replace(name: str, ours: Any) -> None:

@@ -12,8 +12,9 @@ import json
 import os
 
 from ..protocol import task_files
-from . import failure
+from . import failure, patches
 from .membership import own_port
+from .patches.features import OTHER_TF_CONFIG
 
 _KEY = b"TF_CONFIG"
 _REUSE = "TF_GRPC_REUSE_PORT"
@@ -47,6 +48,7 @@ class _Variables(dict[bytes, bytes]):
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)  # a copy is no environment
 
+    @patches.guarded(OTHER_TF_CONFIG)
     def _compare(self, text: str, verb: str) -> None:
         if os.getpid() != self._pid:  # a child of the program may have a cluster of its own
             return

@@ -23,7 +23,8 @@ import time
 from typing import Any, NoReturn
 
 from ..protocol import task_files
-from . import reports, sigterm
+from . import patches, reports, sigterm
+from .patches.features import SAVES
 
 Series = Any
 """A `checkpoints.series.Series`."""
@@ -165,7 +166,7 @@ def _catch_sigterm() -> None:
         if os.getpid() != owner:  # a child that has not come to `leave_child` yet
             _end()
         # The program may have given the wakeup to another (asyncio does).
-        threading.Thread(target=_act_on_sigterm, daemon=True).start()
+        threading.Thread(target=patches.guarded(SAVES)(_act_on_sigterm), daemon=True).start()
 
     def leave_child() -> None:
         """A forked child ends at its own SIGTERM, of which its parent learns nothing."""
@@ -184,7 +185,7 @@ def _catch_sigterm() -> None:
             if signal.SIGTERM in data and signal.getsignal(signal.SIGTERM) is handle:
                 _act_on_sigterm()
 
-    threading.Thread(target=watch, name="orch-sigterm", daemon=True).start()
+    threading.Thread(target=patches.guarded(SAVES)(watch), name="orch-sigterm", daemon=True).start()
 
 
 def _act_on_sigterm() -> None:

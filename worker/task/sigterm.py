@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 
-from . import import_hooks
+from . import patches
+from .patches.features import SIGTERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _theirs: list[int] = []
 
 def keep_sigterm() -> None:
     """Keep the program's handler of SIGTERM when TensorFlow's runtime starts."""
-    import_hooks.after("tensorflow", _watch, "the handling of SIGTERM")
+    patches.after(SIGTERM, "tensorflow", _watch)
 
 
 def _watch(tensorflow: ModuleType) -> None:
@@ -37,9 +38,6 @@ def _watch(tensorflow: ModuleType) -> None:
     watcher: Any = getattr(sys.modules.get("tensorflow.python.distribute.failure_handling.preemption_watcher"), "PreemptionWatcher", None)
     if context is None or watcher is None:
         return
-
-    from . import patches
-    from .patches.table import SIGTERM
 
     def ensure_initialized(real: Any, self: Any) -> None:
         before = _installed()

@@ -105,6 +105,8 @@ class TensorFlow:
     """The version of the Keras that is `tf.keras`."""
     keras_problem: str = ""
     tf_keras: str = ""
+    fork_problem: str = ""
+    """Why no task can be forked from a process that has imported TensorFlow."""
     off: Mapping[str, str] = field(default_factory=dict)
     """The features of orch that are off with these releases, each with the first reason (worker/task/patches)."""
 

@@ -44,6 +44,9 @@ def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         yield from _tensorflow(found)
         yield from _keras(found, facts, wanted)
         yield from _off(found, facts)
+        if found.fork_problem:
+            why = "each task imports TensorFlow for itself, which takes longer, and orch warm keeps nothing"
+            yield note("fork", f"no task can be forked: {found.fork_problem}", why, "an environment without that package starts faster")
         if facts.machine is not None:
             yield from _gpus(found, facts.machine, facts, wanted)
 

@@ -158,6 +158,16 @@ OTHERS = {
         "the gradients of several batches: keras.optimizers.Adam(gradient_accumulation_steps=4) of Keras 3, which works with orch; else "
         "call apply_gradients in each step, with a factor of 0 where nothing shall change",
     ),
+    r"^(?:orch\.)?Fault: .*: orch's own code has failed": Remedy(
+        "a-fault-of-orch",
+        "this is a fault of orch, and the program is not the cause: report it with the log of this task. All tasks have ended, because a "
+        "training must not go on with half of what orch changes",
+    ),
+    r"BufRendezvous": Remedy(
+        "several-strategies",
+        "the program makes several MultiWorkerMirroredStrategy one after the other, whose variables TensorFlow cannot set up while the one "
+        "before exists, also without orch: make one strategy before all trainings, and each model in its scope",
+    ),
     r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
     r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": Remedy(
         "fewer-files-than-workers",

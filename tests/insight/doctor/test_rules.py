@@ -113,6 +113,12 @@ ROWS = [
         "error tensorflow",
         "a CPU with AVX",
     ),
+    (
+        tensorflow(keras="3.15.1", fork_problem="the import of faulty has started a thread"),
+        MWMS,
+        "note fork",
+        "no task can be forked: the import of faulty has started a thread",
+    ),
     # Keras
     (tensorflow(keras="3.15.1"), PS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
     (tensorflow(keras="3.15.1", tf_keras="2.21.0"), PS, "warning keras", "for fit, Keras 2: --keras legacy"),

@@ -82,6 +82,8 @@ FAILURES = [
         "the script, or a file beside it, is called tensorflow.py",
     ),
     ("bdb.BdbQuit", "", "a task has no keyboard"),
+    ("orch.Fault", "exact order of a step: orch's own code has failed: KeyError: 'x' (optimizer.py:1)", "this is a fault of orch"),
+    (f"{TF}InternalError", "Graph execution error:\n\nDelete called on non-empty BufRendezvous", "make one strategy before all trainings"),
     ("ValueError", "There is no id for task_type 'ps'", "leave out --ps (ps: in orch.yaml), or make ParameterServerStrategy in the script"),
     ("OSError", "[Errno 28] No space left on device", "the disk is full"),
     ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),

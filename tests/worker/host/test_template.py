@@ -380,7 +380,10 @@ UNFIT = {
     "crashes": ("import os; os.kill(os.getpid(), 11)", "the template has died (see LOG)"),
     "is killed": ("import os; os.kill(os.getpid(), 9)", "the template has died (see LOG)"),
     "closes all": ("import os; os.closerange(3, 1000)", "the template has died (see LOG)"),
-    "thread": ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "an import has started a thread"),
+    "thread": (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "the import of faulty has started a thread",
+    ),
     "daemon": (
         "import os; os.fork() or (os.setsid(), os.execlp('sleep', 'sleep', '1000'))",
         "an import has started a process",

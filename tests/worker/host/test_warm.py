@@ -695,7 +695,7 @@ FAULTY = {
     "ends": ("import os; os._exit(3)", "importing faulty ended the process"),
     "thread": (
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-        "faulty cannot be kept for forking: an import has started a thread",
+        "faulty cannot be kept for forking: the import of faulty has started a thread",
     ),
     "file": ("file = open(__file__)", "an import has left "),
 }

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from worker.task import import_hooks
+from worker.task import import_hooks, patches
+from worker.task.patches import features, guard
 
 
 def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +22,7 @@ def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "waited_for", raising=False)
     seen: list[tuple[str, int]] = []
     for who in ("first", "second", "third"):
-        import_hooks.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)), "it")
+        import_hooks.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)))
     import waited_for  # type: ignore[import-not-found]
 
     assert seen == [("first", 1), ("second", 1), ("third", 1)]
@@ -56,7 +57,7 @@ def test_a_loader_may_serve_several_modules_and_refuse_attributes(
     for name in ("waited_for", "another"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     seen: list[str] = []
-    import_hooks.after("waited_for", lambda module: seen.append(module.__name__), "it")
+    import_hooks.after("waited_for", lambda module: seen.append(module.__name__))
     assert importlib.util.find_spec("waited_for") is not None  # found, and not imported yet
     importlib.import_module("another")
     assert seen == []
@@ -64,7 +65,16 @@ def test_a_loader_may_serve_several_modules_and_refuse_attributes(
     assert seen == expected
 
 
-def test_a_library_of_another_version_stays_as_it_is_and_a_line_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    import_hooks.after("json", lambda module: module.no_such_function, "the reading of JSON")
-    said = "orch: the reading of JSON stays as json has it: AttributeError: module 'json' has no attribute 'no_such_function'\n"
-    assert capfd.readouterr().err == said
+def test_a_hook_that_fails_turns_off_what_measures_and_ends_what_changes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(import_hooks, "_printed", set())
+    monkeypatch.setattr(guard, "off", set())
+    patches.after(features.SERVING, "json", lambda module: module.no_such_function)
+    said = (
+        f"orch: {features.SERVING}: off from here on, because orch's own code has failed (AttributeError: module 'json' has no attribute "
+    )
+    assert capfd.readouterr().err.startswith(said)
+    assert guard.off == {features.SERVING}
+    with pytest.raises(guard.Fault, match=f"{features.FILES}: orch's own code has failed: AttributeError: module 'json'"):
+        patches.after(features.FILES, "json", lambda module: module.no_such_function)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Collection
 from importlib.machinery import PathFinder
 from typing import Any
 
-_JOINED_S = 0.2
+from ...machine.import_threads import Watch, count_threads
 
 
 class Safety:
     """What the imports have done to this process."""
 
-    def __init__(self, directory: str, own_files: dict[int, str]) -> None:
-        """`own_files`: descriptors that were open before the imports; `directory`: see `template_server.serve`."""
-        self._directory = directory
-        if count_threads() > 1:
-            stop_pools()
-            _await_joined()
+    def __init__(self, directory: str, own_files: dict[int, str], watch: Watch) -> None:
+        """`own_files`: descriptors that were open before the imports; `directory`: see `template_server.serve`; `watch`: of the imports."""
+        self._directory, self._watch = directory, watch
+        watch.find_thread()
         self._leftovers = _find_leftovers(own_files)
         self._homes = _homes(sys.modules)
 
@@ -37,7 +34,7 @@ class Safety:
         if made is not None and getattr(made, "_initialized", True):
             return "an import has started TensorFlow's runtime"
         if count_threads() > 1:
-            return "an import has started a thread"
+            return self._watch.describe()
         return None
 
     def _find_shadowing(self, path: str) -> str | None:
@@ -49,33 +46,6 @@ class Safety:
             if name in hidden and home != path:
                 return f"the program has a {name} of its own, and another one has been imported"
         return None
-
-
-def stop_pools() -> None:
-    """End the helper threads that a fork would end anyway, by forking a child that ends at once.
-
-    Each OpenBLAS (NumPy and SciPy have one each) keeps helper threads on a machine with several cores. It stops them before a fork, in
-    parent and child, and starts them when it is next used (pthread_atfork in its driver/others/memory.c). A thread that is still there
-    afterwards does not know of forks, and a process with such a thread must not be forked.
-    """
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
-def _await_joined() -> None:
-    """Wait for threads that are ending: `Thread.join` returns a moment before the kernel has removed the thread."""
-    until = time.monotonic() + _JOINED_S
-    while count_threads() > 1 and time.monotonic() < until:
-        time.sleep(0.005)
-
-
-def count_threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 1
 
 
 def open_files() -> dict[int, str]:

@@ -39,6 +39,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from ...machine import import_threads
 from ...machine.own_process import reseed
 from ..processes.process_setup import SetupError, enter, name_process
 from . import MESSAGE_BYTES
@@ -64,14 +65,14 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     os.environ.pop("ORCH_TASK", None)  # of a task that has started orch, or of the first task that has these variables
     was_there = directory in sys.path
     try:
-        seconds = load(modules, directory)
+        seconds, watch = load(modules, directory)
     except BaseException as error:
         show(error)  # first: when the agent reads the message, it kills this process
         _send(control, {"ready": False, "why": describe(error)})
         os._exit(1)
     if not was_there and directory in sys.path:
         sys.path.remove(directory)
-    return fork_tasks(control, Safety(directory, own_files), own_files, seconds)
+    return fork_tasks(control, Safety(directory, own_files, watch), own_files, seconds)
 
 
 def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str], seconds: float) -> dict[str, Any]:
@@ -84,22 +85,23 @@ def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str]
     return template.run()
 
 
-def load(modules: Iterable[str], directory: str = "") -> float:
-    """Import modules to fork from. Returns how many seconds that took. Raises whatever an import raises.
+def load(modules: Iterable[str], directory: str = "") -> tuple[float, import_threads.Watch]:
+    """Import modules to fork from. Returns how many seconds that took, and which started threads. Raises whatever an import raises.
 
     Modules that are found nowhere else are imported from `directory`, unless it is empty.
     """
     started = time.monotonic()
     thresholds = gc.get_threshold()
     gc.set_threshold(0)  # imports make hardly any garbage, and looking for it would be a fifth of the time of TensorFlow's import
-    for name in modules:
-        _preload(name, directory)
-    _prepare_forks()
+    with import_threads.watched() as watch:
+        for name in modules:
+            _preload(name, directory)
+        _prepare_forks()
     if gc.get_threshold()[0] == 0:  # a module may have set thresholds of its own
         gc.set_threshold(*thresholds)
     gc.collect()
     gc.freeze()  # a collection in a task would otherwise write to, and so copy, every page that the task shares with the template
-    return time.monotonic() - started
+    return time.monotonic() - started, watch
 
 
 def _prepare_forks() -> None:

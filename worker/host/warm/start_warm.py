@@ -34,7 +34,7 @@ def _serve(fd: int, directory: str, idle_s: float, preload: list[str]) -> dict[s
     try:
         warm = warm_server.WarmProcess(preload, idle_s)
     except warm_server.StartError as error:
-        report({"error": str(error)})
+        report({"error": str(error), "danger": error.danger})
         os._exit(1)
     order: dict[str, object] | None = warm.serve(directory, on_listening)
     if order is None:

@@ -55,7 +55,9 @@ _kept_in_forks: list[WarmProcess] = []
 
 
 class StartError(Exception):
-    """This process cannot be forked from; the message says why."""
+    """This process cannot be forked from; the message says why. `danger`: the imports are done, and a fork of them is not safe."""
+
+    danger = ""
 
 
 class WarmProcess:
@@ -77,14 +79,16 @@ class WarmProcess:
             if fd > 2:
                 os.set_inheritable(fd, False)  # such as the lifeline: what a fork executes has no use for it
         try:
-            self._import_s = load(preload)
+            self._import_s, watch = load(preload)
         except BaseException as error:
             show(error)
             raise StartError(f"importing {', '.join(preload)} failed: {describe_error(error)}") from None
         # No module was found beside a program, which is what the directory in a `Safety` is about.
-        self._safety = Safety(os.devnull, before)
+        self._safety = Safety(os.devnull, before, watch)
         if danger := self._safety.find_activity():
-            raise StartError(f"{', '.join(preload)} cannot be kept for forking: {danger}")
+            refused = StartError(f"{', '.join(preload)} cannot be kept for forking: {danger}")
+            refused.danger = danger
+            raise refused
         self._set_by_imports = import_environment.frozen(os.environ, preload) - self._imports["variables"].items()
         """The variables that the imports themselves have set: in a caller that has imported the same, such as a test, they differ from
         nothing."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from .. import failure, patches, reports
 from ..context import context
-from ..patches.table import TESTS
+from ..patches.features import TESTS
 from ..strategy import strategy_builder
 from ..strategy.serve import start_server
 from . import asserts, barriers, debugger, resident, task_coverage

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import patches
-from ..patches.table import TESTS
+from ..patches.features import TESTS
 
 MOST_LINES = 8
 """Lines of an explanation; pytest cuts it there without ``-vv`` (_pytest/assertion/truncate.py)."""

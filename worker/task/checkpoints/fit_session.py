@@ -9,9 +9,10 @@ from typing import Any
 
 from ...checkpoint_files import saves
 from ...values.words import few
-from .. import save_orders
+from .. import patches, save_orders
 from ..context import context
 from ..import_hooks import print_once
+from ..patches.features import SAVES
 from ..snapshots.snapshots import TrainingSnapshots
 from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
@@ -107,6 +108,7 @@ def saving_list(base: Any, fit: Fit) -> Any:
     """
 
     def hook(name: str) -> Any:
+        @patches.guarded(SAVES)
         def called(self: Any, *args: Any, **kwargs: Any) -> None:
             if (name == "on_epoch_begin" and not fit.begin_epoch()) or (name == "on_epoch_end" and not fit.end_epoch()):
                 return
@@ -115,7 +117,7 @@ def saving_list(base: Any, fit: Fit) -> Any:
                 if step is None:
                     return
                 args = (step, *args[1:])
-            getattr(fit.callbacks, name)(*args, **kwargs)
+            patches.theirs(getattr(fit.callbacks, name), *args, **kwargs)
             session = fit.session
             if name == "on_train_begin":
                 session.begin()

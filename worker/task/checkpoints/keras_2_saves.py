@@ -15,7 +15,7 @@ from .. import patches
 from ..context import context
 from ..import_hooks import print_once
 from ..input import shuffle_order
-from ..patches.table import SAVES_2
+from ..patches.features import SAVES_2
 from .fit_session import Data, Fit, asked_of, saving_list
 
 _fits = 0
@@ -122,7 +122,7 @@ def _take_data(real: Any, *args: Any, **kwargs: Any) -> Any:
 def _results(real: Any, logs: Any) -> Any:
     """The metrics of an epoch of which all steps were before the restart."""
     if logs is None and _running and _running[-1].left_out[1]:
-        logs = _running[-1].model.get_metrics_result()
+        logs = patches.theirs(_running[-1].model.get_metrics_result)
     return real(logs)
 
 
@@ -154,7 +154,7 @@ def _enumerate(real: Any, self: Any) -> Iterator[Any]:
 def _leave_out(iterator: Any, count: int) -> None:
     for _ in range(count):
         try:
-            next(iterator)
+            patches.theirs(next, iterator)
         except StopIteration:
             print_once("checkpoints: the data end before the place of the save: fewer batches than the training had trained on")
             break

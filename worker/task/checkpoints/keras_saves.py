@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .. import import_hooks, patches
+from .. import patches
 from ..context import context
 from ..input import shuffle_order
-from ..patches.table import SAVES
+from ..patches.features import SAVES, SAVES_2
 from . import input_check, keras_2_saves, saver
 from .fit_session import MARK, Data, Fit, asked_of, saving_list
 
@@ -34,8 +34,8 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     if "TF_CONFIG" not in os.environ:  # otherwise the section `input` does so
         shuffle_order.apply_soon()
     if settings.get("fit"):
-        import_hooks.after("keras", lambda keras: install(), "fit")
-        import_hooks.after("tf_keras", lambda keras: keras_2_saves.install(), "fit")
+        patches.after(SAVES, "keras", lambda keras: install())
+        patches.after(SAVES_2, "tf_keras", lambda keras: keras_2_saves.install())
 
 
 class KerasCheckpoint:
@@ -118,7 +118,7 @@ class SavedFit(Fit):
                 model._symbolic_build(data_batch=self._training.of_first_replica())
         if not getattr(model.optimizer, "built", True) and model.trainable_variables:
             with model.distribute_strategy.scope():
-                model.optimizer.build(model.trainable_variables)
+                patches.theirs(model.optimizer.build, model.trainable_variables)
 
     # --- what Keras gets ---------------------------------------------------------------------------
 
@@ -159,8 +159,9 @@ class SavedFit(Fit):
         real(force)
         made = self.model.train_function
 
+        @patches.guarded(SAVES)
         def function(iterator: Any) -> Any:
-            return self._skip(iterator.real, made, iterator) if self._has_left else made(iterator)
+            return self._skip(iterator.real, made, iterator) if self._has_left else patches.theirs(made, iterator)
 
         function.orch_real = made  # type: ignore[attr-defined]
         self.model.train_function = function
@@ -204,7 +205,7 @@ class SavedFit(Fit):
     def _skip(self, real: Any, function: Any, iterator: Any) -> Any:
         """Take the batches of an execution that was trained on."""
         epochs, steps = self.left_out
-        each, found = self.model.steps_per_execution, self.model.get_metrics_result()
+        each, found = self.model.steps_per_execution, patches.theirs(self.model.get_metrics_result)
         if self._is_everything_over:
             return found
         if epochs:
@@ -222,7 +223,7 @@ class SavedFit(Fit):
             self.left_out = (0, 0)
             raise StopIteration
         self._has_left = steps > count or self._shift > 0
-        return found if self._is_skipped else function(iterator)
+        return found if self._is_skipped else patches.theirs(function, iterator)
 
     @property
     def validations(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from .. import failure, patches
 from ..import_hooks import print_once
-from ..patches.table import RANDOM
+from ..patches.features import RANDOM
 from .variables import NamedVariable
 
 

@@ -12,6 +12,7 @@ from ...checkpoint_files.tensor_file import DamagedError, Tensor
 from ...values.words import count_of, few
 from ..import_hooks import print_once
 from ..input import shuffle_order
+from ..patches import refusal
 from ..snapshots import snapshots
 from . import world_facts
 from .storage import files_of
@@ -56,9 +57,11 @@ def choose(series: Series) -> FoundSave | None:
             if not blind:  # what a worker needs is damaged in each save
                 found = None
                 break
-            raise RuntimeError(
-                f"{blind[0]} finds no save in {series.place.base}, where other workers find some: all workers must see this directory. Set "
-                "checkpoints.dir to a directory that all hosts share"
+            raise refusal(
+                RuntimeError(
+                    f"{blind[0]} finds no save in {series.place.base}, where other workers find some: all workers must see this directory. "
+                    "Set checkpoints.dir to a directory that all hosts share"
+                )
             )
         if _number(found) > min(told):
             found, damaged = _newest(series, min(told), damaged)
@@ -74,8 +77,8 @@ def check_resumed(series: Series) -> None:
     """Raises RuntimeError if this host sees no save of the run that is to be continued: the training must not begin anew without a word."""
     bases = series.place.resume
     if bases and not any(files_of(base).names(base) for base in bases):
-        raise RuntimeError(
-            f"{series.place.task.task} sees no save in {bases[0]}, which the run continues: all hosts must see this directory"
+        raise refusal(
+            RuntimeError(f"{series.place.task.task} sees no save in {bases[0]}, which the run continues: all hosts must see this directory")
         )
 
 

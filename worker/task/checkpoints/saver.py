@@ -15,6 +15,7 @@ from .. import reports, save_orders
 from ..context import context
 from ..import_hooks import print_once
 from ..input import distribute, input_policy, shuffle_order
+from ..patches import refusal
 from ..snapshots.snapshots import TrainingSnapshots
 from ..strategy import strategy_builder
 from . import input_check, random_state, restoring, variables, world_facts
@@ -39,9 +40,11 @@ def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
     if not base and task.checkpoint_dir is not None:
         base = str(task.checkpoint_dir)
     if not base:
-        raise ValueError(
-            "worker.checkpoints: in which directory? The run directory is not seen from this host, or the script was started by hand: "
-            "say dir=, or checkpoints.dir in the spec, a directory that all workers see"
+        raise refusal(
+            ValueError(
+                "worker.checkpoints: in which directory? The run directory is not seen from this host, or the script was started by hand: "
+                "say dir=, or checkpoints.dir in the spec, a directory that all workers see"
+            )
         )
     if "://" not in base:
         base = os.path.abspath(base)

@@ -18,9 +18,12 @@ from typing import Any
 from ...checkpoint_files import saves, tensor_file
 from ...checkpoint_files.tensor_file import Tensor
 from ...values.words import few
+from .. import patches
 from ..context import Context
 from ..import_hooks import print_once
 from ..input import shuffle_order
+from ..patches import refusal
+from ..patches.features import SAVES
 from . import random_state, restoring, variables, world_facts
 from .storage import files_of
 
@@ -125,6 +128,8 @@ class Series:
         try:
             self._write(name, *what)
         except Exception as error:  # each file system has errors of its own
+            if (fault := patches.judge(SAVES, error)) is not error:
+                raise fault or error from error
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             print_once(f"checkpoints: {self.name}/{name} is not saved: {reason}; the training goes on", in_each_task=True)
             with contextlib.suppress(Exception):
@@ -145,7 +150,7 @@ class Series:
     def _write(self, name: str, alike: dict[str, Tensor], own: dict[str, Tensor], note: dict[str, Any], document: dict[str, Any]) -> None:
         directory = saves.join(self.bases[0], self.name, name)
         if saves.MANIFEST in self.files.names(directory):
-            raise RuntimeError(f"{directory} is a save already, and no save is overwritten")
+            raise refusal(RuntimeError(f"{directory} is a save already, and no save is overwritten"))
         self.files.make(directory)
         of_model, of_own = tensor_file.describe(alike), tensor_file.describe(own)
         note |= {"tensors": of_own, "alike": {name: one["sha256"] for name, one in of_model.items()}}
@@ -178,7 +183,7 @@ class Series:
         while name not in (names := self.files.names(directory)):
             now = time.monotonic()
             if name + FAILED in names:
-                raise RuntimeError(f"{worker} could not write its file {name}; a line of {worker} says why")
+                raise refusal(RuntimeError(f"{worker} could not write its file {name}; a line of {worker} says why"))
             if now > begun + LAST_PATIENCE_S:
                 print_once(
                     f"checkpoints: the save {self.name}/{os.path.basename(directory)} waits for the file {name} of {worker}, at most until "
@@ -188,12 +193,13 @@ class Series:
             if not threading.main_thread().is_alive():  # a task that fails must not wait long for one that has failed, too
                 until = min(until, now + LAST_PATIENCE_S)
             if now > until:
-                raise RuntimeError(f"the file {name} of {worker} did not come into {directory}: all workers must see this directory")
+                why = f"the file {name} of {worker} did not come into {directory}: all workers must see this directory"
+                raise refusal(RuntimeError(why))
             time.sleep(_POLL_S)
         with self.files.open(saves.join(directory, name), "rb") as file:
             of_other = tensor_file.read_note(file)
         if (of_other["run"], of_other["attempt"]) != (note["run"], note["attempt"]):
-            raise RuntimeError(f"{directory}/{name} is of another attempt")
+            raise refusal(RuntimeError(f"{directory}/{name} is of another attempt"))
         differing = [tensor for tensor, one in alike.items() if of_other["alike"].get(tensor) != one["sha256"]]
         if differing and not self._has_diverged:
             self._has_diverged = True

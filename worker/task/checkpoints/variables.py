@@ -14,6 +14,7 @@ from typing import Any
 
 from ...checkpoint_files.tensor_file import Tensor
 from ...values.words import few
+from ..patches import refusal
 
 _DTYPES = {f"{kind}int{bits}".removeprefix("s"): f"{kind.upper().replace('S', 'I')}{bits}" for kind in "su" for bits in (8, 16, 32, 64)} | {
     "float64": "F64",
@@ -62,7 +63,7 @@ def collect(objects: Mapping[str, Any]) -> list[NamedVariable]:
             if id(variable) in found:
                 continue
             if code_of(variable) is None:
-                raise ValueError(f"worker.checkpoints: {path} has the type {variable.dtype.name}, which is not saved")
+                raise refusal(ValueError(f"worker.checkpoints: {path} has the type {variable.dtype.name}, which is not saved"))
             name, again = path, 1
             while name in names:
                 again += 1
@@ -161,14 +162,18 @@ def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any
     from tensorflow.python.trackable.base import Trackable
 
     if not isinstance(one, Trackable):
-        raise ValueError(
-            f"worker.checkpoints: {key} is of type {type(one).__name__}; give variables, models, layers, optimizers, metrics, a "
-            "tf.Module or a tf.train.Checkpoint of these"
+        raise refusal(
+            ValueError(
+                f"worker.checkpoints: {key} is of type {type(one).__name__}; give variables, models, layers, optimizers, metrics, a "
+                "tf.Module or a tf.train.Checkpoint of these"
+            )
         )
     if type(one)._serialize_to_tensors is not Trackable._serialize_to_tensors:
-        raise ValueError(
-            f"worker.checkpoints: {key} is of type {type(one).__name__}, whose state is not saved"
-            + ("; an iterator needs no save: saver.batches begins where the training was" if "Iterator" in type(one).__name__ else "")
+        raise refusal(
+            ValueError(
+                f"worker.checkpoints: {key} is of type {type(one).__name__}, whose state is not saved"
+                + ("; an iterator needs no save: saver.batches begins where the training was" if "Iterator" in type(one).__name__ else "")
+            )
         )
     for name, child in tf.train.TrackableView.children(one).items():
         yield from _variables(key and f"{key}/{name}", child, seen) if key else _variables(name, child, seen)
@@ -259,9 +264,11 @@ def compare(named: list[NamedVariable], told: Mapping[str, Mapping[str, Any]], w
     if added:
         problems.append(f"{few(added)} of the save {'is' if len(added) == 1 else 'are'} not in this program")
     if problems:
-        raise ValueError(
-            f"{where} is the save of another model: {'; '.join(problems)}. Nothing was restored, and the save stays as it is: start the "
-            "program that has made it, or begin anew in a new run"
+        raise refusal(
+            ValueError(
+                f"{where} is the save of another model: {'; '.join(problems)}. Nothing was restored, and the save stays as it is: start "
+                "the program that has made it, or begin anew in a new run"
+            )
         )
 
 

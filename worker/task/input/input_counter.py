@@ -25,7 +25,8 @@ from ...protocol import task_files
 from .. import patches
 from ..import_hooks import print_once
 from ..pace import meetings, step_times
-from ..patches.table import COUNTS
+from ..patches import guard
+from ..patches.features import COUNTS
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
@@ -34,6 +35,7 @@ _STATE = "_orch_counter"
 """The attribute of TensorFlow's module that holds the counter. A task may import the module you are reading twice, under two names."""
 
 
+@patches.guarded(COUNTS)
 def begin() -> None:
     """Start to count. Outside orch, and in a TensorFlow with other names, this does nothing."""
     directory = os.environ.get("ORCH_LOG_DIR")
@@ -46,6 +48,7 @@ def begin() -> None:
             _install(input_lib, Counter(os.path.join(directory, task_files.REPORTS)))
 
 
+@patches.guarded(COUNTS)
 def check_end(data: Any, steps_per_epoch: Any) -> None:
     """Print a line if the first epoch of `fit` has no end."""
     import tensorflow as tf
@@ -85,17 +88,17 @@ class Counter:
         self._tf, self._append = tf, reports.append
         self._path, self._pid = path, os.getpid()
         self._lock = threading.Lock()
-        self._is_off = False
-        """The counting has failed and was stopped."""
         self._sums: defaultdict[int, float] = defaultdict(float)
         self._variables: dict[tuple[int, int], Any] = {}
         """TensorFlow's variables. Key: the number of the first sum, and of how many sums."""
+        self._context = meetings.current_context()
+        """What has these variables."""
         self._last: tuple[float, float, int] | None = None
         """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0
         """All time between readings with new steps, and the waiting time in it, in seconds."""
-        threading.Thread(target=self._poll_forever, name="orch-input", daemon=True).start()
-        atexit.register(self._poll)
+        threading.Thread(target=patches.guarded(COUNTS)(self._poll_forever), name="orch-input", daemon=True).start()
+        atexit.register(patches.guarded(COUNTS)(self._poll))
 
     # --- while the program iterates ----------------------------------------------------------------
 
@@ -131,34 +134,28 @@ class Counter:
 
         The graph must be that of a `tf.function`: a session of TensorFlow 1 would have to initialise the counter's variable.
         """
-        if self._is_off:
-            return False
         if self._tf.executing_eagerly():
             return True
         is_elsewhere = getattr(strategy, "_should_use_with_coordinator", False) or type(strategy).__name__.startswith("TPU")
         return bool(self._tf.compat.v1.executing_eagerly_outside_functions()) and not is_elsewhere
 
     def _add(self, first: int, measure: Callable[[], list[Any]]) -> None:
-        """Add numbers to the sums from this one on: now, or by an operation of the graph.
-
-        An error of orch's own code stops the counting, with one line on stderr: the program must continue.
-        """
+        """Add numbers to the sums from this one on: now, or by an operation of the graph."""
         tf = self._tf
-        try:
-            numbers = measure()  # on the device of the batch: only its shape leaves a GPU
-            if tf.executing_eagerly():
-                for index, number in enumerate(numbers, first):
-                    self._sums[index] += float(number)
-                return
-            with tf.device(_HOST):
-                added = tf.stack([tf.cast(number, tf.float64) for number in numbers])
-                tf.raw_ops.AssignAddVariableOp(resource=self._variable(first, len(numbers)), value=added)
-        except Exception as error:
-            self._is_off = True
-            print_once(f"input: orch no longer counts what is read, because the counting failed: {type(error).__name__}: {error}")
+        numbers = measure()  # on the device of the batch: only its shape leaves a GPU
+        if tf.executing_eagerly():
+            for index, number in enumerate(numbers, first):
+                self._sums[index] += float(number)
+            return
+        with tf.device(_HOST):
+            added = tf.stack([tf.cast(number, tf.float64) for number in numbers])
+            tf.raw_ops.AssignAddVariableOp(resource=self._variable(first, len(numbers)), value=added)
 
     def _variable(self, first: int, count: int) -> Any:
         tf = self._tf
+        if self._context is not meetings.current_context():
+            self._variables.clear()
+            self._context = meetings.current_context()
         if (first, count) not in self._variables:
             with tf.init_scope(), tf.device(_HOST):
                 name = f"orch_input_{first}_{count}_{id(self)}"
@@ -176,7 +173,7 @@ class Counter:
 
     def _poll(self) -> None:
         """Add a line to the reports if the task has read anything since the last call."""
-        if self._is_off or os.getpid() != self._pid:  # in a child that the program has forked
+        if COUNTS in guard.off or os.getpid() != self._pid:  # in a child that the program has forked
             return
         # TensorFlow may be ending, the program may have left a graph open, the disk may be full.
         with self._lock, contextlib.suppress(Exception):
@@ -200,7 +197,7 @@ class Counter:
     def read(self, only: int | None = None) -> defaultdict[int, float]:
         """The sums until now; only those that begin with this number, if one is given."""
         sums = self._sums.copy()
-        for (first, _), variable in list(self._variables.items()):
+        for (first, _), variable in list(self._variables.items()) if self._context is meetings.current_context() else []:
             if only not in (None, first):
                 continue
             added = self._tf.raw_ops.ReadVariableOp(resource=variable, dtype=self._tf.float64).numpy()

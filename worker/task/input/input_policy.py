@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 
-from .. import failure, import_hooks
+from .. import failure, import_hooks, patches
+from ..patches.features import INPUT, ORDER
 from . import private_memory
 
 TYPE_CHECKING = False
@@ -44,13 +45,13 @@ def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     private_memory.copy_soon()
     if "TF_CONFIG" in os.environ:  # first: the policy of the section comes before the order
-        import_hooks.after(_DISTRIBUTE, lambda module: _give_order(), "the order of shuffles")
+        patches.after(ORDER, _DISTRIBUTE, lambda module: _give_order())
     if not settings.get("apply", True):
         return
     if "shuffle_seed" in settings:
-        import_hooks.after(_DATASETS, lambda module: _seed_lists_of_files(settings["shuffle_seed"]), "input.shuffle_seed")
+        patches.after(INPUT, _DATASETS, lambda module: _seed_lists_of_files(settings["shuffle_seed"]))
     if any(name in settings for name in (*_FOR_DATASETS, *OPTIONS)):
-        import_hooks.after(_DISTRIBUTE, lambda module: _apply_to_strategies(settings), "input")
+        patches.after(INPUT, _DISTRIBUTE, lambda module: _apply_to_strategies(settings))
 
 
 def _give_order() -> None:
@@ -60,8 +61,6 @@ def _give_order() -> None:
 
 
 def _apply_to_strategies(settings: JsonSettings) -> None:
-    from .. import patches
-    from ..patches.table import INPUT
     from . import input_counter
 
     def distribute(
@@ -91,9 +90,6 @@ def original(name: str) -> Any:
 
 def _seed_lists_of_files(seed: int) -> None:
     """Use this seed in calls of `Dataset.list_files` without one: otherwise each worker would divide a list in another order."""
-
-    from .. import patches
-    from ..patches.table import INPUT
 
     def list_files(real: Any, file_pattern: Any, shuffle: Any = None, seed: Any = seed, *args: Any, **kwargs: Any) -> Any:
         return real(file_pattern, shuffle, seed, *args, **kwargs)
@@ -130,9 +126,10 @@ def apply(source: Any, options: Any, strategy: Any, settings: JsonSettings, chan
 
     of_options = list(changes.told)
 
+    @patches.guarded(INPUT)
     def function(*args: Any) -> Any:
         changes.told = list(of_options)  # TensorFlow may call the function several times
-        dataset = source(*args)
+        dataset = patches.theirs(source, *args)
         if isinstance(dataset, tf.data.Dataset):
             if "auto_shard" in settings:
                 told = "auto_shard does not apply to datasets from a function, which divides them itself"

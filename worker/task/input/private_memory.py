@@ -9,7 +9,8 @@ of `np.load(mmap_mode="r+")`; a file that was opened for reading ended the proce
 
 from __future__ import annotations
 
-from .. import import_hooks
+from .. import patches
+from ..patches.features import COPIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +23,10 @@ _BOUNDARY = 64
 
 def copy_soon() -> None:
     """Copy the arrays as soon as the program has imported TensorFlow."""
-    import_hooks.after(_SCRIPT_OPS, lambda module: _mend(), "memory of arrays")
+    patches.after(COPIES, _SCRIPT_OPS, lambda module: _mend())
 
 
 def _mend() -> None:
-    from .. import patches
-    from ..patches.table import COPIES
 
     patches.replace(COPIES, "FuncRegistry.__call__", _call)
 

@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .. import failure, import_hooks, patches
+from .. import failure, patches
 from ..import_hooks import print_once
-from ..pace import shared
-from ..patches.table import ORDER as ORDERS
+from ..patches.features import ORDER as ORDERS
+from ..patches.features import WARNINGS
+from ..shared import shared
 
 COPIED = "_orch_copied"
 """An attribute of a copy: the dataset that was copied."""
@@ -49,8 +50,8 @@ _training: list[str] = shared("training", list)
 
 def apply_soon() -> None:
     """Give the datasets of an unchanged script one order, as soon as the script has imported TensorFlow."""
-    import_hooks.after(_DISTRIBUTE, lambda module: _mend(), ORDERS)
-    import_hooks.after(_ITERATE, lambda module: patches.replace(ORDERS, "DistributedDataset.__iter__", _begin), ORDERS)
+    patches.after(ORDERS, _DISTRIBUTE, lambda module: _mend())
+    patches.after(ORDERS, _ITERATE, lambda module: patches.replace(ORDERS, "DistributedDataset.__iter__", _begin))
 
 
 def _mend() -> None:
@@ -195,6 +196,7 @@ def _in_short(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.200}"
 
 
+@patches.guarded(WARNINGS)
 def _warn_of_other_orders(dataset: Any, before: list[Any]) -> None:
     if dataset.options().deterministic is False or any(getattr(part, "_deterministic", None) == "false" for part in before):
         print_once(

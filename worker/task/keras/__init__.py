@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import import_hooks
+from .. import patches
+from ..patches import features
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,34 +22,30 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
     is_reported = bool(settings.get("report", True))
     is_exact = bool(settings.get("exact", False))
     if settings.get("mode") != "off":
-        import_hooks.after("keras", lambda keras: _change_keras_3(is_reported, is_exact), "fit")
-        import_hooks.after("tf_keras", lambda keras: _change_keras_2(is_reported), "fit")
+        patches.after(features.LOOPS, "keras", lambda keras: _change_keras_3(is_reported, is_exact))
+        patches.after(features.WARNINGS_2, "tf_keras", lambda keras: _change_keras_2(is_reported))
 
 
 def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
-        from .. import patches
         from . import callbacks, feed, fit, lines_of_keras_2, loops, optimizer, parts, saving, steps  # noqa: F401
 
         patches.prepare_forks()
 
 
 def _change_keras_2(is_reported: bool) -> None:
-    from ..patches import table
     from . import callbacks, lines_of_keras_2, loops
 
-    import_hooks.attempt(loops.wrap_keras_2, table.SAVES_2, "tf_keras")
+    patches.attempt(features.SAVES_2, loops.wrap_keras_2)
     if is_reported:
-        import_hooks.attempt(lambda: callbacks.report("tf_keras"), table.REPORTS_2, "tf_keras")
-    import_hooks.attempt(lines_of_keras_2.name_differences, table.WARNINGS_2, "tf_keras")
+        patches.attempt(features.REPORTS_2, lambda: callbacks.report("tf_keras"))
+    patches.attempt(features.WARNINGS_2, lines_of_keras_2.name_differences)
 
 
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
-    """Change what this release of Keras has. A change that fails leaves the other changes."""
+    """Change what this release of Keras has."""
     from ...tensorflow_facts import keras_3
-    from .. import patches
-    from ..patches import table
     from . import callbacks, fit, loops, optimizer, parts, saving
 
     if fit.TRAINER not in sys.modules:  # Keras 2, or another backend than TensorFlow
@@ -59,25 +56,23 @@ def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
             fit.mend()  # refuses
         return
     if in_cluster:
-        patches.is_on(table.FIT)  # prints a line if not
-    changes: list[tuple[str, Callable[[], None]]] = [(table.LOOPS, loops.mend), (table.NUMBERS, _let_variables_be_numbers)]
+        patches.is_on(features.FIT)  # prints a line if not
+    changes: list[tuple[str, Callable[[], None]]] = [(features.LOOPS, loops.mend), (features.NUMBERS, _let_variables_be_numbers)]
     if is_reported:
-        changes.append((table.REPORTS, lambda: callbacks.report("keras")))
+        changes.append((features.REPORTS, lambda: callbacks.report("keras")))
     if in_cluster:
-        changes += [(table.FIT, callbacks.share), (table.FILES, saving.mend)]
-    changes.append((table.STEP, lambda: optimizer.mend(is_exact=is_exact, in_cluster=in_cluster)))
+        changes += [(features.FIT, callbacks.share), (features.FILES, saving.mend)]
+    changes.append((features.STEP, lambda: optimizer.mend(is_exact=is_exact, in_cluster=in_cluster)))
     if in_cluster:
-        changes += [(table.FIT, fit.mend), (table.PARTS, parts.mend)]
+        changes += [(features.FIT, fit.mend), (features.PARTS, parts.mend)]
     else:
-        changes.append((table.WARNINGS, fit.name_parts))
-    for what, change in changes:
-        import_hooks.attempt(change, what, "keras")
+        changes.append((features.WARNINGS, fit.name_parts))
+    for feature, change in changes:
+        patches.attempt(feature, change)
 
 
 def _let_variables_be_numbers() -> None:
     """Make `int(optimizer.iterations)` and `float(optimizer.learning_rate)` work under a strategy, as they do without one."""
-    from .. import patches
-    from ..patches.table import NUMBERS
 
-    patches.add(NUMBERS, "DistributedVariable.__int__", lambda self: int(self.numpy()))
-    patches.add(NUMBERS, "DistributedVariable.__float__", lambda self: float(self.numpy()))
+    patches.add(features.NUMBERS, "DistributedVariable.__int__", lambda self: int(self.numpy()))
+    patches.add(features.NUMBERS, "DistributedVariable.__float__", lambda self: float(self.numpy()))

@@ -21,7 +21,7 @@ from .. import patches
 from ..import_hooks import print_once
 from ..input import input_counter
 from ..pace import step_times
-from ..patches.table import FIT, REPORTS, REPORTS_2
+from ..patches.features import FIT, REPORTS, REPORTS_2, WARNINGS
 from . import state
 from .fit import is_wanted
 
@@ -37,6 +37,7 @@ def report(package: str) -> None:
     feature, name = (REPORTS, "Trainer.fit") if is_keras_3 else (REPORTS_2, "tf_keras.Model.fit")
     base = sys.modules[f"{package}.src.callbacks"].Callback
     progress = _progress(base)
+    patches.guard_hooks(feature, progress)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         input_counter.begin()
@@ -51,6 +52,8 @@ def share() -> None:
     from keras.src import callbacks
 
     shared, agreement = _shared_state(callbacks.Callback), _agreement(callbacks.Callback)
+    for kind in (shared, agreement):
+        patches.guard_hooks(FIT, kind)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_wanted(self.distribute_strategy):
@@ -131,6 +134,7 @@ def _shared_state(base: Any) -> Any:
     return SharedState
 
 
+@patches.guarded(WARNINGS)
 def tell_of_normalization(model: Any) -> None:
     if any(_is_normalized_by_parts(layer) for layer in model._flatten_layers()):
         print_once(
@@ -163,10 +167,9 @@ def _agreement(base: Any) -> Any:
             epochs, of_workers, workers = _sum_over_workers(strategy, epoch, self._has_stops, 1)
             self._has_stops = of_workers > 0
             if epochs != epoch * workers:
-                raise RuntimeError(
-                    f"{os.environ.get('ORCH_TASK', 'this worker')} begins at epoch {epoch:g} and other workers at another one: give "
-                    "BackupAndRestore to all workers, with a directory that all of them see"
-                )
+                task = os.environ.get("ORCH_TASK", "this worker")
+                why = f"{task} begins at epoch {epoch:g} and other workers at another one: give BackupAndRestore to all workers, with a "
+                raise patches.refusal(RuntimeError(f"{why}directory that all of them see"))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             """Agree after each step only where a callback is seen to stop within epochs: an agreement takes as long as a small step."""

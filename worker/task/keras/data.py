@@ -18,7 +18,7 @@ from ...values.words import few
 from .. import patches
 from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
-from ..patches.table import ORDER
+from ..patches.features import ORDER, WARNINGS
 
 
 def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int | None:
@@ -45,6 +45,7 @@ def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int 
     return math.ceil(parts * workers / replicas)
 
 
+@patches.guarded(WARNINGS)
 def tell_of_off(distributed: Any, times: str) -> None:
     """Say what the policy OFF makes of data that neither the program nor orch has divided. `times`: how often each row comes."""
     dataset: Any = getattr(distributed, "_original_dataset", None)
@@ -75,6 +76,7 @@ def rows_of_parts(distributed: Any, strategy: Any) -> int:
     return size // replicas if size > 0 and size % replicas == 0 and (is_full or is_fixed) else 0
 
 
+@patches.guarded(WARNINGS)
 def warn_of_uneven_parts(distributed: Any, adapter: Any, replicas: int) -> None:
     """Say that Keras's own step differs from that of one process where the replicas get parts of different size. `distributed`: the
     dataset that Keras 3 or Keras 2 has divided; `adapter`: what Keras made of the program's data.
@@ -130,6 +132,7 @@ def _elements(dataset: Any) -> int | None:
     return found if found >= 0 else None
 
 
+@patches.guarded(WARNINGS)
 def tell_of_one_step_more(distributed: Any) -> None:
     """Say of data of unknown length that Keras in one process counts a step without data at the end of each epoch."""
     import tensorflow as tf
@@ -168,6 +171,7 @@ def fingerprint(distributed: Any) -> int:
     return told
 
 
+@patches.guarded(WARNINGS)
 def warn_of_other_data(fingerprints: Any) -> None:
     """Say that the arrays of the workers differ: shuffled by each worker in an order of its own, or other data."""
     other = [f"worker {index}" for index, found in enumerate(fingerprints) if found != fingerprints[0]]
@@ -216,6 +220,7 @@ def arrays_in_one_order(strategy: Any, shuffle: Any) -> Iterator[None]:
         _orders.pop()
 
 
+@patches.guarded(WARNINGS)
 def tell_of_second_order(feed: Any) -> None:
     """Say of a generator or a shuffled dataset that Keras takes a batch of it to build the model."""
     dataset: Any = getattr(feed.distributed, "_original_dataset", None)
@@ -240,10 +245,9 @@ def in_order(strategy: Any, x: Any) -> Any:
         return x
     policy = x.options().experimental_distribute.auto_shard_policy
     if any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(x)):
-        raise ValueError(
-            "predict: a dataset of worker.files is divided already, so the predictions would not come in the order of the data; "
-            "make the dataset by tf.data, such as tf.data.TFRecordDataset(names).map(decode).batch(64): each worker predicts its share"
-        )
+        why = "predict: a dataset of worker.files is divided already, so the predictions would not come in the order of the data; "
+        how = "make the dataset by tf.data, such as tf.data.TFRecordDataset(names).map(decode).batch(64): each worker predicts its share"
+        raise patches.refusal(ValueError(why + how))
     policies = tf.data.experimental.AutoShardPolicy
     if policy != policies.DATA:
         if policy != policies.AUTO:

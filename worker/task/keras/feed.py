@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from .. import patches
 from ..input import shuffle_order
+from ..patches.features import LOOPS
 from . import data
 
 
@@ -40,10 +42,10 @@ class Feed:
         from keras.src.trainers.data_adapters import get_data_adapter
 
         with data.arrays_in_one_order(strategy, shuffle):
-            self.adapter = get_data_adapter(x=x, shuffle=shuffle, **given)
-            dataset = self.adapter.get_tf_dataset()
+            self.adapter = patches.theirs(get_data_adapter, x=x, shuffle=shuffle, **given)
+            dataset = patches.theirs(self.adapter.get_tf_dataset)
         if not isinstance(dataset, tf.distribute.DistributedDataset):
-            dataset = strategy.experimental_distribute_dataset(dataset)
+            dataset = patches.theirs(strategy.experimental_distribute_dataset, dataset)
         self.distributed, self.is_even, self._num_batches = dataset, False, self.adapter.num_batches
         if shuffle_order.has_several_workers(strategy):
             self._agree(strategy)
@@ -102,10 +104,11 @@ class Batches:
         self.asked += 1
         return BatchIterator(self)
 
+    @patches.guarded(LOOPS)
     def begin(self) -> Any:
         """An iterator of TensorFlow. The data begin as often as without orch, where each beginning draws an order."""
         for _ in range(self.waiting):
-            made = iter(self.distributed)
+            made = patches.theirs(iter, self.distributed)
         self.waiting = 0
         return made
 
@@ -120,9 +123,10 @@ class BatchIterator:
     def __iter__(self) -> BatchIterator:
         return self
 
+    @patches.guarded(LOOPS)
     def __next__(self) -> Any:
         if self._batches.is_read:
-            return next(self.real)
+            return patches.theirs(next, self.real)
         if self._real is None and not self._is_for_build:
             self._is_for_build = True
             self._batches.waiting -= 1

@@ -18,8 +18,8 @@ from ...protocol import task_files
 from .. import patches, reports
 from ..context import context
 from ..import_hooks import print_once
-from ..pace import shared
-from ..patches.table import FIT, REFUSAL, WARNINGS
+from ..patches.features import FIT, REFUSAL, WARNINGS
+from ..shared import shared
 from ..strategy import strategy_builder
 
 _is_apart = False
@@ -53,7 +53,7 @@ def mend() -> None:
 def _refuse(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """End all workers, in each of which the program calls `fit`: Keras's own would fail with an error that names no cause."""
     if has_workers(self.distribute_strategy):
-        raise RuntimeError(f"orch: {patches.describe(FIT, patches.problems(FIT))}")
+        raise patches.refusal(RuntimeError(f"orch: {patches.describe(FIT, patches.problems(FIT))}"))
     return real(self, *args, **kwargs)
 
 
@@ -82,6 +82,7 @@ def name_parts() -> None:
     patches.replace(WARNINGS, "Trainer.fit", fit)
 
 
+@patches.guarded(WARNINGS)
 def tell_of_circle(model: Any) -> None:
     from keras import tree
 
@@ -102,6 +103,7 @@ def _no_means(model: Any) -> list[str]:
     return [metric.name for metric in made if not isinstance(metric, MeanMetricWrapper) and type(metric) is not metrics.Mean]
 
 
+@patches.guarded(WARNINGS)
 def tell_of_other_scope(strategy: Any) -> None:
     """Say that a `fit` under this strategy trains in each worker by itself, in a cluster whose workers train together."""
     global _is_apart
@@ -116,6 +118,7 @@ def tell_of_other_scope(strategy: Any) -> None:
             reports.note(task_files.APART)
 
 
+@patches.guarded(WARNINGS)
 def tell_of_right_scope() -> None:
     """A `fit` trains in all workers together. The remark at the end of the run is about the last `fit`: one before may be a baseline."""
     global _is_apart

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.table import WARNINGS_2
+from ..patches.features import WARNINGS_2
 from . import callbacks, data, fit
 
 _fits = 0

@@ -12,8 +12,8 @@ from typing import Any
 
 from .. import patches
 from ..input import input_policy, shuffle_order
-from ..pace import shared
-from ..patches.table import LOOPS, SAVES_2
+from ..patches.features import LOOPS, SAVES_2
+from ..shared import shared
 from ..strategy import strategy_builder
 from . import data, fit, steps
 from .fit import is_wanted
@@ -57,8 +57,10 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             return real(self, *args, **kwargs)
     _needs_no_build(self)
     if given["validation_split"] and given["validation_data"] is None:
-        (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = array_slicing.train_validation_split(
-            (given["x"], given["y"], given["sample_weight"]), validation_split=given["validation_split"]
+        (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = patches.theirs(
+            array_slicing.train_validation_split,
+            (given["x"], given["y"], given["sample_weight"]),
+            validation_split=given["validation_split"],
         )
     more = {"class_weight": given["class_weight"], "shuffle": given["shuffle"]}
     with shuffle_order.of_training(f"fit-{saves.number}") if saves else nullcontext():
@@ -69,7 +71,7 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             data.tell_of_one_step_more(training.distributed)
     validation = None
     if given["validation_data"] is not None:
-        x, y, weights = unpack_x_y_sample_weight(given["validation_data"])
+        x, y, weights = patches.theirs(unpack_x_y_sample_weight, given["validation_data"])
         of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
         with shuffle_order.of_training(f"fit-{saves.number} validation") if saves else nullcontext():
             validation = _feed(strategy, of_validation, given["validation_steps"])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import patches
+
 MOST = 1 << 16
 """The most numbers that the variables of metrics may have to be added up in each step. Above this, the logs of a step are means, as in
 Keras.
@@ -75,7 +77,7 @@ class Packing:
 
         values = [numbers.take(each.shape, each.value.dtype, replicas if each.aggregation == "mean" else 1) for each in self._state]
         with backend.StatelessScope(state_mapping=list(zip(self._state, values, strict=True))):
-            found = {name: tf.convert_to_tensor(value) for name, value in self._model.get_metrics_result().items()}
+            found = {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
         return found if found.keys() == logs.keys() else logs
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from ...tensorflow_facts import keras_3
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.table import STEP, WARNINGS
+from ..patches.features import STEP, WARNINGS
 from . import fit
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -115,6 +115,7 @@ def in_loop(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return step
 
 
+@patches.guarded(WARNINGS)
 def _name_penalties(model: Any) -> None:
     """Say that Keras before 3.14 adds up the penalties of `activity_regularizer` over the rows of a part, and does not take their mean
     (keras/src/layers/layer.py, `Layer.__call__`).
@@ -178,7 +179,7 @@ def _build(optimizer: Any, variables: Any) -> None:
         from keras.src import backend
 
         with backend.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(variables)
+            patches.theirs(optimizer.build, variables)
         optimizer.built = True
 
 
@@ -192,6 +193,7 @@ def _scales_losses(optimizer: Any) -> bool:
     return any(kind.__name__ == "LossScaleOptimizer" for kind in type(optimizer).__mro__)
 
 
+@patches.guarded(WARNINGS)
 def _name_differences(optimizer: Any) -> None:
     """Say which numbers of Keras's own step are not those of one process."""
     replicas = _replicas()
@@ -279,7 +281,7 @@ def _cond(real: Any, condition: Any, then: Any, otherwise: Any) -> Any:
 
     def run(branch: Any) -> None:
         with _is_added():
-            branch()
+            patches.theirs(branch)
 
     def meet(strategy: Any, condition: Any, *branches: Any) -> None:
         def in_each(branch: Any) -> Any:
@@ -309,6 +311,7 @@ def counted_losses() -> int:
     return _here.losses
 
 
+@patches.guarded(WARNINGS)
 def tell_of_sum(model: Any, replicas: int) -> None:
     """Say that a `train_step` of the program, which has reduced no loss by Keras, divides none either, as far as its source shows."""
     from keras import Model

@@ -21,7 +21,7 @@ from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.table import PARTS
+from ..patches.features import PARTS
 from . import fit, optimizer, state
 from .rows import count, or_zeros
 
@@ -62,7 +62,7 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any, is_as_fir
 
     rows = count(data)
     if rows is None:
-        return step(data), tf.constant(1, tf.int64)
+        return patches.theirs(step, data), tf.constant(1, tf.int64)
     # At the end of the data no operation of a step may run. Without this, those that need no data would run, such as the count of steps.
     tensors = [leaf for leaf in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(leaf)]
     with tf.control_dependencies(tensors):
@@ -78,7 +78,7 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any, is_as_fir
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
         with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total), trackers, of_losses)):
             losses = optimizer.counted_losses()
-            outputs = step(data if is_even else or_zeros(data, has_rows))
+            outputs = patches.theirs(step, data if is_even else or_zeros(data, has_rows))
         if step == model.train_step and optimizer.counted_losses() == losses:
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
         if not is_even:
@@ -249,7 +249,7 @@ def losses_scaled(model: Any) -> Iterator[None]:
     if optimizer is None:
         yield
         return
-    vars(optimizer)["scale_loss"] = functools.partial(_scaled, optimizer.scale_loss)
+    vars(optimizer)["scale_loss"] = functools.partial(patches.guarded(PARTS)(_scaled), optimizer.scale_loss)
     try:
         yield
     finally:
@@ -257,7 +257,7 @@ def losses_scaled(model: Any) -> Iterator[None]:
 
 
 def _scaled(real: Any, loss: Any) -> Any:
-    loss, part = real(loss), current()
+    loss, part = patches.theirs(real, loss), current()
     if part is None or part.weight is None:
         return loss
     import tensorflow as tf

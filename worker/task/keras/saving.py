@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import patches
-from ..patches.table import FILES
+from ..patches.features import FILES
 from .fit import is_wanted
 
 

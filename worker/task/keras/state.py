@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import patches
 from ..import_hooks import print_once
+from ..patches.features import WARNINGS
 
 
 def share(model: Any) -> None:
@@ -52,6 +54,7 @@ def _of_own_layers(model: Any) -> set[int]:
     return {id(variable) for layer in layers for variable in layer._non_trainable_variables}
 
 
+@patches.guarded(WARNINGS)
 def _tell_of_means(variables: list[Any]) -> None:
     if variables:
         others = f" (and {len(variables) - 1} others)" if len(variables) > 1 else ""

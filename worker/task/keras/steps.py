@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.table import FIT, LOOPS
+from ..patches.features import FIT, LOOPS, PARTS
 from . import metrics, parts
 from .fit import is_wanted
 from .rows import count
@@ -64,7 +64,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def of_next(iterator: Any) -> Any:
         with parts.counting() as counted:
-            data = iterator.get_next()
+            data = patches.theirs(iterator.get_next)
         total = _total(strategy, data) if counted() is None else counted()
         if first is not None:
             first.assign(tf.where(first == 0, total, first))
@@ -72,8 +72,9 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     next_step = _in_graph(self, of_next)
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
-    next_even = _in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
+    next_even = _in_graph(self, lambda iterator: even_step((patches.theirs(iterator.get_next), None)))
 
+    @patches.guarded(FIT)
     def steps(iterator: Any) -> Any:
         if not isinstance(
             iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)
@@ -89,7 +90,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 break
             except tf.errors.InvalidArgumentError as error:
                 if _UNFED in str(error) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
-                    raise ValueError(_BUILT_TOO_LATE.format(model=type(self).__name__)) from None
+                    raise patches.refusal(ValueError(_BUILT_TOO_LATE.format(model=type(self).__name__))) from None
                 raise
         return logs
 
@@ -107,11 +108,12 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
         data, total = batch
         packing = metrics.Packing(model)
 
+        @patches.guarded(FIT)
         def of_replica(data: Any) -> Any:
             return packing.pack(*parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first))
 
         with parts.losses_scaled(model):
-            return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
+            return packing.unpack(strategy, patches.theirs(strategy.run, of_replica, args=(data,)))
 
     function = _in_graph(model, one_step)
     return lambda batch, is_as_first=None: function(tree.map_structure(_or_none, batch), is_as_first)
@@ -127,8 +129,9 @@ def _or_none(leaf: Any) -> Any:
 def _in_graph(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     import tensorflow as tf
 
-    function = tf.autograph.experimental.do_not_convert(function)
-    return function if model.run_eagerly else tf.function(function, reduce_retracing=True)
+    function = tf.autograph.experimental.do_not_convert(patches.guarded(FIT)(function))
+    called: Callable[..., Any] = patches.as_theirs(function if model.run_eagerly else tf.function(function, reduce_retracing=True))
+    return called
 
 
 def _total(strategy: Any, data: Any) -> Any:
@@ -152,7 +155,7 @@ def _make_predict_function(real: Any, self: Any, force: bool = False) -> Any:
 
     def function(data: Any) -> Any:
         with _parts_predicted(self):
-            return made(data)
+            return patches.theirs(made, data)
 
     self.predict_function = function
     return function
@@ -171,7 +174,7 @@ def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
 @contextlib.contextmanager
 def _parts_predicted(model: Any) -> Iterator[None]:
     """While this is entered, `predict_step` of the model, which Keras calls when it traces the function, knows empty parts."""
-    vars(model)["predict_step"] = functools.partial(parts.predict, model, model.predict_step)
+    vars(model)["predict_step"] = functools.partial(patches.guarded(PARTS)(parts.predict), model, model.predict_step)
     try:
         yield
     finally:

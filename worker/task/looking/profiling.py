@@ -18,7 +18,8 @@ import sys
 import time
 
 from ...protocol import task_files
-from .. import import_hooks
+from .. import patches
+from ..patches.features import PROFILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ CRASHES_SINCE = (2, 18)
 
 def watch(log_dir: str) -> None:
     """Answer requests from the moment on at which TensorFlow's runtime begins: before that, the program may still fork."""
-    import_hooks.after("tensorflow.python.eager.context", lambda module: _watch(log_dir), "what orch profile needs")
+    patches.after(PROFILES, "tensorflow.python.eager.context", lambda module: _watch(log_dir))
 
 
 def _watch(log_dir: str) -> None:
@@ -40,9 +41,6 @@ def _watch(log_dir: str) -> None:
         begin(log_dir)
         real(self)
         patches.give_back(PROFILES, "Context.ensure_initialized")  # each operation calls this function
-
-    from .. import patches
-    from ..patches.table import PROFILES
 
     patches.replace(PROFILES, "Context.ensure_initialized", ensure_initialized)
 
@@ -57,7 +55,7 @@ def begin(log_dir: str) -> None:
 
     if not _begun:
         _begun.add(os.getpid())
-        threading.Thread(target=_look_forever, args=(log_dir,), name="orch-profile", daemon=True).start()
+        threading.Thread(target=patches.guarded(PROFILES)(_look_forever), args=(log_dir,), name="orch-profile", daemon=True).start()
 
 
 def _look_forever(log_dir: str) -> None:

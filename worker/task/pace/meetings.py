@@ -13,11 +13,14 @@ counts for all of its replicas. On a GPU nothing is measured: the input of its c
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 
-from .. import import_hooks
-from . import shared
+from .. import patches
+from ..patches import guard
+from ..patches.features import MEETINGS
+from ..shared import shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,13 +46,12 @@ _left: list[float] = shared("left", lambda: [0.0] * _SUMS)
 """The sums of launchers that are not in `_launchers` any more."""
 _devices: dict[int, str] = shared("devices", dict)
 """The device of the first replica, by the key of the group of replicas."""
-_is_off = False
 
 
 class _Here:
-    in_input = False
-    """The program gets the next batch from a distributed dataset. No thread has this for itself: TensorFlow has threads for eager meetings,
-    and all workers have the same meetings in the same order, so no other thread has a meeting meanwhile.
+    in_input = 0
+    """In how many calls the program gets the next batch from a distributed dataset. No thread has this for itself: TensorFlow has threads
+    for eager meetings, and all workers have the same meetings in the same order, so no other thread has a meeting meanwhile.
     """
 
 
@@ -64,6 +66,8 @@ class _Meeting:
         """What Python has added. The launcher itself counts as one meeting that all came to."""
         self.variables: dict[str, Any] = {}
         """What graphs add to: resources of TensorFlow."""
+        self.context = current_context()
+        """What has these resources."""
 
 
 _on_first: Any = None
@@ -72,12 +76,10 @@ _on_first: Any = None
 
 def watch(on_first: Callable[[], Any]) -> None:
     """Count the meetings from now on, once TensorFlow is imported. `on_first`: is called before the first meeting."""
-    import_hooks.after(_MODULE, lambda module: _install(on_first), "the time of collectives")
+    patches.after(MEETINGS, _MODULE, lambda module: _install(on_first))
 
 
 def _install(on_first: Callable[[], Any]) -> None:
-    from .. import patches
-    from ..patches.table import MEETINGS
 
     global _on_first
     _on_first = on_first
@@ -85,14 +87,20 @@ def _install(on_first: Callable[[], Any]) -> None:
         patches.replace(MEETINGS, f"CollectiveReplicaLauncher.{name}", _meet)
 
 
+def current_context() -> Any:
+    """What has the resources of TensorFlow. A program may put another one in its place; this makes none, whose devices would be fixed."""
+    module = sys.modules.get("tensorflow.python.eager.context")
+    return None if module is None else module.context_safe()
+
+
 @contextlib.contextmanager
 def within_input() -> Iterator[None]:
     """While this is entered, meetings are part of getting the next batch."""
-    before, _here.in_input = _here.in_input, True
+    _here.in_input += 1
     try:
         yield
     finally:
-        _here.in_input = before
+        _here.in_input -= 1
 
 
 def read() -> list[float]:
@@ -100,7 +108,7 @@ def read() -> list[float]:
     number that every meeting changes. Of the meetings of graphs, the first number counts only the one that goes on.
     """
     total = list(_left)
-    for launcher in [] if _is_off else list(_launchers):
+    for launcher in [] if MEETINGS in guard.off else list(_launchers):
         for place, value in enumerate(_read(launcher._orch_meeting)):
             total[place] += value
     return total
@@ -108,7 +116,7 @@ def read() -> list[float]:
 
 def _read(meeting: _Meeting) -> list[float]:
     came, met, waited, within, changing = meeting.sums
-    for name, variable in list(meeting.variables.items()):
+    for name, variable in list(meeting.variables.items()) if meeting.context is current_context() else []:
         import tensorflow as tf
 
         with tf.init_scope():  # also while a program traces a graph
@@ -128,10 +136,10 @@ def _read(meeting: _Meeting) -> list[float]:
 def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     import tensorflow as tf
 
-    meeting = None if _is_off else _meeting_of(self)
+    meeting = _meeting_of(self)
     if meeting is None or not tf.is_tensor(value):
         return real(self, value, *args, **kwargs)
-    in_input = _here.in_input
+    in_input = _here.in_input > 0
     if tf.executing_eagerly():
         meeting.sums[0] += 1
         begun = time.perf_counter()
@@ -139,13 +147,12 @@ def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         _add(meeting.sums, time.perf_counter() - begun, in_input)
         return result
     name = _WITHIN if in_input else _WAITED
-    come = None if is_deterministic() else _try_to_measure(lambda: _come(tf, self, meeting, value, name))
-    if come is None:
+    if is_deterministic():
         return real(self, value, *args, **kwargs)
+    come = _come(tf, self, meeting, value, name)
     with tf.control_dependencies([come]):  # beside it, TensorFlow would hand the collective over to another thread, which takes longer
         result = real(self, value, *args, **kwargs)
-    left = _try_to_measure(lambda: _leave(tf, self, meeting, result, name))
-    return result if left is None else left
+    return _leave(tf, self, meeting, result, name)
 
 
 def is_deterministic() -> bool:
@@ -185,18 +192,10 @@ def _leave(tf: Any, launcher: Any, meeting: _Meeting, result: Any, name: str) ->
         return tf.identity(result)
 
 
-def _try_to_measure(measure: Any) -> Any:
-    """An error of orch's own code stops the counting, with one line on stderr: the program must continue."""
-    global _is_off
-    try:
-        return measure()
-    except Exception as error:
-        _is_off = True
-        import_hooks.print_once(f"the waits of workers for each other are not measured any more: {type(error).__name__}: {error}")
-        return None
-
-
 def _variable(tf: Any, meeting: _Meeting, name: str) -> Any:
+    if meeting.context is not current_context():
+        meeting.variables.clear()
+        meeting.context = current_context()
     if name not in meeting.variables:
         with tf.init_scope(), tf.device(_HOST):
             made = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=[], shared_name=f"orch_meetings_{id(meeting)}_{name}", container="")

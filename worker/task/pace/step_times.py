@@ -19,7 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...protocol import task_files
-from . import meetings, shared
+from .. import patches
+from ..patches.features import PACE
+from ..shared import shared
+from . import meetings
 
 WINDOW_STEPS, WINDOW_S, LONGEST_S = 20, 1.0, 10.0
 APART_S = 0.1
@@ -151,15 +154,17 @@ def watch(log_dir: str) -> None:
     meetings.watch(begin)
 
 
+@patches.guarded(PACE)
 def begin() -> Pace | None:
     """Begin to measure, once, in a task of orch. Returns what measures; None: not in a task, or in a process that a task has forked."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory and _state.pace is None:
         _state.pace = Pace(os.path.join(directory, task_files.PACE))
-        threading.Thread(target=_state.pace.poll_forever, name="orch-steps", daemon=True).start()
+        threading.Thread(target=patches.guarded(PACE)(_state.pace.poll_forever), name="orch-steps", daemon=True).start()
     return _state.pace if _state.pace is not None and _state.pace.is_here else None
 
 
+@patches.guarded(PACE)
 def mark(step: float) -> None:
     """The program says that the step of this number is over. `fit` counts better, so within `fit` this does nothing."""
     if not _state.fits and (pace := begin()) is not None:
@@ -176,6 +181,7 @@ def end_fit() -> None:
     _state.fits = max(0, _state.fits - 1)
 
 
+@patches.guarded(PACE)
 def advance(steps: int) -> None:
     """So many steps of `fit` are over since the last call."""
     if (pace := begin()) is not None:

@@ -10,10 +10,18 @@ import sys
 
 from .. import import_hooks
 from . import stand_in
+from .guard import as_theirs as as_theirs
+from .guard import attempt as attempt
+from .guard import guard_hooks as guard_hooks
+from .guard import guarded as guarded
+from .guard import judge as judge
+from .guard import refusal as refusal
+from .guard import theirs as theirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 _problems: dict[str, list[str]] = {}
@@ -72,12 +80,21 @@ def replace(feature: str, name: str, ours: Callable[..., Any]) -> None:
     """Replace a function by `ours`, which gets the replaced function first, then the arguments of the call. A feature does so once.
 
     In a traceback that the program prints, the call stands as one of the library's function, without the frames of orch below the call.
+    `guard` says what becomes of an error of `ours`.
     """
     owner, attribute = _find(feature, name)
     if owner is None or stand_in.is_of(getattr(owner, attribute), feature):
         return
-    made: Any = stand_in.make(getattr(owner, attribute), attribute, ours, feature)
+    from .table import FEATURES
+
+    measures = FEATURES[feature].sort == "measures"
+    made: Any = stand_in.make(getattr(owner, attribute), attribute, ours, feature, measures=measures)
     setattr(owner, attribute, staticmethod(made) if isinstance(vars(owner).get(attribute), staticmethod) else made)
+
+
+def after(feature: str, module: str, change: Callable[[ModuleType], None]) -> None:
+    """Call `change` with a module: now if the process or its template has imported it, or else once it is imported."""
+    import_hooks.after(module, lambda imported: attempt(feature, lambda: change(imported)))
 
 
 def add(feature: str, name: str, function: Callable[..., Any]) -> None:

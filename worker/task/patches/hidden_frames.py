@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 
-from ..import_hooks import after
+from . import after, put
+from .features import TRACEBACKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -22,21 +22,17 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 def hide_own() -> None:
     """Leave orch's files out, as soon as the libraries are imported."""
-    what = "the filter of tracebacks"
-    after("tensorflow.python.util.tf_stack", lambda module: _put("tensorflow.stacks", lambda stacks: _of_own(module, stacks)), what)
+    after(TRACEBACKS, "tensorflow.python.util.tf_stack", _filter)
     for package in ("tensorflow.python.util", "keras.src.utils", "tf_keras.src.utils"):
-        after(f"{package}.traceback_utils", _exclude, what)
+        after(TRACEBACKS, f"{package}.traceback_utils", _exclude)
 
 
 def _exclude(module: ModuleType) -> None:
-    _put(f"{module.__name__.partition('.')[0]}.traceback", lambda paths: (*paths, _ROOT + os.sep))
+    put(TRACEBACKS, f"{module.__name__.partition('.')[0]}.traceback", lambda paths: (*paths, _ROOT + os.sep))
 
 
-def _put(name: str, change: Callable[[Any], Any]) -> None:
-    from . import put
-    from .table import TRACEBACKS  # a program without TensorFlow does not need it
-
-    put(TRACEBACKS, name, change)
+def _filter(module: ModuleType) -> None:
+    put(TRACEBACKS, "tensorflow.stacks", lambda stacks: _of_own(module, stacks))
 
 
 def _of_own(module: ModuleType, stacks: Any) -> Any:

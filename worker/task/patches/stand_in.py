@@ -1,4 +1,4 @@
-"""Makes the function that stands in for one of a library: it has that function's name, file and first line.
+"""Makes the function that stands in for one of a library: it has that function's name, file and first line. `guard` judges its errors.
 
 The filters of TensorFlow and Keras then leave its frame out of tracebacks as one of their own (`traceback_utils` of both).
 """
@@ -6,6 +6,7 @@ The filters of TensorFlow and Keras then leave its frame out of tracebacks as on
 from __future__ import annotations
 
 from .. import failure
+from . import guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,23 +19,45 @@ program may import orch's modules a second time, under their own names, so these
 """
 
 _TEXT = """
-def make(ours, real, strip_below):
+def that_changes(ours, real, feature, failure, guard):
     def stand_in(*args, **kwargs):
         try:
             return ours(real, *args, **kwargs)
         except BaseException as error:
-            raise strip_below(error)
+            if guard.is_misuse(error, real, args, kwargs):
+                raise
+            raise failure.strip_below(guard.judge(feature, error))
+    return stand_in
+
+def that_measures(ours, real, feature, failure, guard):
+    def stand_in(*args, **kwargs):
+        if feature in guard.off:
+            return real(*args, **kwargs)
+        call = guard.Call(real)
+        try:
+            return ours(call, *args, **kwargs)
+        except BaseException as error:
+            if error is call.error or not isinstance(error, Exception) or guard.is_misuse(error, real, args, kwargs):
+                call.error = None
+                raise failure.strip_below(error)
+            guard.turn_off(feature, error)
+        if call.error is not None:
+            raise call.error
+        return call.results[0] if call.results else real(*args, **kwargs)
     return stand_in
 """
-_makes: list[Any] = []
-"""The function ``make`` of `_TEXT`, once it is compiled."""
+_makes: dict[str, Any] = {}
+"""The functions of `_TEXT`, once they are compiled."""
 
 
-def make(real: Any, name: str, ours: Callable[..., Any], feature: str) -> Any:
-    """The function ``stand_in`` of `_TEXT` for `real`."""
+def make(real: Any, name: str, ours: Callable[..., Any], feature: str, *, measures: bool = False) -> Any:
+    """The function ``stand_in`` of `_TEXT` for `real`. `measures`: the sort of the feature. If orch's code fails, the stand-in of what
+    measures gives what the replaced function has given, and calls it if it was not called yet.
+    """
     import functools  # TensorFlow and Keras have imported functools by now
 
-    made = compile_once()(ours, real, failure.strip_below)
+    make_it = compile_once()["that_measures" if measures else "that_changes"]
+    made = make_it(ours, real if measures else guard.as_theirs(real), feature, failure, guard)
     innermost = real
     while hasattr(innermost, "__wrapped__"):
         innermost = innermost.__wrapped__
@@ -62,8 +85,8 @@ def original(function: Any) -> Any:
     return function
 
 
-def compile_once() -> Any:
-    """The function ``make`` of `_TEXT`, compiled with one line as the place of all others. Only the first call takes time."""
+def compile_once() -> dict[str, Any]:
+    """The functions of `_TEXT`, compiled with one line as the place of all others. Only the first call takes time."""
     if not _makes:
         import ast  # TensorFlow has imported ast by now
 
@@ -72,7 +95,5 @@ def compile_once() -> Any:
             if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg)):
                 node.lineno = node.end_lineno = 1
                 node.col_offset = node.end_col_offset = 0
-        namespace: dict[str, Any] = {}
-        exec(compile(tree, "", "exec"), namespace)
-        _makes.append(namespace["make"])
-    return _makes[0]
+        exec(compile(tree, "", "exec"), _makes)
+    return _makes

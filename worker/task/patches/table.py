@@ -7,6 +7,39 @@ from dataclasses import field
 from typing import Literal
 
 from ...values.fast_dataclass import dataclass
+from .features import (
+    COPIES,
+    COUNTS,
+    DEVICES,
+    FILES,
+    FIT,
+    HEARTBEAT,
+    IMPLEMENTATION,
+    INPUT,
+    LOOPS,
+    MEETINGS,
+    NUMBERS,
+    ORDER,
+    OTHER_TF_CONFIG,
+    PACE,
+    PARTS,
+    PATHS,
+    PROFILES,
+    RANDOM,
+    REFUSAL,
+    REPORTS,
+    REPORTS_2,
+    SAVES,
+    SAVES_2,
+    SERVING,
+    SIGTERM,
+    STEP,
+    TESTS,
+    TPU,
+    TRACEBACKS,
+    WARNINGS,
+    WARNINGS_2,
+)
 from .names import BASE, DISTRIBUTE, NAMES
 
 __all__ = ["FEATURES", "NAMES", "Feature"]
@@ -18,7 +51,8 @@ class Feature:
 
     names: tuple[str, ...]
     sort: Literal["measures", "changes"]
-    """``measures``: without it the training is the same. ``changes``: without it numbers or saves differ."""
+    """``measures``: without it the training is the same. ``changes``: without it numbers or saves differ. What becomes of an error of
+    orch's own in the one and in the other, the module `guard` says."""
     lost: str
     """What does not work without the feature: a part of the sentence "…; without it LOST"."""
     reads: Mapping[str, str] = field(default_factory=dict)
@@ -26,36 +60,6 @@ class Feature:
     needs: tuple[str, ...] = ()
     """Other features that must be on."""
 
-
-LOOPS = "data for the loops of Keras"
-FIT = "fit on several workers"
-STEP = "exact order of a step"
-PARTS = "parts of a batch"
-SAVES = "saves of fit"
-SAVES_2 = "saves of fit of tf_keras"
-FILES = "files that several workers write"
-PATHS = "SavedModels and caches of several workers"
-ORDER = "order of shuffles"
-INPUT = "the section input"
-COPIES = "memory of arrays"
-REPORTS = "reports of fit"
-REPORTS_2 = "reports of fit of tf_keras"
-REFUSAL = "refusal of fit on several workers"
-WARNINGS = "warnings about numbers of Keras"
-WARNINGS_2 = "warnings about numbers of tf_keras"
-COUNTS = "counts of the input"
-MEETINGS = "the wait for other workers"
-SIGTERM = "the program's handler of SIGTERM"
-PROFILES = "profiles on request"
-HEARTBEAT = "collectives.heartbeat_s"
-IMPLEMENTATION = "collectives.implementation"
-TPU = "the TPU of TPUClusterResolver"
-SERVING = "a program that only serves"
-NUMBERS = "variables as numbers"
-TRACEBACKS = "tracebacks without frames of orch"
-RANDOM = "warnings about random numbers that no save has"
-OTHER_TF_CONFIG = "a program that replaces TF_CONFIG"
-TESTS = "functions of a test in tasks"
 
 _STRATEGY_READS = {
     f"{DISTRIBUTE}.collective_all_reduce_strategy": "_in_multi_worker_mode _num_workers _is_chief _id_in_cluster",
@@ -206,4 +210,6 @@ FEATURES: dict[str, Feature] = {
     TESTS: Feature(
         _names("inspect.getmodule pytest.comparisons"), "measures", "comparisons of a test's function in a task have no explanation"
     ),
+    DEVICES: Feature((), "changes", "the section devices has no effect"),
+    PACE: Feature((), "measures", "orch does not know how fast the steps are, and what they wait for"),
 }

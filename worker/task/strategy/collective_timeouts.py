@@ -8,7 +8,8 @@ The program's own settings stay. docs/tensorflow-knobs.md has measurements, and 
 
 from __future__ import annotations
 
-from .. import import_hooks
+from .. import patches
+from ..patches.features import HEARTBEAT, IMPLEMENTATION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, a `CollectiveSettings` as JSON data, as soon as TensorFlow's modules are imported."""
     if "heartbeat_s" in settings:
-        import_hooks.after(_CONTEXT, lambda module: _set_heartbeat(settings["heartbeat_s"]), "collectives.heartbeat_s")
+        patches.after(HEARTBEAT, _CONTEXT, lambda module: _set_heartbeat(settings["heartbeat_s"]))
     if "implementation" in settings:
-        import_hooks.after(_STRATEGY, lambda module: _set_implementation(module, settings["implementation"]), "collectives.implementation")
+        patches.after(IMPLEMENTATION, _STRATEGY, lambda module: _set_implementation(module, settings["implementation"]))
 
 
 def _set_heartbeat(seconds: float) -> None:
@@ -35,9 +36,6 @@ def _set_heartbeat(seconds: float) -> None:
         config = self.coordination_service
         if not config.heartbeat_timeout_in_ms:
             config.heartbeat_timeout_in_ms = milliseconds
-
-    from .. import patches
-    from ..patches.table import HEARTBEAT
 
     patches.replace(HEARTBEAT, "Context.configure_coordination_service", configure_coordination_service)
 
@@ -51,8 +49,5 @@ def _set_implementation(module: Any, implementation: str) -> None:
         if isinstance(communication_options, util.Options):  # TensorFlow refuses anything else
             communication_options = defaults.merge(communication_options)
         real(*args, communication_options=communication_options, **kwargs)
-
-    from .. import patches
-    from ..patches.table import IMPLEMENTATION
 
     patches.replace(IMPLEMENTATION, "CollectiveAllReduceExtended.__init__", __init__)

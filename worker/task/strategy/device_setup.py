@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import failure, import_hooks
+from .. import failure, patches
+from ..patches.features import DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
             print(f"orch: this task has {', '.join(_describe_devices(tf))}", file=sys.stderr)
 
     if wanted:
-        import_hooks.after("tensorflow", apply_now, "devices")
+        patches.after(DEVICES, "tensorflow", apply_now)
 
 
 def _describe_refusal(what: str, error: Exception) -> SettingRefused:

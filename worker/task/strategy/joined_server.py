@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 
 from ...protocol import task_files
-from .. import import_hooks
+from .. import patches
 from ..looking import profiling
+from ..patches.features import SERVING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def watch(log_dir: str) -> None:
     """Add a line to the task's reports when this process calls `Server.join` in its main thread."""
-    import_hooks.after("tensorflow.python.training.server_lib", lambda module: _watch(log_dir), "Server.join")
+    patches.after(SERVING, "tensorflow.python.training.server_lib", lambda module: _watch(log_dir))
 
 
 def _watch(log_dir: str) -> None:
@@ -39,8 +40,5 @@ def _watch(log_dir: str) -> None:
             except OSError:
                 pass  # the log directory is removed or full: the task can still serve
         return real(self)
-
-    from .. import patches
-    from ..patches.table import SERVING
 
     patches.replace(SERVING, "Server.join", join)

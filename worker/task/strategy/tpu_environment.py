@@ -7,7 +7,8 @@ import os
 
 from ...machine.tpu_host import is_tpu_vm
 from ...settings.tpu_settings import LOCAL, TpuSettings, target
-from .. import import_hooks
+from .. import patches
+from ..patches.features import TPU
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """
     tpu = target(TpuSettings(tpu=settings.get("tpu", "")), os.environ)[0]
     place = {"tpu": tpu, **{name: settings[name] for name in ("zone", "project") if settings.get(name)}}
-    import_hooks.after(_RESOLVER, lambda module: _give_tpu(place), "the TPU of TPUClusterResolver")
+    patches.after(TPU, _RESOLVER, lambda module: _give_tpu(place))
     if tpu != LOCAL:
         os.environ.setdefault(LOAD_LIBRARY, "0")
     elif SKIP_QUERY not in os.environ and importlib.util.find_spec("libtpu") is not None and not is_tpu_vm(os.environ):
@@ -43,8 +44,5 @@ def _give_tpu(place: dict[str, str]) -> None:
             tpu, kwargs = place["tpu"], {**place, **kwargs}
             del kwargs["tpu"]
         real(resolver, tpu, *args, **kwargs)
-
-    from .. import patches
-    from ..patches.table import TPU
 
     patches.replace(TPU, "TPUClusterResolver.__init__", init)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from worker.task import import_hooks, patches
-from worker.task.patches import table
+from worker.task.patches import features, table
 from worker.task.patches.names import NAMES, Name
 from worker.task.patches.package_sources import Sources, misfit, problems_of
 from worker.task.patches.table import FEATURES
@@ -56,12 +56,12 @@ def _minor(release: str) -> int:
 def test_each_replacement_takes_a_row_of_its_feature() -> None:
     """An import hook would catch the error, and the feature would be off with one line."""
     asked = [
-        (getattr(table, of.id), call.args[1].value)
+        (getattr(features, of.id), call.args[1].value)
         for path in (ROOT / "worker").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call) and ast.unparse(call.func) in [f"patches.{way}" for way in ("replace", "add", "give_back", "put")]
         for of in call.args[:1]
-        if isinstance(of, ast.Name) and hasattr(table, of.id) and isinstance(call.args[1], ast.Constant)
+        if isinstance(of, ast.Name) and hasattr(features, of.id) and isinstance(call.args[1], ast.Constant)
     ]
     assert len(asked) > 40
     assert [(feature, name) for feature, name in asked if name not in FEATURES[feature].names] == []
@@ -140,21 +140,30 @@ TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
     ("module", "old", "new", "off"),
     [
         (LOSS, "def reduce_values(", "# new words\ndef reduce_values(", set()),
-        (LOSS, "    loss = ops.sum(values)", "    loss = ops.sum(values) * 1", {table.STEP, table.FIT, table.WARNINGS}),
-        (LOSS, "def apply_mask(", "def apply_a_mask(", {table.WARNINGS}),
+        (LOSS, "    loss = ops.sum(values)", "    loss = ops.sum(values) * 1", {features.STEP, features.FIT, features.WARNINGS}),
+        (LOSS, "def apply_mask(", "def apply_a_mask(", {features.WARNINGS}),
         (
             "keras.src.trainers.data_adapters.array_slicing",
             "def train_validation_split(",
             "def split(",
-            {table.LOOPS, table.FIT, table.SAVES},
+            {features.LOOPS, features.FIT, features.SAVES},
         ),
-        ("keras.src.trainers.epoch_iterator", "self._steps_seen = 0", "self._seen = 0", {table.LOOPS, table.FIT, table.SAVES}),
-        ("keras.src.saving.saving_lib", "def save_weights_only(", "def save_the_weights(", {table.FILES}),
+        ("keras.src.trainers.epoch_iterator", "self._steps_seen = 0", "self._seen = 0", {features.LOOPS, features.FIT, features.SAVES}),
+        ("keras.src.saving.saving_lib", "def save_weights_only(", "def save_the_weights(", {features.FILES}),
         (
             TRAINER,
             "class TensorFlowTrainer(",
             "class Another(",
-            {table.LOOPS, table.FIT, table.SAVES, table.STEP, table.PARTS, table.WARNINGS, table.REPORTS, table.REFUSAL},
+            {
+                features.LOOPS,
+                features.FIT,
+                features.SAVES,
+                features.STEP,
+                features.PARTS,
+                features.WARNINGS,
+                features.REPORTS,
+                features.REFUSAL,
+            },
         ),
     ],
 )
@@ -170,7 +179,7 @@ def test_the_check_prints_the_rows_that_do_not_fit_and_imports_nothing(keras: Pa
     checked = _check(str(keras))
     assert checked.returncode == 1
     where = "keras.src.trainers.data_adapters.array_slicing:train_validation_split"
-    assert f"off: {table.LOOPS}\n    train_validation_split: there is no {where}\n" in checked.stdout
+    assert f"off: {features.LOOPS}\n    train_validation_split: there is no {where}\n" in checked.stdout
     installed = _check()
     assert installed.returncode == 0, installed.stdout
     assert f"{len(FEATURES)} of {len(FEATURES)} features are on" in installed.stdout

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from worker.task import failure
-from worker.task.patches import stand_in
+from worker.task.patches import guard, stand_in
 
 
 def test_a_function_is_replaced_by_one_that_gets_it() -> None:
@@ -26,7 +26,7 @@ def test_a_traceback_has_the_library_s_function_and_no_frame_of_orch(tmp_path: P
     library.write_text("def outer(call):\n    return inner(call)\n\n\ndef inner(call):\n    return call()\n")
     owner: Any = ModuleType("library")
     exec(compile(library.read_text(), str(library), "exec"), owner.__dict__)
-    monkeypatch.setattr(failure, "_PACKAGE", __file__)  # the functions of this file are orch's
+    monkeypatch.setattr(failure, "PACKAGE", (failure.PACKAGE, __file__))  # the functions of this file are orch's
     for name in ("outer", "inner"):
         for feature in ("one", "another"):
             setattr(owner, name, stand_in.make(getattr(owner, name), name, _through, feature))
@@ -49,18 +49,18 @@ def _through(real: Any, *args: Any) -> Any:
     return real(*args)
 
 
-def test_an_exception_of_orch_keeps_its_frames() -> None:
+def test_an_exception_of_orch_for_the_program_keeps_its_frames() -> None:
     owner: Any = ModuleType("owner")
     exec("def double(number):\n    return 2 * number", owner.__dict__)
 
     def refuse(real: Any, number: int) -> None:
-        raise ValueError("not this number")
+        raise guard.refusal(ValueError("not this number"))
 
     owner.double = stand_in.make(owner.double, "double", refuse, "a feature")
     with pytest.raises(ValueError, match="not this number") as caught:
         owner.double(1)
     assert [one.name for one in traceback.extract_tb(caught.value.__traceback__)][1:] == ["double", "refuse"]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
         owner.double()
 
 

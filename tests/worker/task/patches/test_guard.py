@@ -1,0 +1,186 @@
+"""Whose error it is, and what becomes of orch's own (worker/task/patches/guard.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.task import failure, import_hooks
+from worker.task.patches import guard, stand_in
+from worker.task.patches.features import COUNTS, FILES
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "off", set())
+    monkeypatch.setattr(import_hooks, "_printed", set())
+
+
+class Library:
+    """A function of a library, which counts its calls."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls, self._error = 0, error
+
+    def function(self, number: int) -> int:
+        self.calls += 1
+        if self._error is not None:
+            raise self._error
+        return 2 * number
+
+
+def _before(real: Any, number: int) -> int:
+    raise KeyError("orch's")
+
+
+def _after(real: Any, number: int) -> int:
+    real(number)
+    raise KeyError("orch's")
+
+
+def _finally(real: Any, number: int) -> int:
+    try:
+        return int(real(number))
+    finally:
+        raise KeyError("orch's")
+
+
+@pytest.mark.parametrize("ours", [_before, _after, _finally])
+def test_what_measures_is_turned_off_and_the_program_gets_its_result(ours: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    library = Library()
+    made = stand_in.make(library.function, "function", ours, COUNTS, measures=True)
+    assert (made(2), library.calls) == (4, 1)
+    line = capfd.readouterr().err
+    assert line.startswith(f"orch: {COUNTS}: off from here on, because orch's own code has failed (KeyError: \"orch's\"")
+    assert "; without it, batches, rows and the wait for input are not counted. The program goes on\n" in line
+    assert (made(3), library.calls, capfd.readouterr().err) == (6, 2, "")
+
+
+@pytest.mark.parametrize("ours", [_before, _after, _finally])
+def test_an_error_of_the_program_passes_what_measures_unchanged_after_one_call(ours: Any) -> None:
+    library = Library(ValueError("the program's"))
+    made = stand_in.make(library.function, "function", ours, COUNTS, measures=True)
+    with pytest.raises(ValueError, match="the program's") as caught:
+        made(2)
+    assert library.calls == 1
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("ours", [_before, _after, _finally])
+def test_an_error_in_what_changes_is_one_of_orch(ours: Any) -> None:
+    library = Library()
+    made = stand_in.make(library.function, "function", ours, FILES)
+    with pytest.raises(guard.Fault, match=f"^{FILES}: orch's own code has failed: KeyError: \"orch's\"") as caught:
+        made(2)
+    assert library.calls == (ours is not _before)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def _in_library(real: Any, number: int) -> int:
+    import json
+
+    json.loads("{")  # what the program has given is wrong
+    return number
+
+
+def _by_mistake(real: Any, number: int) -> int:
+    import json
+
+    json.dumps(None, default=json.no_such_name)  # type: ignore[attr-defined]
+    return number
+
+
+def _through_library(real: Any, number: int) -> int:
+    import json
+
+    scope: dict[str, Any] = {}
+    exec("def of_program(value): raise KeyError(value)", scope)
+    return len(json.dumps(object(), default=scope["of_program"]))
+
+
+@pytest.mark.parametrize(
+    ("ours", "kind"),
+    [
+        (lambda real, number: guard.theirs(_before, real, number), KeyError),  # a function of the program
+        (lambda real, number: next(iter(())), StopIteration),
+        (lambda real, number: os.listdir("/no/such/directory"), FileNotFoundError),
+        (_in_library, ValueError),
+        (_by_mistake, guard.Fault),
+        (_through_library, KeyError),
+        (lambda real, number: (_ for _ in ()).throw(guard.refusal(RuntimeError("for the program"))), RuntimeError),
+        (lambda real, number: sys.exit(3), SystemExit),
+    ],
+)
+def test_whose_error_it_is(ours: Callable[..., Any], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "PACKAGE", (failure.PACKAGE, __file__))
+    made = stand_in.make(Library().function, "function", ours, FILES)
+    with pytest.raises(kind) as caught:
+        made(2)
+    assert type(caught.value) is kind or kind is ValueError
+
+
+def test_a_program_that_gives_wrong_arguments_gets_python_s_error() -> None:
+    for measures in (True, False):
+        made = stand_in.make(Library().function, "function", _before, COUNTS if measures else FILES, measures=measures)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'another'"):
+            made(2, another=3)
+    assert guard.off == set()
+
+
+def test_a_fault_inside_of_another_place_stays_the_one_that_it_is() -> None:
+    inner = stand_in.make(Library().function, "function", _before, FILES)
+    outer = stand_in.make(Library().function, "function", lambda real, number: inner(number), "another")
+    with pytest.raises(guard.Fault, match=f"^{FILES}: "):
+        outer(2)
+
+
+def test_a_callback_that_measures_does_nothing_once_it_is_off(capfd: pytest.CaptureFixture[str]) -> None:
+    class Callback:
+        calls = 0
+
+        def on_step(self, number: int) -> float:
+            Callback.calls += 1
+            return 1 / number
+
+    guard.guard_hooks(COUNTS, Callback)
+    assert [Callback().on_step(number) for number in (1, 0, 1)] == [1.0, None, None]
+    assert Callback.calls == 2
+    assert capfd.readouterr().err.count("off from here on") == 1
+
+
+PROGRAM = """
+import sys
+from worker.task.patches import guard
+from worker.task.patches.features import FILES
+guard.end_at_fault(sys.argv[1])
+def fail():
+    return [][0]
+try:
+    guard.guarded(FILES)(fail)()
+except BaseException:
+    print("caught")
+"""
+
+
+def test_a_fault_ends_a_task_even_if_the_program_would_catch_it(tmp_path: Path) -> None:
+    done = subprocess.run((sys.executable, "-c", PROGRAM, str(tmp_path)), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        "IndexError: list index out of range\norch: files that several workers write: orch's own code has failed: IndexError" in done.stderr
+    )
+    recorded = (tmp_path / "error.json").read_text()
+    assert '"type": "orch.Fault"' in recorded
+
+
+def test_a_line_of_orch_s_own_code_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "PACKAGE", (failure.PACKAGE, __file__))
+    with pytest.raises(guard.Fault, match=r"KeyError: \"orch's\" \(test_guard\.py:\d+\)$"):
+        guard.guarded(FILES)(_before)(None, 1)
