@@ -35,6 +35,7 @@ SAVES = "saves of fit"
 SAVES_2 = "saves of fit of tf_keras"
 FILES = "files that several workers write"
 ORDER = "order of shuffles"
+GIVEN = "comparison of the workers' data"
 INPUT = "the section input"
 COPIES = "memory of arrays"
 REPORTS = "reports of fit"
@@ -132,7 +133,7 @@ FEATURES: dict[str, Feature] = {
         "workers that save one model to one path may find half of a file",
     ),
     ORDER: Feature(
-        _names("StrategyBase.experimental_distribute_dataset random_shuffle DistributedDataset.__iter__ Strategy.gather"),
+        _names("StrategyBase.experimental_distribute_dataset random_shuffle DatasetV2.shuffle DistributedDataset.__iter__ Strategy.gather"),
         "changes",
         "a shuffle without a seed has another order in each worker",
         reads={
@@ -140,6 +141,9 @@ FEATURES: dict[str, Feature] = {
             " _num_replicas_in_sync",
             "tensorflow.python.data.ops.dataset_ops": "_inputs _options_attr",
         },
+    ),
+    GIVEN: Feature(
+        _names("DistributedDataset.__iter__"), "measures", "orch prints no warning where the workers of a loop have other data each"
     ),
     INPUT: Feature(
         _names("StrategyBase.experimental_distribute_dataset StrategyBase.distribute_datasets_from_function DatasetV2.list_files"),
