@@ -47,11 +47,12 @@ def with_policy(dataset: Any, name: str) -> Any:
 
 
 def text_files(directory: str, *sizes: int) -> list[str]:
-    """Files of lines, each a number, counted through. Each task writes files of its own."""
+    """Files of lines, each a number, counted through. Each task writes files of its own, in a directory of its own."""
     numbers = itertools.count()
     names = []
+    os.makedirs(f"{directory}/{os.environ['ORCH_TASK']}", exist_ok=True)
     for index, size in enumerate(sizes):
-        names.append(f"{directory}/{os.environ['ORCH_TASK']}-{'-'.join(map(str, sizes))}.{index}.txt")
+        names.append(f"{directory}/{os.environ['ORCH_TASK']}/{'-'.join(map(str, sizes))}.{index}.txt")
         Path(names[-1]).write_text("".join(f"{next(numbers)}\n" for _ in range(size)))
     return names
 
@@ -556,7 +557,7 @@ def told_of_a_loop(strategy: Any, directory: str, how: str) -> str:
 
     index = strategy.extended._id_in_cluster
     own = np.random.default_rng(index).permutation(COUNT)
-    names = text_files(directory, *[5] * 10)  # in each task with another beginning
+    names = text_files(directory, *[5] * 10)  # in each task in another directory
     whole = tf.data.Dataset.range(COUNT)
     data: Any = {
         "arrays": lambda: tf.data.Dataset.from_tensor_slices(own),

@@ -205,8 +205,18 @@ OTHERS = {
         "the script makes MultiWorkerMirroredStrategy, which has no parameter servers: leave out --ps (ps: in orch.yaml), or make "
         "ParameterServerStrategy in the script (examples/parameter_server.py)",
     ),
+    r"Shape mismatch in the collective instance.*shape \[0[,\]]": Remedy(
+        "tensors-of-different-shapes",
+        "a worker's part of a batch had no rows, so what it computed has another shape: batch(…, drop_remainder=True), or give "
+        "strategy.run a function that returns the sum over its rows, divided by the size of the global batch",
+    ),
     "Shape mismatch in the collective instance": Remedy(
         "tensors-of-different-shapes", "the workers reduced tensors of different shapes: their batches or their models differ"
+    ),
+    r"(?P<path>[^\s;:'\"]+)_\d+\.lockfile": Remedy(
+        "a-cache-that-several-workers-write",
+        "several workers write the file of Dataset.cache('{path}'): give it another name in each worker, such as one with "
+        "os.environ['ORCH_TASK'] in it, in a directory that exists",
     ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     r"SLURM_\w+ not found in environment|KeyError: 'SLURM_\w+'": Remedy(

@@ -146,6 +146,23 @@ FAILURES = [
     ),
     (
         f"{TF}InvalidArgumentError",
+        "Collective ops is aborted by: Shape mismatch in the collective instance 116. Op at device /job:worker/replica:0/task:0 "
+        "expected shape [1] but another member in the group expected shape [0].",
+        "a worker's part of a batch had no rows, so what it computed has another shape: batch(…, drop_remainder=True)",
+    ),
+    (
+        f"{TF}NotFoundError",
+        "Error in user-defined function: cache/train_0.lockfile; No such file or directory",
+        "several workers write the file of Dataset.cache('cache/train'): give it another name in each worker",
+    ),
+    (
+        f"{TF}AlreadyExistsError",
+        "There appears to be a concurrent caching iterator running - cache lockfile already exists ('/tmp/c/train_0.lockfile'). If you are "
+        "sure no other running TF computations are using this cache prefix, delete the lockfile and re-initialize the iterator.",
+        "several workers write the file of Dataset.cache('/tmp/c/train'): give it another name in each worker",
+    ),
+    (
+        f"{TF}InvalidArgumentError",
         "Collective ops is aborted by: Shape mismatch in the collective instance 100. Op at device /job:worker/replica:0/task:1",
         "tensors of different shapes",
     ),

@@ -6,6 +6,7 @@ A dataset is compared once, when `fit`, `evaluate` or `predict` of Keras 3 takes
 from __future__ import annotations
 
 import os
+import weakref
 import zlib
 from typing import Any
 
@@ -18,6 +19,8 @@ from . import shuffle_order
 SAMPLED = 64
 """About how many rows of an array make its fingerprint."""
 _ITERATE = "tensorflow.python.distribute.input_lib"
+_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""The function of each strategy by which its workers tell one another numbers."""
 _COMPARED = "_orch_compared"
 """An attribute of a distributed dataset that has been compared."""
 
@@ -44,18 +47,18 @@ def _is_endless(dataset: Any) -> bool:
     return bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
 
 
-def of_all(strategy: Any, *numbers: int) -> Any:
-    """The numbers of all workers, a row for each. All workers must call this."""
+def of_all(strategy: Any, *numbers: int) -> list[list[int]]:
+    """The numbers of all workers, in their order. All workers must call this."""
+    if not shuffle_order.has_several_workers(strategy):
+        return [list(numbers)]
     import tensorflow as tf
 
-    replicas = int(strategy.num_replicas_in_sync)
-
-    def of_replica() -> Any:
-        place = tf.one_hot(tf.distribute.get_replica_context().replica_id_in_sync_group, replicas, dtype=tf.int64)
-        return place[:, None] * tf.constant([numbers], tf.int64)
-
-    table = strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica), axis=None).numpy()
-    return table[:: replicas // int(strategy.extended._num_workers)]
+    # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
+    gather = _gathers.get(strategy)
+    if gather is None:
+        gather = _gathers[strategy] = tf.function(lambda values: strategy.gather(values, axis=0), reduce_retracing=True)
+    found: list[list[int]] = gather(tf.constant([numbers], tf.int64)).numpy().tolist()
+    return found[:: max(1, len(found) // int(strategy.extended._num_workers))]
 
 
 def facts(distributed: Any, strategy: Any) -> tuple[int, int]:
@@ -108,9 +111,9 @@ def _all_parts(dataset: Any) -> list[Any]:
     return list({id(part): part for part in every}.values())
 
 
-def tell(table: Any) -> None:
-    """Say that the workers do not have the same data. `table`: the facts of all workers, a row for each."""
-    fingerprints, shares = table.T
+def tell(told: list[list[int]]) -> None:
+    """Say that the workers do not have the same data. `told`: the facts of all workers."""
+    fingerprints, shares = zip(*told, strict=True)
     if sorted(shares) == list(range(1, len(shares) + 1)):
         print_once(
             f"input: the program takes one of {len(shares)} shares in each worker, by shard(…), and the workers divide each share once "

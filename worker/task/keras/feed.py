@@ -53,11 +53,11 @@ class Feed:
         """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches."""
         own = data.steps_of_epoch(self._num_batches, self.distributed, strategy)
         rows = data.rows_of_parts(self.distributed, strategy)
-        table = given.of_all(strategy, -1 if own is None else int(own), rows, *given.facts(self.distributed, strategy))
-        counts, parts = table.T[:2]
-        self.is_even = bool(rows > 0 and (parts == rows).all())
-        self._num_batches = int(counts.max()) if counts.min() >= 0 else None
-        given.tell(table[:, 2:])
+        told = given.of_all(strategy, -1 if own is None else int(own), rows, *given.facts(self.distributed, strategy))
+        counts, parts, *_ = zip(*told, strict=True)
+        self.is_even = bool(rows > 0 and set(parts) == {rows})
+        self._num_batches = max(counts) if min(counts) >= 0 else None
+        given.tell([facts for _, _, *facts in told])
 
     def get_tf_dataset(self) -> Any:
         return self.batches
