@@ -148,14 +148,14 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
 
         def train_step(self, batch: Any) -> Any:
             (rows,) = batch if isinstance(batch, tuple) else (batch,)
-            seen[-1].append([int(number) - 1 for number in np.ravel(rows) if number])  # 0: orch's row of a part that has none
+            seen[-1].append([int(number) - 1 for number in np.ravel(rows).tolist() if number])  # 0: orch's row of a part that has none
             return {"loss": tf.constant(0.0)}
 
     def fit(dataset: Any, epochs: int = EPOCHS, **arguments: Any) -> int | None:
         """The number of steps of an epoch, where Keras knows it at the start. `seen` gets the batches of each epoch."""
         seen.clear()
         known: list[int | None] = []
-        notes = keras.callbacks.LambdaCallback(
+        notes: Any = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: known.append(notes.params["steps"]), on_epoch_begin=lambda epoch, logs: seen.append([])
         )
         with strategy.scope():
