@@ -47,11 +47,12 @@ def with_policy(dataset: Any, name: str) -> Any:
 
 
 def text_files(directory: str, *sizes: int) -> list[str]:
-    """Files of lines, each a number, counted through. Each task writes files of its own."""
+    """Files of lines, each a number, counted through. Each task writes files of its own, in a directory of its own."""
     numbers = itertools.count()
     names = []
+    os.makedirs(f"{directory}/{os.environ['ORCH_TASK']}", exist_ok=True)
     for index, size in enumerate(sizes):
-        names.append(f"{directory}/{os.environ['ORCH_TASK']}-{'-'.join(map(str, sizes))}.{index}.txt")
+        names.append(f"{directory}/{os.environ['ORCH_TASK']}/{'-'.join(map(str, sizes))}.{index}.txt")
         Path(names[-1]).write_text("".join(f"{next(numbers)}\n" for _ in range(size)))
     return names
 
@@ -160,7 +161,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         )
         with strategy.scope():
             reader = Reader()
-            reader.compile(run_eagerly=True)
+            reader.compile("adam", run_eagerly=True)  # which computes with the number of steps
         reader.fit(dataset, epochs=epochs, verbose=0, callbacks=[notes], **arguments)
         return known[0]
 
@@ -489,7 +490,104 @@ def test_arrays_that_each_worker_has_in_another_order_are_said() -> None:
     with cluster(workers=2) as c:
         for how, is_said in {"the same": False, "arrays": True, "a dataset": True, "divided by the program": False}.items():
             first = c.run(told_of_other_arrays, how=how)["worker-0"]
-            assert ("the arrays given to Keras in worker 1 are not those in worker 0" in first) == is_said, how
+            assert ("the data given in worker 1 are not those in worker 0" in first) == is_said, how
+
+
+def alike(strategy: Any, directory: str) -> dict[str, Any]:
+    """In each task: what a program draws that gives no seed, and what the workers train on where it draws the order itself."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def rows(dataset: Any) -> list[int]:
+        parts = [strategy.experimental_local_results(batch)[0] for batch in strategy.experimental_distribute_dataset(dataset)]
+        return [int(number) for part in parts for number in np.ravel(part)]
+
+    numbers = tf.data.Dataset.range(COUNT)
+    names = text_files(directory, *[5] * 10)
+    random.shuffle(names)
+    once = numbers.shuffle(COUNT, reshuffle_each_iteration=False)
+    x = np.linspace(-1, 1, 16, dtype="float32")[:, None]
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")])
+        model.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.TruePositives(name="positive"), "accuracy"])
+    counted = [model.train_on_batch(x, x > 0, return_dict=True), model.test_on_batch(x, x > 0, return_dict=True)]
+    images = tf.keras.preprocessing.image.ImageDataGenerator().flow(np.arange(COUNT, dtype="float32").reshape(COUNT, 1, 1, 1), batch_size=5)
+    pairs = rows(lines(directory, 20, 10, 20).enumerate().map(lambda at, row: 100 * at + row).batch(8))
+    return {
+        "drawn": [random.random(), np.random.random(), list({f"word {number}" for number in range(30)})],
+        "order": [int(number) for number in once] + [int(number) for number in once],
+        "counted": [[logs["positive"], logs["accuracy"]] for logs in counted],
+        "read": {
+            "skip": rows(once.skip(20).batch(8)) + rows(once.take(20).batch(8)),
+            "names": rows(tf.data.TextLineDataset(names).map(lambda line: tf.strings.to_number(line, tf.int64)).batch(8)),
+            "generator": [int(number) for at in range(len(images)) for number in np.ravel(images[at])][
+                strategy.extended._id_in_cluster :: 2
+            ],
+            "split": [
+                int(number)
+                for part in keras.utils.split_dataset(np.arange(COUNT, dtype="int64"), 0.5, shuffle=True)
+                for number in rows(part.batch(5))
+            ],
+            "pairs": [number // 100 for number in pairs if number // 100 == number % 100],
+            "take and skip of files": rows(lines(directory, 20, 10, 30).skip(5).take(COUNT).map(lambda number: number - 5).batch(8)),
+        },
+    }
+
+
+def test_what_a_program_draws_without_a_seed_is_the_same_in_all_workers(tmp_path: Path) -> None:
+    with cluster(workers=2) as c:
+        found = list(c.run(alike, str(tmp_path)).values())
+        said = c.logs("worker-0")
+    assert found[0]["drawn"] == found[1]["drawn"]
+    assert found[0]["order"] == found[1]["order"]
+    assert found[0]["order"][:COUNT] == found[0]["order"][COUNT:]
+    assert found[0]["counted"] == [[8, 1], [8, 1]]
+    for name in found[0]["read"]:
+        assert sorted(number for task in found for number in task["read"][name]) == [*range(COUNT)], name
+    assert "input: zip, behind the files of the dataset of " in said
+    assert "counts, pairs or compares rows, which must be those of all files: each worker reads all files and keeps its share" in said
+    assert "are not those in worker 0" not in said
+
+
+def told_of_a_loop(strategy: Any, directory: str, how: str) -> str:
+    """In each task: what orch prints when a loop begins over data that may be this worker's own."""
+    import contextlib
+    import io
+
+    import numpy as np
+    import tensorflow as tf
+
+    index = strategy.extended._id_in_cluster
+    own = np.random.default_rng(index).permutation(COUNT)
+    names = text_files(directory, *[5] * 10)  # in each task in another directory
+    whole = tf.data.Dataset.range(COUNT)
+    data: Any = {
+        "arrays": lambda: tf.data.Dataset.from_tensor_slices(own),
+        "texts": lambda: tf.data.Dataset.from_tensor_slices([f"row {number}" for number in own]),
+        "files": lambda: tf.data.TextLineDataset(sorted(names, reverse=bool(index))),
+        "a share": lambda: whole.shard(2, index),
+        "a share, off": lambda: with_policy(whole.shard(2, index), "OFF"),
+        "halves": lambda: whole.shard(2, 1),
+        "equal files": lambda: tf.data.TextLineDataset(names),
+    }[how]()
+    for name, module in list(sys.modules.items()):
+        if name.endswith("task.import_hooks"):
+            module._printed.clear()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        for _ in strategy.experimental_distribute_dataset(data.batch(10)):
+            pass
+    return said.getvalue()
+
+
+def test_data_of_a_loop_that_the_workers_do_not_share_are_said(tmp_path: Path) -> None:
+    other, share = "the data given in worker 1 are not those in worker 0", "the program takes one of 2 shares in each worker, by shard(…)"
+    wanted = {"arrays": other, "texts": other, "files": other, "a share": share, "a share, off": "", "halves": "", "equal files": ""}
+    with cluster(workers=2) as c:
+        for how, line in wanted.items():
+            said = c.run(told_of_a_loop, str(tmp_path), how=how)["worker-0"]
+            assert [each for each in (other, share) if each in said] == ([line] if line else []), how
 
 
 def fit_rows(*numbers: int) -> None:

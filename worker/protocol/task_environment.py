@@ -67,7 +67,8 @@ def default_environment(cores: int | str, tasks: int, inter_op: int | None = Non
         threads, most = f"<{cores} / {tasks}>", f"<{cores}, at least {inter_op}>"
     else:
         threads, most = str(max(1, cores // max(1, tasks))), str(max(cores, inter_op or 0))
-    found = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
+    # One order of sets of texts in all tasks of a run, on whatever host: a hash seed acts when an interpreter starts.
+    found = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
     return found if inter_op is None else {**found, INTER_OP: most}
 
 

@@ -240,6 +240,11 @@ OTHERS = {
         "the script makes MultiWorkerMirroredStrategy, which has no parameter servers: leave out --ps (ps: in orch.yaml), or make "
         "ParameterServerStrategy in the script (examples/parameter_server.py)",
     ),
+    r"Shape mismatch in the collective instance.*shape \[0[,\]]": Remedy(
+        "tensors-of-different-shapes",
+        "a worker's part of a batch had no rows, so what it computed has another shape: batch(…, drop_remainder=True), or give "
+        "strategy.run a function that returns the sum over its rows, divided by the size of the global batch",
+    ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     rf"(?P<name>SLURM_\w+) not found in environment|KeyError: '(?P<name_2>{_OF_ENGINES})'": Remedy(
         "a-script-that-asks-an-engine",

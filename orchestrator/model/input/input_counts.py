@@ -87,7 +87,9 @@ def _idle_replicas(given: Mapping[str, InputCounts]) -> Iterator[str]:
 
 
 def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
-    """Tasks whose input ended before that of the others."""
+    """Tasks whose input ended before that of the others. Small batches, such as the last of an epoch, cost nothing: a step without
+    them would lose rows.
+    """
     batches = {name: max(counts.batches) for name, counts in given.items() if any(counts.batches)}
     most = max(batches.values(), default=0)
     short = [name for name, number in batches.items() if most - number > max(1, UNEVEN * most)]
@@ -95,12 +97,9 @@ def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
         least = min(short, key=batches.__getitem__)
         rest = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
         fullest = max(batches, key=batches.__getitem__)
-        why = "its share ended sooner, and the rest of its steps were empty; auto_shard: data, or files of even size"
         if _differ_by_small_batches(given[least], given[fullest]):
-            why = (
-                "some global batches, such as the last of an epoch, have fewer elements than there are replicas; "
-                "batch(…, drop_remainder=True), or another batch size"
-            )
+            return
+        why = "its share ended sooner, and the rest of its steps were empty; auto_shard: data, or files of even size"
         yield f"{least}{rest} had {batches[least]:,} batches, others {most:,}: {why}"
 
 

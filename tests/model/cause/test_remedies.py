@@ -148,6 +148,12 @@ FAILURES = [
     ),
     (
         f"{TF}InvalidArgumentError",
+        "Collective ops is aborted by: Shape mismatch in the collective instance 116. Op at device /job:worker/replica:0/task:0 "
+        "expected shape [1] but another member in the group expected shape [0].",
+        "a worker's part of a batch had no rows, so what it computed has another shape: batch(…, drop_remainder=True)",
+    ),
+    (
+        f"{TF}InvalidArgumentError",
         "Failed to get element from worker 127.0.0.1:50239: Failed to get an element, with a nonretryable error: Failed to get element: "
         "ValueError: Could not find callback with key=pyfunc_1 in the registry.",
         "apply it after distribute()",

@@ -10,7 +10,7 @@ import pytest
 from tests.worker.agent_double import run_task
 from worker.host.template import import_environment
 from worker.protocol import task_environment
-from worker.protocol.messages import Program, StartTasks, TaskOrder
+from worker.protocol.messages import Program, StartTasks, TaskOrder, TemplateOrder
 from worker.protocol.task_environment import tf_config_of
 
 SCRIPT = Program("script", "s.py")
@@ -31,6 +31,14 @@ def test_a_tasks_own_words_win_over_orchs_and_those_over_the_hosts() -> None:
     start = StartTasks((), env={"B": "orch", "C": "orch"}, env_defaults={"A": "default", "D": "default"})
     found = compose({"A": "host", "B": "host", "C": "host"}, start, order(env={"C": "task"}))
     assert [found[name] for name in "ABCD"] == ["host", "orch", "task", "default"]
+
+
+def test_sets_of_texts_have_one_order_in_executed_and_forked_tasks_unless_the_user_says_otherwise() -> None:
+    started = StartTasks((), env_defaults=task_environment.default_environment(8, 2))
+    for said, seed in (({}, "0"), ({"PYTHONHASHSEED": "random"}, "random")):
+        template = import_environment.compose_for_template(TemplateOrder(("tensorflow",), 2), said, "run-1")
+        assert compose(said, started)["PYTHONHASHSEED"] == template["PYTHONHASHSEED"] == seed
+        assert ("PYTHONHASHSEED", seed) in import_environment.frozen(template)
 
 
 def test_another_runs_data_service_never_reaches_a_task() -> None:

@@ -91,7 +91,7 @@ def choose_together(monkeypatch: pytest.MonkeyPatch, *workers: Series) -> list[A
         meeting.wait()
         return [given[each] for each in sorted(given)]
 
-    monkeypatch.setattr(world_facts, "gather", gather)
+    monkeypatch.setattr("worker.task.input.given.of_all", gather)
     found: list[Any] = [None] * len(workers)
 
     def choose(index: int) -> None:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from ...values.words import count_of, few
 from .. import failure
 from ..import_hooks import print_once
-from ..input import input_policy, shuffle_order
-from ..keras import data as arrays
+from ..input import given, input_policy, shuffle_order
 
 _RANDOM = re.compile(
     r"Random(Uniform|StandardNormal|Gamma|Poisson|Shuffle|UniformInt)|TruncatedNormal|Multinomial|SampleDistorted|Stateful[A-Z]"
@@ -81,7 +79,10 @@ def batch_sizes(data: Any) -> list[int] | None:
 
 def fingerprint(data: Any) -> int:
     """A number of some rows of the arrays in a dataset; 0: it has none."""
-    return arrays.fingerprint(data if hasattr(data, "_original_dataset") else SimpleNamespace(_original_dataset=data))
+    import tensorflow as tf
+
+    dataset = getattr(data, "_original_dataset", data)
+    return given.fingerprint(dataset) if isinstance(dataset, tf.data.Dataset) else 0
 
 
 def tell_of_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

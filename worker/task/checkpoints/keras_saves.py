@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import patches
 from ..context import context
-from ..input import shuffle_order
+from ..input import same_numbers, shuffle_order
 from ..patches.features import SAVES, SAVES_2
 from . import input_check, keras_2_saves, saver
 from .fit_session import MARK, Data, Fit, asked_of, saving_list
@@ -30,7 +30,7 @@ _running: list[SavedFit] = []
 
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply the section `checkpoints`, before the program starts."""
-    os.environ.setdefault(shuffle_order.ORDER, str(settings.get("order", "")))
+    os.environ.setdefault(same_numbers.ORDER, str(settings.get("order", "")))
     if "TF_CONFIG" not in os.environ:  # otherwise the section `input` does so
         shuffle_order.apply_soon()
     if settings.get("fit"):

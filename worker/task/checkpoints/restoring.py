@@ -11,7 +11,7 @@ from ...checkpoint_files.saves import Save
 from ...checkpoint_files.tensor_file import DamagedError, Tensor
 from ...values.words import count_of, few
 from ..import_hooks import print_once
-from ..input import shuffle_order
+from ..input import given, shuffle_order
 from ..patches import refusal
 from ..snapshots import snapshots
 from . import world_facts
@@ -45,10 +45,10 @@ def choose(series: Series) -> FoundSave | None:
     check_resumed(series)
     if series.place.task.attempt > 1:  # each agent has to write what the attempt before has left in memory
         snapshots.wait_until_written()
-        world_facts.gather(series.strategy, 0)
+        given.of_all(series.strategy, 0)
     found, damaged = _newest(series, None, [])
     while True:
-        answers = world_facts.gather(series.strategy, _number(found), int(_sees_saves(series)))
+        answers = given.of_all(series.strategy, _number(found), int(_sees_saves(series)))
         told = [number for number, _ in answers]
         if min(told) == max(told):
             break

@@ -14,7 +14,7 @@ from ...values.words import count_of
 from .. import reports, save_orders
 from ..context import context
 from ..import_hooks import print_once
-from ..input import distribute, input_policy, shuffle_order
+from ..input import distribute, input_policy, same_numbers, shuffle_order
 from ..patches import refusal
 from ..snapshots.snapshots import TrainingSnapshots
 from ..strategy import strategy_builder
@@ -55,7 +55,7 @@ def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
 
 def keep_order() -> None:
     """From now on, shuffles without a seed get one that comes again after a restart."""
-    os.environ.setdefault(shuffle_order.ORDER, context().settings.checkpoints.order)
+    os.environ.setdefault(same_numbers.ORDER, context().settings.checkpoints.order)
 
 
 @dataclasses.dataclass

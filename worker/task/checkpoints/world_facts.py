@@ -1,19 +1,16 @@
-"""What a save says of the cluster and the software that made it, and how the workers of a cluster agree."""
+"""What a save says of the cluster and the software that made it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-import weakref
 from typing import Any
 
 from ..context import Context
 
 _VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "TF_DETERMINISTIC_OPS")
 """Variables on which the rounding of sums depends."""
-_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""The function of each strategy by which its workers tell one another numbers."""
 
 
 def is_multi_worker(strategy: Any) -> bool:
@@ -50,17 +47,3 @@ def versions() -> dict[str, str]:
         if version is not None:
             found[name] = str(version)
     return found
-
-
-def gather(strategy: Any, *values: int) -> list[list[int]]:
-    """The numbers of all workers, in their order. All workers make this call."""
-    if not is_multi_worker(strategy):
-        return [list(values)]
-    import tensorflow as tf
-
-    # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
-    gather = _gathers.get(strategy)
-    if gather is None:
-        gather = _gathers[strategy] = tf.function(lambda numbers: strategy.gather(numbers, axis=0), reduce_retracing=True)
-    found: list[list[int]] = gather(tf.constant([values], tf.int64)).numpy().tolist()
-    return found[:: max(1, len(found) // int(strategy.extended._num_workers))]

@@ -14,7 +14,7 @@ import os
 
 from .. import failure, import_hooks, patches
 from ..patches.features import INPUT, ORDER
-from . import private_memory
+from . import private_memory, same_numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     private_memory.copy_soon()
     if "TF_CONFIG" in os.environ:  # first: the policy of the section comes before the order
+        same_numbers.seed_soon()
         patches.after(ORDER, _DISTRIBUTE, lambda module: _give_order())
     if not settings.get("apply", True):
         return
@@ -55,9 +56,10 @@ def apply_soon(settings: JsonSettings, log_dir: str) -> None:
 
 
 def _give_order() -> None:
-    from . import shuffle_order  # TensorFlow has imported by now what this imports: no file of the program can stand in its place
+    from . import given, shuffle_order  # TensorFlow has imported by now what these import: no file of the program can stand in its place
 
     shuffle_order.apply_soon()
+    given.compare_soon()
 
 
 def _apply_to_strategies(settings: JsonSettings) -> None:

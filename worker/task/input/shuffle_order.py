@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from ..import_hooks import print_once
 from ..patches.features import ORDER as ORDERS
 from ..patches.features import WARNINGS
 from ..shared import shared
+from . import same_numbers
 
 COPIED = "_orch_copied"
 """An attribute of a copy: the dataset that was copied."""
@@ -32,12 +34,15 @@ _READERS = re.compile(r"(FixedLengthRecord|RecordIO|SSTable|TextLine|TFRecord)Da
 _SHUFFLES = re.compile(r"(ShuffleDataset|ShuffleAndRepeatDataset|RandomDataset|GlobalShuffleDataset)(V\d+)?$")
 _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
 """The classes of tf.data that begin a part of the dataset anew, or never again, while they are read."""
+_COUNTING = re.compile("Take|Skip|Zip|Window|Scan|Unique|Shard|Concatenate")
+"""The classes of tf.data whose elements are others where a worker has only some of the files: `enumerate` is a zip."""
 _INT64 = 9
 """DT_INT64 in tensorflow/core/framework/types.proto."""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
 _ITERATE = "tensorflow.python.distribute.input_lib"
-ORDER = "ORCH_ORDER"
-"""The variable with the word of `word`, where saves are made: an empty one stands for the id of the run."""
+_OTHERS = ("keras.", "tf_keras.", f"{__package__.rpartition('.')[0]}.")
+"""The beginnings of the names of modules whose rows are not those of the program: they put them in order themselves."""
+_DATASETS = "tensorflow.python.data.ops.dataset_ops"
 _ENDLESS = "_orch_endless"
 """An attribute of a dataset whose elements several workers share: it shuffles, and repeats without an end."""
 _BEGUN = "_orch_begun"
@@ -51,6 +56,7 @@ _training: list[str] = shared("training", list)
 def apply_soon() -> None:
     """Give the datasets of an unchanged script one order, as soon as the script has imported TensorFlow."""
     patches.after(ORDERS, _DISTRIBUTE, lambda module: _mend())
+    patches.after(ORDERS, _DATASETS, lambda module: patches.replace(ORDERS, "DatasetV2.shuffle", _shuffle))
     patches.after(ORDERS, _ITERATE, lambda module: patches.replace(ORDERS, "DistributedDataset.__iter__", _begin))
 
 
@@ -59,7 +65,8 @@ def _mend() -> None:
         return real(strategy, in_one_order(dataset, strategy), options)
 
     def gather(real: Any, strategy: Any, value: Any, axis: int) -> Any:
-        if has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
+        is_of_program = not sys._getframe(2).f_globals.get("__name__", "").startswith(_OTHERS)
+        if is_of_program and has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
             print_once(
                 f"gather at {failure.calling_line()}: several replicas in each worker: the rows of a batch come worker by worker, which "
                 "differs from the order of the dataset; gather the labels, or numbers of the rows, beside them"
@@ -68,6 +75,21 @@ def _mend() -> None:
 
     patches.replace(ORDERS, "StrategyBase.experimental_distribute_dataset", distribute)
     patches.replace(ORDERS, "Strategy.gather", gather)
+
+
+def _shuffle(
+    real: Any, self: Any, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: Any = True, *args: Any, **kwargs: Any
+) -> Any:
+    """A shuffle with one order for ever has the same one in all workers, and wherever the program uses it: in the parts that `take` and
+    `skip` make of it, in a second `predict`, and in a loop that is not divided.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    is_unseeded = seed is None and context.global_seed() is None
+    if reshuffle_each_iteration is False and is_unseeded and tf.executing_eagerly() and same_numbers.trains_together():
+        seed = draw_seed(f"shuffle {failure.calling_line()}")
+    return real(self, buffer_size, seed, reshuffle_each_iteration, *args, **kwargs)
 
 
 def _begin(real: Any, self: Any) -> Any:
@@ -108,13 +130,12 @@ def word() -> str:
 
     In a script run by hand, which has no run, the word depends on the cluster.
     """
-    run = os.environ.get(ORDER) or os.environ.get("ORCH_RUN_ID")
-    return run or re.sub(r'"task".*?}', "", os.environ.get("TF_CONFIG", ""))
+    return same_numbers.word() or re.sub(r'"task".*?}', "", os.environ.get("TF_CONFIG", ""))
 
 
 def is_kept() -> bool:
     """Whether the order must come again after a restart, because the training continues from a save: then each shuffle gets a seed."""
-    return ORDER in os.environ
+    return same_numbers.ORDER in os.environ
 
 
 @contextlib.contextmanager
@@ -158,9 +179,12 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     if not (is_shared or is_kept()):
         return dataset
     before = list(parts(dataset))
-    graphs = [graph for part in before for graph in function_graphs(part)]
-    if policy == "AUTO" and (any(map(_is_reader, before)) or any(_has_reader(nodes) for graph in graphs for nodes in bodies(graph))):
-        is_shared = False  # AUTO is FILE here
+    if policy == "AUTO" and is_shared and any(map(_reads_files, before)):
+        if counting := next((part for part in _behind_readers(dataset) if _COUNTING.search(type(part).__name__)), None):
+            dataset = _by_elements(dataset, counting)
+            before = [dataset, *before]
+        else:
+            is_shared = False  # AUTO is FILE here
     if is_shared:
         _warn_of_other_orders(dataset, before)
         if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY and comes_in_other_orders(dataset):
@@ -262,6 +286,35 @@ def _is_shuffle(part: Any) -> bool:
 
 def _is_reader(part: Any) -> bool:
     return bool(re.search("FixedLengthRecord|TextLine|TFRecord", type(part).__name__))
+
+
+def _reads_files(part: Any) -> bool:
+    return _is_reader(part) or any(_has_reader(nodes) for graph in function_graphs(part) for nodes in bodies(graph))
+
+
+def _behind_readers(dataset: Any) -> list[Any]:
+    """The dataset and those before it, up to the readers of files."""
+    found, waiting = [], [dataset]
+    while waiting:
+        part = waiting.pop()
+        if not _reads_files(part):
+            found.append(part)
+            waiting += part._inputs()
+    return found
+
+
+def _by_elements(dataset: Any, counting: Any) -> Any:
+    """A dataset that counts or pairs the rows of its files, which must be those of all files: each worker reads all and keeps its share."""
+    import tensorflow as tf
+
+    name = re.sub(r"^_|Dataset(V\d+)?$", "", type(counting).__name__).lower()
+    print_once(
+        f"input: {name}, behind the files of the dataset of {failure.calling_line()}, counts, pairs or compares rows, which must be those "
+        "of all files: each worker reads all files and keeps its share (auto_shard data)"
+    )
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
 
 
 def function_graphs(part: Any) -> list[Any]:

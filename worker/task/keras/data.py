@@ -8,13 +8,12 @@ its next part in the next step, so that an epoch has as many steps for each batc
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import math
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...values.words import few
 from .. import patches
 from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
@@ -114,8 +113,6 @@ def _static_size(dataset: Any) -> int | None:
     return None if not sizes or sizes[0] is None else int(sizes[0])
 
 
-SAMPLED = 64
-"""About how many rows of an array make its fingerprint."""
 _SAME_NUMBER = ("Map", "Prefetch", "Options", "Shuffle", "Cache")
 """Parts of the names of datasets that have as many elements as their input."""
 _SAME_ROWS = ("Prefetch", "Options", "Shuffle", "Cache", "Repeat")
@@ -133,54 +130,35 @@ def _elements(dataset: Any) -> int | None:
 
 
 @patches.guarded(WARNINGS)
-def tell_of_one_step_more(distributed: Any) -> None:
-    """Say of data of unknown length that Keras in one process counts a step without data at the end of each epoch."""
-    import tensorflow as tf
-
-    dataset: Any = getattr(distributed, "_original_dataset", None)
-    if dataset is None or int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
-        print_once(
-            "fit: the data do not say how many batches they have. In one process Keras counts a step without data at the end of each "
-            "epoch, and several workers do not: what depends on the number of steps (Adam, schedules, weight decay) has other numbers "
-            "in one process; dataset.apply(tf.data.experimental.assert_cardinality(n)), with n batches, gives both the same numbers"
-        )
-
-
-# --- the same data in all workers ------------------------------------------------------------------------
-
-
-def fingerprint(distributed: Any) -> int:
-    """A number that is the same in all workers whose arrays, of which each worker keeps a share, are the same; 0: there are no arrays.
-
-    Some rows of each array count, so that large arrays cost no more than small ones.
+def tell_of_one_step_more(distributed: Any, optimizer: Any) -> None:
+    """Say of data of unknown length that Keras in one process counts a step without data at the end of each epoch, where the optimizer
+    computes with the number of steps.
     """
     import tensorflow as tf
 
     dataset: Any = getattr(distributed, "_original_dataset", None)
-    if dataset is None or _policy(dataset) in ("OFF", "FILE"):
-        return 0
-    dataset = getattr(dataset, shuffle_order.COPIED, dataset)
-    tensors = [tensor for part in shuffle_order.parts(dataset) for tensor in getattr(part, "_tensors", ())]
-    told = 0
-    for tensor in tensors:
-        if not (tf.is_tensor(tensor) and tensor.shape.rank and (tensor.dtype.is_floating or tensor.dtype.is_integer)):
-            continue
-        rows = int(tensor.shape[0] or 0)
-        some = tf.gather(tensor, range(0, rows, max(1, rows // SAMPLED))).numpy().tobytes()
-        told = zlib.crc32(some, zlib.crc32(str(tensor.shape).encode(), told))
-    return told
-
-
-@patches.guarded(WARNINGS)
-def warn_of_other_data(fingerprints: Any) -> None:
-    """Say that the arrays of the workers differ: shuffled by each worker in an order of its own, or other data."""
-    other = [f"worker {index}" for index, found in enumerate(fingerprints) if found != fingerprints[0]]
-    if other:
+    is_endless = dataset is not None and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    if not is_endless and _computes_with_steps(optimizer):
         print_once(
-            f"input: the arrays given to Keras in {few(other)} are not those in worker 0, or in another order. Each worker keeps a share "
-            "of its own arrays, so some examples come twice in an epoch, and others never: give the shuffle of the arrays a seed that all "
-            "workers have, such as np.random.seed(0) or random_state=0; give data that are divided already as a dataset with the policy OFF"
+            "fit: the data do not say how many batches they have. In one process Keras counts a step without data at the end of each "
+            "epoch, and several workers do not: this optimizer computes with the number of steps, so it has other numbers in one process; "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), with n batches, gives both the same numbers"
         )
+
+
+def _computes_with_steps(optimizer: Any) -> bool:
+    """Whether the number of steps matters: a schedule, a weight decay or a moving average for each step, or an update such as Adam's."""
+    from keras.optimizers.schedules import LearningRateSchedule
+
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(getattr(optimizer, "_learning_rate", None), LearningRateSchedule):
+        return True
+    if getattr(optimizer, "weight_decay", None) or getattr(optimizer, "use_ema", False):
+        return True
+    try:
+        return "iterations" in inspect.getsource(type(optimizer).update_step)
+    except (AttributeError, OSError, TypeError):
+        return False
 
 
 # --- the order of the data -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 from .. import patches
-from ..input import shuffle_order
+from ..input import given, shuffle_order
 from ..patches.features import LOOPS
 from . import data
 
@@ -34,15 +34,15 @@ def _kinds() -> tuple[Any, Any]:
 class Feed:
     """Keras's adapter of the program's data, which TensorFlow has divided, and the number of steps that all workers take."""
 
-    def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **given: Any) -> None:
-        """`given`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
+    def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **options: Any) -> None:
+        """`options`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
         to build a model under a strategy of the program.
         """
         import tensorflow as tf
         from keras.src.trainers.data_adapters import get_data_adapter
 
         with data.arrays_in_one_order(strategy, shuffle):
-            self.adapter = patches.theirs(get_data_adapter, x=x, shuffle=shuffle, **given)
+            self.adapter = patches.theirs(get_data_adapter, x=x, shuffle=shuffle, **options)
             dataset = patches.theirs(self.adapter.get_tf_dataset)
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = patches.theirs(strategy.experimental_distribute_dataset, dataset)
@@ -53,15 +53,13 @@ class Feed:
 
     def _agree(self, strategy: Any) -> None:
         """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches."""
-        import tensorflow as tf
-
         own = data.steps_of_epoch(self._num_batches, self.distributed, strategy)
         rows = data.rows_of_parts(self.distributed, strategy)
-        told = [-1 if own is None else int(own), data.fingerprint(self.distributed), rows]
-        counts, fingerprints, parts = strategy.gather(tf.constant([told], tf.int64), axis=0).numpy().T
-        self.is_even = bool(rows > 0 and (parts == rows).all())
-        self._num_batches = int(counts.max()) if counts.min() >= 0 else None
-        data.warn_of_other_data(fingerprints)
+        told = given.of_all(strategy, -1 if own is None else int(own), rows, *given.facts(self.distributed, strategy))
+        counts, parts, *_ = zip(*told, strict=True)
+        self.is_even = bool(rows > 0 and set(parts) == {rows})
+        self._num_batches = max(counts) if min(counts) >= 0 else None
+        given.tell([facts for _, _, *facts in told])
 
     def get_tf_dataset(self) -> Any:
         return self.batches

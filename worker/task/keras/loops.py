@@ -68,7 +68,7 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if is_wanted(strategy):
         fit.tell_of_right_scope()
         if not given["steps_per_epoch"] and training.num_batches is None:
-            data.tell_of_one_step_more(training.distributed)
+            data.tell_of_one_step_more(training.distributed, self.optimizer)
     validation = None
     if given["validation_data"] is not None:
         x, y, weights = patches.theirs(unpack_x_y_sample_weight, given["validation_data"])

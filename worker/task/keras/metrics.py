@@ -8,6 +8,8 @@ each log.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from .. import patches
@@ -29,6 +31,22 @@ def adopt(model: Any, strategy: Any) -> None:
                 value = own.numpy()
                 with strategy.scope():
                     variable._initialize(value)
+
+
+@contextlib.contextmanager
+def counted_once(model: Any) -> Iterator[None]:
+    """While this is entered in a replica, whose part is the whole batch, only the first replica counts the rows: the sums of the replicas'
+    variables are the metrics.
+    """
+    import tensorflow as tf
+
+    found = {id(variable): variable.value for variable in model.metrics_variables}.values()
+    sums = [each._get_on_device_or_primary() for each in found if each.aggregation == tf.VariableAggregation.SUM]
+    before = [each.read_value() for each in sums]
+    yield
+    is_first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
+    for each, value in zip(sums, before, strict=True):
+        each.assign(tf.where(is_first, each, value))
 
 
 class Packing:

@@ -59,6 +59,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     metrics.adopt(self, strategy)
     one_step = _one_step(self, strategy, step)
     even_step = _one_step(self, strategy, step, is_even=True)
+    whole_step = _one_step(self, strategy, step, is_whole=True)
 
     first = parts.rows_of_first(self)
 
@@ -79,7 +80,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if not isinstance(
             iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)
         ):  # that of train_on_batch, which gives the same rows to all replicas
-            return [one_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
+            return [whole_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
         logs, of_iterator = None, next_even if getattr(iterator, "is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
@@ -97,9 +98,12 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return steps
 
 
-def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even: bool = False) -> Callable[..., Any]:
+def _one_step(
+    model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even: bool = False, is_whole: bool = False
+) -> Callable[..., Any]:
     """A step of all replicas from a batch and its number of rows, or None: all parts count the same. `is_even`: no part is ever smaller
-    than the others, or empty. It also takes whether the batch has as many rows as the first one (see `parts.rows_of_first`).
+    than the others, or empty. `is_whole`: each replica has all rows of the batch. It also takes whether the batch has as many rows as
+    the first one (see `parts.rows_of_first`).
     """
 
     from keras import tree
@@ -110,7 +114,9 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
 
         @patches.guarded(FIT)
         def of_replica(data: Any) -> Any:
-            return packing.pack(*parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first))
+            with metrics.counted_once(model) if is_whole else contextlib.nullcontext():
+                outputs = parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first)
+            return packing.pack(*outputs)
 
         with parts.losses_scaled(model):
             return packing.unpack(strategy, patches.theirs(strategy.run, of_replica, args=(data,)))

@@ -260,6 +260,11 @@ NAMES: dict[str, Name] = {
     "DatasetV2.list_files": Name(
         "tensorflow.python.data.ops.dataset_ops:DatasetV2.list_files", "one order of files in all workers", "file_pattern, shuffle, seed"
     ),
+    "DatasetV2.shuffle": Name(
+        "tensorflow.python.data.ops.dataset_ops:DatasetV2.shuffle",
+        "a shuffle with one order for ever has the same one in all workers",
+        "self, buffer_size, seed, reshuffle_each_iteration",
+    ),
     "random_shuffle": Name(
         "tensorflow.python.ops.gen_random_ops:random_shuffle", "Keras shuffles the numbers of rows in each worker by itself", "value, seed"
     ),

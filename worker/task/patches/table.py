@@ -13,6 +13,7 @@ from .features import (
     DEVICES,
     FILES,
     FIT,
+    GIVEN,
     HEARTBEAT,
     IMPLEMENTATION,
     INPUT,
@@ -142,7 +143,7 @@ FEATURES: dict[str, Feature] = {
         "workers that export to one path, or cache in one file, may find half of it",
     ),
     ORDER: Feature(
-        _names("StrategyBase.experimental_distribute_dataset random_shuffle DistributedDataset.__iter__ Strategy.gather"),
+        _names("StrategyBase.experimental_distribute_dataset random_shuffle DatasetV2.shuffle DistributedDataset.__iter__ Strategy.gather"),
         "changes",
         "a shuffle without a seed has another order in each worker",
         reads={
@@ -150,6 +151,9 @@ FEATURES: dict[str, Feature] = {
             " _num_replicas_in_sync",
             "tensorflow.python.data.ops.dataset_ops": "_inputs _options_attr",
         },
+    ),
+    GIVEN: Feature(
+        _names("DistributedDataset.__iter__"), "measures", "orch prints no warning where the workers of a loop have other data each"
     ),
     INPUT: Feature(
         _names("StrategyBase.experimental_distribute_dataset StrategyBase.distribute_datasets_from_function DatasetV2.list_files"),

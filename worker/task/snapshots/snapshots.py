@@ -12,8 +12,9 @@ from ...checkpoint_files import saves, snapshot_memory
 from ...checkpoint_files.snapshot_memory import Memory
 from ...machine import free_memory
 from ...values.words import bytes_of, count_of
-from ..checkpoints import random_state, variables, world_facts
+from ..checkpoints import random_state, variables
 from ..import_hooks import print_once
+from ..input import given
 from .schedule import Schedule
 from .values import Values
 
@@ -117,7 +118,7 @@ class TrainingSnapshots:
         size = variables.bytes_of([each for each in named if each.is_own or self._holds])
         has_room = 2 * size <= MEMORY_SHARE * free_memory.bytes_left()
         can = int(has_room and self._memory is not None)
-        answers = world_facts.gather(self._series.strategy, can, variables.bytes_of(named))
+        answers = given.of_all(self._series.strategy, can, variables.bytes_of(named))
         if not all(can for can, _ in answers):
             self._turn_off("" if has_room else f"this host has too little memory left for two copies of {bytes_of(size)}")
         return Schedule(max(size for _, size in answers))
@@ -138,7 +139,7 @@ class TrainingSnapshots:
             print_once(f"checkpoints: step {step} has no snapshot in memory: {error.strerror}; the training goes on", in_each_task=True)
         schedule.made(time.perf_counter() - begun)
         # Also so that no worker begins the next snapshot, in place of the one before this one, while another one has not made this one.
-        schedule.agree(world_facts.gather(self._series.strategy, *schedule.numbers()))
+        schedule.agree(given.of_all(self._series.strategy, *schedule.numbers()))
         self._tell_of(schedule)
 
     def _tell_of(self, schedule: Schedule) -> None:

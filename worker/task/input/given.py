@@ -1,0 +1,130 @@
+"""Compares what several workers are given: each keeps a share of its own data, which must be the same in all workers, in one order.
+
+A dataset is compared once, when `fit`, `evaluate` or `predict` of Keras 3 takes it, or when a program begins to iterate over it.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+import zlib
+from typing import Any
+
+from ...values.words import few
+from .. import patches
+from ..import_hooks import print_once
+from ..patches.features import GIVEN
+from . import shuffle_order
+
+SAMPLED = 64
+"""About how many rows of an array make its fingerprint."""
+_ITERATE = "tensorflow.python.distribute.input_lib"
+_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""The function of each strategy by which its workers tell one another numbers."""
+_COMPARED = "_orch_compared"
+"""An attribute of a distributed dataset that has been compared."""
+
+
+def compare_soon() -> None:
+    """Compare the datasets of loops, as soon as the script has imported TensorFlow."""
+    patches.after(GIVEN, _ITERATE, lambda module: patches.replace(GIVEN, "DistributedDataset.__iter__", _begin))
+
+
+def _begin(real: Any, self: Any) -> Any:
+    import tensorflow as tf
+
+    dataset, strategy = getattr(self, "_original_dataset", None), getattr(self, "_strategy", None)
+    is_new = dataset is not None and not hasattr(self, _COMPARED)
+    # The workers tell each other whether they have data, but of data without an end: there a worker may be alone with its loop.
+    if is_new and tf.executing_eagerly() and shuffle_order.has_several_workers(strategy) and not _is_endless(dataset):
+        tell(of_all(strategy, *facts(self, strategy)))
+    return real(self)
+
+
+def _is_endless(dataset: Any) -> bool:
+    import tensorflow as tf
+
+    return bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
+
+
+def of_all(strategy: Any, *numbers: int) -> list[list[int]]:
+    """The numbers of all workers, in their order. All workers must call this."""
+    if not shuffle_order.has_several_workers(strategy):
+        return [list(numbers)]
+    import tensorflow as tf
+
+    # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
+    gather = _gathers.get(strategy)
+    if gather is None:
+        gather = _gathers[strategy] = tf.function(lambda values: strategy.gather(values, axis=0), reduce_retracing=True)
+    found: list[list[int]] = gather(tf.constant([numbers], tf.int64)).numpy().tolist()
+    return found[:: max(1, len(found) // int(strategy.extended._num_workers))]
+
+
+def facts(distributed: Any, strategy: Any) -> tuple[int, int]:
+    """What a worker tells the others of its data: the fingerprint, and which share the program has taken itself, from 1 on; 0: none."""
+    setattr(distributed, _COMPARED, True)
+    dataset: Any = getattr(distributed, "_original_dataset", None)
+    if dataset is None or dataset.options().experimental_distribute.auto_shard_policy.name == "OFF":
+        return 0, 0
+    workers = int(strategy.extended._num_workers)
+    return fingerprint(dataset), next((1 + index for number, index in _shards(dataset) if number == workers), 0)
+
+
+def fingerprint(dataset: Any) -> int:
+    """A number that is the same in all workers whose arrays, texts and lists of files are the same; 0: there are none.
+
+    Some rows of each array count, so that large arrays cost no more than small ones.
+    """
+    import tensorflow as tf
+
+    told = 0
+    for part in _all_parts(dataset):
+        for tensor in getattr(part, "_tensors", ()):
+            rows = int(tensor.shape[0] or 0) if tf.is_tensor(tensor) and tensor.shape.rank else 0
+            if not rows or tensor.dtype in (tf.variant, tf.resource):
+                continue
+            some = tf.gather(tensor, range(0, rows, max(1, rows // SAMPLED))).numpy()
+            text = _without_directory(some.ravel().tolist()) if tensor.dtype == tf.string else some.tobytes()
+            told = zlib.crc32(text, zlib.crc32(str(tensor.shape).encode(), told))
+    return zlib.crc32(str(shards).encode(), told) if (shards := _shards(dataset)) else told
+
+
+def _without_directory(texts: list[bytes]) -> bytes:
+    """Texts without the directory that all of them have: each worker may have a copy of the files at a place of its own."""
+    shared: Any = os.path.commonprefix(texts)  # noqa: RUF071 - they may be no paths
+    return b"\n".join(text[shared.rfind(b"/") + 1 :] for text in texts)
+
+
+def _shards(dataset: Any) -> list[tuple[int, int]]:
+    """The shares that the program itself takes of its data: of how many, and which."""
+    found = [part for part in _all_parts(dataset) if hasattr(part, "_num_shards") and hasattr(part, "_index")]
+    return [(int(part._num_shards), int(part._index)) for part in found]
+
+
+def _all_parts(dataset: Any) -> list[Any]:
+    """The dataset and all datasets before it, with those of the names that a reader of files has."""
+    dataset = getattr(dataset, shuffle_order.COPIED, dataset)
+    found = list(shuffle_order.parts(dataset))
+    names = [part._filenames for part in found if hasattr(getattr(part, "_filenames", None), "_inputs")]
+    every = [*found, *(part for each in names for part in shuffle_order.parts(each))]
+    return list({id(part): part for part in every}.values())
+
+
+def tell(told: list[list[int]]) -> None:
+    """Say that the workers do not have the same data. `told`: the facts of all workers."""
+    fingerprints, shares = zip(*told, strict=True)
+    if sorted(shares) == list(range(1, len(shares) + 1)):
+        print_once(
+            f"input: the program takes one of {len(shares)} shares in each worker, by shard(…), and the workers divide each share once "
+            "more: the other elements are never read. Leave out shard(…), or give the dataset the policy OFF"
+        )
+        return
+    other = [f"worker {index}" for index, found in enumerate(fingerprints) if found != fingerprints[0]]
+    if other:
+        print_once(
+            f"input: the data given in {few(other)} are not those in worker 0, or in another order. Each worker keeps a share of its own "
+            "data, so some examples come twice in an epoch, and others never: sort lists of files, and give a shuffle of them or of "
+            "arrays a seed that all workers have, such as np.random.default_rng(0) or random_state=0; give data that are divided already "
+            "as a dataset with the policy OFF"
+        )
