@@ -206,7 +206,9 @@ OTHERS = {
         "ParameterServerStrategy in the script (examples/parameter_server.py)",
     ),
     "Shape mismatch in the collective instance": Remedy(
-        "tensors-of-different-shapes", "the workers reduced tensors of different shapes: their batches or their models differ"
+        "tensors-of-different-shapes",
+        "the workers reduced tensors of different shapes: their batches or their models differ; in a loop of your own, a Keras loss "
+        "gives an empty tensor for a part without rows: batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
     ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     r"SLURM_\w+ not found in environment|KeyError: 'SLURM_\w+'": Remedy(

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -58,9 +59,11 @@ def _mend() -> None:
         return real(strategy, in_one_order(dataset, strategy), options)
 
     def gather(real: Any, strategy: Any, value: Any, axis: int) -> Any:
-        if has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
+        place, caller = failure.calling_line(), sys._getframe(2)  # orch and Keras gather, too: Keras puts the rows in order
+        is_own = place.endswith(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
+        if is_own and has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
             print_once(
-                f"gather at {failure.calling_line()}: several replicas in each worker: the rows of a batch come worker by worker, which "
+                f"gather at {place}: several replicas in each worker: the rows of a batch come worker by worker, which "
                 "differs from the order of the dataset; gather the labels, or numbers of the rows, beside them"
             )
         return real(strategy, value, axis)

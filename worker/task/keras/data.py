@@ -130,19 +130,6 @@ def _elements(dataset: Any) -> int | None:
     return found if found >= 0 else None
 
 
-def tell_of_one_step_more(distributed: Any) -> None:
-    """Say of data of unknown length that Keras in one process counts a step without data at the end of each epoch."""
-    import tensorflow as tf
-
-    dataset: Any = getattr(distributed, "_original_dataset", None)
-    if dataset is None or int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
-        print_once(
-            "fit: the data do not say how many batches they have. In one process Keras counts a step without data at the end of each "
-            "epoch, and several workers do not: what depends on the number of steps (Adam, schedules, weight decay) has other numbers "
-            "in one process; dataset.apply(tf.data.experimental.assert_cardinality(n)), with n batches, gives both the same numbers"
-        )
-
-
 # --- the same data in all workers ------------------------------------------------------------------------
 
 

@@ -65,8 +65,6 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         training = _feed(strategy, given, given["steps_per_epoch"], **more)
     if is_wanted(strategy):
         fit.tell_of_right_scope()
-        if not given["steps_per_epoch"] and training.num_batches is None:
-            data.tell_of_one_step_more(training.distributed)
     validation = None
     if given["validation_data"] is not None:
         x, y, weights = unpack_x_y_sample_weight(given["validation_data"])

@@ -44,6 +44,7 @@ WARNINGS = "warnings about numbers of Keras"
 WARNINGS_2 = "warnings about numbers of tf_keras"
 COUNTS = "counts of the input"
 MEETINGS = "the wait for other workers"
+TYPES = "types that TensorFlow's collectives do not know"
 SIGTERM = "the program's handler of SIGTERM"
 PROFILES = "profiles on request"
 HEARTBEAT = "collectives.heartbeat_s"
@@ -90,7 +91,7 @@ FEATURES: dict[str, Feature] = {
             "BaseOptimizer.apply BaseOptimizer._backend_apply_gradients BaseOptimizer._backend_update_step Loss.__call__ "
             "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
             "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
-            "loss.scale_loss_for_distribution loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
+            "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
         ),
         "changes",
         "keras: {exact: true} changes nothing",
@@ -178,6 +179,14 @@ FEATURES: dict[str, Feature] = {
         _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather"),
         "measures",
         "orch cannot tell which worker the others wait for",
+    ),
+    TYPES: Feature(
+        _names(
+            "CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather "
+            "CollectiveAllReduceExtended._get_variable_creator_initial_value"
+        ),
+        "changes",
+        "several workers cannot have variables of bfloat16, int8 and uint8",
     ),
     SIGTERM: Feature(
         _names("Context.ensure_initialized PreemptionWatcher.__init__"),

@@ -1,0 +1,62 @@
+"""Types that TensorFlow's collectives do not know (bfloat16, int8, uint8 and others): several workers make, add up and gather variables of
+these types by way of a wider type that holds each of their numbers exactly.
+
+A sum is rounded once, at its end: bfloat16 is added up in float32, and small whole numbers in int32.
+"""
+
+from __future__ import annotations
+
+from .. import import_hooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MODULE = "tensorflow.python.distribute.collective_all_reduce_strategy"
+_WIDER = {"bfloat16": "float32", "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
+_GATHERED = {**_WIDER, "bool": "int32"}
+"""TensorFlow knows how to send a bool, but not how to gather it."""
+
+
+def apply_soon() -> None:
+    """Have the types known as soon as the program has imported TensorFlow."""
+    import_hooks.after(_MODULE, lambda module: _install(), "small types")
+
+
+def _install() -> None:
+    from .. import patches
+    from ..patches.table import TYPES
+
+    patches.replace(TYPES, "CollectiveAllReduceExtended._get_variable_creator_initial_value", _first_value)
+    patches.replace(TYPES, "CollectiveReplicaLauncher.all_reduce", _by_way_of(_WIDER))
+    patches.replace(TYPES, "CollectiveReplicaLauncher._all_gather", _by_way_of(_GATHERED))
+
+
+def _by_way_of(wider: dict[str, str]) -> Any:
+    def exchange(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        wide = wider.get(value.dtype.name) if tf.is_tensor(value) else None
+        if wide is None:
+            return real(self, value, *args, **kwargs)
+        return tf.cast(real(self, tf.cast(value, wide), *args, **kwargs), value.dtype)
+
+    return exchange
+
+
+def _first_value(real: Any, self: Any, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
+    """The function that makes the first value of a variable, which the chief sends to the other workers."""
+    import tensorflow as tf
+
+    dtype = kwargs.get("dtype")
+    wide = _WIDER.get(tf.as_dtype(dtype).name) if dtype is not None and replica_id == 0 else None
+    if wide is None:
+        return real(self, replica_id, device, primary_var, **kwargs)
+
+    def in_wide_type() -> Any:
+        value = kwargs["initial_value"]
+        value = value() if callable(value) else value
+        return tf.cast(tf.convert_to_tensor(getattr(value, "wrapped_value", value), dtype), wide)  # a checkpoint's value is wrapped
+
+    first = real(self, replica_id, device, primary_var, **{**kwargs, "initial_value": in_wide_type, "dtype": wide})
+    return lambda: tf.cast(first(), dtype)
