@@ -26,6 +26,7 @@ pytestmark = [
 EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early")
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
+OWN = ("metrics_of_the_program", "losses_that_a_step_shows", "rows_that_a_layer_checks", "masks_of_different_length")
 OF_TWO = ("logs_of_an_own_step", "a_stop_by_a_function_elsewhere")
 Cases = dict[str, dict[str, Any]]
 
@@ -59,7 +60,10 @@ def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> Non
             assert flat(value) == pytest.approx(flat(alone[name][key]), rel=1e-3, abs=1e-4), f"{name}: {key}"
 
 
-@pytest.mark.parametrize(("workers", "names"), [(2, (*EARLY, *ENDLESS, *STATE, *OF_TWO)), (3, (*EARLY, *ENDLESS, "stops_of_one_worker"))])
+@pytest.mark.parametrize(
+    ("workers", "names"),
+    [(2, (*EARLY, *ENDLESS, *STATE, *OWN, *OF_TWO)), (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "stops_of_one_worker"))],
+)
 def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, names: tuple[str, ...]) -> None:
     env = {"PARTS": str(workers)}
     with cluster(workers=1, strategy="none", env=env, timeout=DEADLINE_S) as c:

@@ -141,7 +141,7 @@ TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
     [
         (LOSS, "def reduce_values(", "# new words\ndef reduce_values(", set()),
         (LOSS, "    loss = ops.sum(values)", "    loss = ops.sum(values) * 1", {table.STEP, table.FIT, table.WARNINGS}),
-        (LOSS, "def apply_mask(", "def apply_a_mask(", {table.WARNINGS}),
+        (LOSS, "def apply_mask(", "def apply_a_mask(", {table.STEP, table.FIT, table.WARNINGS}),
         (
             "keras.src.trainers.data_adapters.array_slicing",
             "def train_validation_split(",
