@@ -210,6 +210,10 @@ OTHERS = {
         "the workers reduced tensors of different shapes: their batches or their models differ; in a loop of your own, a Keras loss "
         "gives an empty tensor for a part without rows: batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
     ),
+    r"unexpected keyword argument '(?:experimental_aggregate_gradients|skip_gradients_aggregation)'": Remedy(
+        "gradients-that-keras-3-adds-itself",
+        "Keras 3 adds the gradients of all replicas itself: leave the argument out, and do not add the gradients before (all_reduce)",
+    ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     r"SLURM_\w+ not found in environment|KeyError: 'SLURM_\w+'": Remedy(
         "a-script-that-asks-slurm",
