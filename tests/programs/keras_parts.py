@@ -108,7 +108,7 @@ class Objective(Shown):
 
 @case
 def losses_that_a_step_shows() -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for kind in (Shown, Objective):
         keras.utils.set_random_seed(1)
         with strategy.scope():

@@ -294,14 +294,9 @@ NAMES: dict[str, Name] = {
     ),
     "CollectiveAllReduceExtended.__init__": Name(
         f"{DISTRIBUTE}.collective_all_reduce_strategy:CollectiveAllReduceExtended.__init__",
-        "collectives.implementation: the default of each strategy",
+        "collectives.implementation: the default of each strategy, and first values of bfloat16 and int8",
         "self, container_strategy, cluster_resolver, communication_options",
         forms={"4a9ed0c980": "2.16 and 2.17", "3599b12fab": "2.18 to 2.22"},
-    ),
-    "CollectiveAllReduceExtended._get_variable_creator_initial_value": Name(
-        f"{DISTRIBUTE}.collective_all_reduce_strategy:CollectiveAllReduceExtended._get_variable_creator_initial_value",
-        "the chief sends the first value of a variable: no bfloat16, int8 and uint8",
-        "self, replica_id, device, primary_var",
     ),
     "PreemptionWatcher.__init__": Name(
         f"{DISTRIBUTE}.failure_handling.preemption_watcher:PreemptionWatcher.__init__", "needs TensorFlow's own handler of SIGTERM", "self"

@@ -181,12 +181,10 @@ FEATURES: dict[str, Feature] = {
         "orch cannot tell which worker the others wait for",
     ),
     TYPES: Feature(
-        _names(
-            "CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather "
-            "CollectiveAllReduceExtended._get_variable_creator_initial_value"
-        ),
+        _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather CollectiveAllReduceExtended.__init__"),
         "changes",
         "several workers cannot have variables of bfloat16, int8 and uint8",
+        reads={f"{DISTRIBUTE}.collective_all_reduce_strategy": "_get_variable_creator_initial_value"},
     ),
     SIGTERM: Feature(
         _names("Context.ensure_initialized PreemptionWatcher.__init__"),

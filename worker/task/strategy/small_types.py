@@ -6,6 +6,8 @@ A sum is rounded once, at its end: bfloat16 is added up in float32, and small wh
 
 from __future__ import annotations
 
+import functools
+
 from .. import import_hooks
 
 TYPE_CHECKING = False
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MODULE = "tensorflow.python.distribute.collective_all_reduce_strategy"
+_FIRST_VALUE = "_get_variable_creator_initial_value"
 _WIDER = {"bfloat16": "float32", "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
 _GATHERED = {**_WIDER, "bool": "int32"}
 """TensorFlow knows how to send a bool, but not how to gather it."""
@@ -27,7 +30,7 @@ def _install() -> None:
     from .. import patches
     from ..patches.table import TYPES
 
-    patches.replace(TYPES, "CollectiveAllReduceExtended._get_variable_creator_initial_value", _first_value)
+    patches.replace(TYPES, "CollectiveAllReduceExtended.__init__", _begin)
     patches.replace(TYPES, "CollectiveReplicaLauncher.all_reduce", _by_way_of(_WIDER))
     patches.replace(TYPES, "CollectiveReplicaLauncher._all_gather", _by_way_of(_GATHERED))
 
@@ -44,19 +47,25 @@ def _by_way_of(wider: dict[str, str]) -> Any:
     return exchange
 
 
-def _first_value(real: Any, self: Any, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
+def _begin(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    real(self, *args, **kwargs)
+    vars(self)[_FIRST_VALUE] = functools.partial(_first_value, getattr(self, _FIRST_VALUE))
+
+
+def _first_value(real: Any, replica_id: int, device: str, primary_var: Any, **kwargs: Any) -> Any:
     """The function that makes the first value of a variable, which the chief sends to the other workers."""
     import tensorflow as tf
 
     dtype = kwargs.get("dtype")
-    wide = _WIDER.get(tf.as_dtype(dtype).name) if dtype is not None and replica_id == 0 else None
-    if wide is None:
-        return real(self, replica_id, device, primary_var, **kwargs)
+    if replica_id != 0 or (dtype is not None and tf.as_dtype(dtype).name not in _WIDER):
+        return real(replica_id, device, primary_var, **kwargs)
 
-    def in_wide_type() -> Any:
+    def first_value() -> Any:
         value = kwargs["initial_value"]
         value = value() if callable(value) else value
-        return tf.cast(tf.convert_to_tensor(getattr(value, "wrapped_value", value), dtype), wide)  # a checkpoint's value is wrapped
+        value = tf.convert_to_tensor(getattr(value, "wrapped_value", value), dtype)  # a checkpoint's value is wrapped
+        wide = _WIDER.get(value.dtype.name, value.dtype.name)
+        found = real(replica_id, device, primary_var, **{**kwargs, "initial_value": tf.cast(value, wide), "dtype": wide})
+        return tf.cast(found(), value.dtype)
 
-    first = real(self, replica_id, device, primary_var, **{**kwargs, "initial_value": in_wide_type, "dtype": wide})
-    return lambda: tf.cast(first(), dtype)
+    return first_value
