@@ -390,6 +390,12 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
                 f"a loss function that returns one number trains with {_replicas()} times the gradient of one process if the number is a "
                 "mean over rows, because Keras adds the gradients of the replicas; --keras-exact takes their mean"
             )
+    if tuple(values.shape) == (0,) and not _in_loops and _replicas():
+        print_once(
+            "a loss of Keras for a part without rows is an empty tensor, which cannot be added to the numbers of other replicas: "
+            "batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
+            in_each_task=True,
+        )
     made = real(values, *args, **kwargs)
     return _marked(made) if reduction in (*MEANS, "sum") else made
 
