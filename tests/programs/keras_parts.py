@@ -52,6 +52,98 @@ def fitted(model: Any, x: Any, epochs: int = 2, **options: Any) -> dict[str, Any
     return told(model, model.fit(x, epochs=epochs, verbose=0, **options), iterations=int(model.optimizer.iterations))
 
 
+# --- what a program makes itself --------------------------------------------------------------------
+
+
+class Largest(keras.metrics.Metric):
+    """No sum over rows."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.kept = self.add_weight(name="kept", initializer="zeros")
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.kept.assign(tf.maximum(self.kept, tf.reduce_max(tf.abs(y - y_pred))))
+
+    def result(self) -> Any:
+        return self.kept  # a variable, as in Keras's own example of a metric
+
+
+class Running(Largest):
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.kept.assign(0.9 * self.kept + 0.1 * tf.reduce_mean(tf.abs(y - y_pred)))
+
+
+def farthest(y: Any, y_pred: Any) -> Any:
+    return tf.reduce_max(tf.abs(y - y_pred))
+
+
+@case
+def metrics_of_the_program() -> dict[str, Any]:
+    model = compiled()
+    with strategy.scope():
+        model.compile("sgd", "mse", metrics=[Largest("largest"), Running("running"), farthest, "mae"])
+    return fitted(model, batches(ROWS, SUMS, 81), validation_data=batches(ROWS, SUMS, 33))
+
+
+class Shown(keras.Model):
+    """Shows its losses as Keras's guide does, and a variable."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        for metric in self.metrics:
+            metric.update_state(loss)
+        return {**{metric.name: metric.result() for metric in self.metrics}, "last": loss, "rate": self.optimizer.learning_rate}
+
+
+class Objective(Shown):
+    """Shows the loss of a loss object of its own."""
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True) -> Any:
+        return keras.losses.MeanAbsoluteError()(y, y_pred)
+
+
+@case
+def losses_that_a_step_shows() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in (Shown, Objective):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            given = keras.Input((8,))
+            model = kind(given, keras.layers.Dense(1)(given))
+            model.compile("sgd", "mse")
+        found |= {f"{kind.__name__} {name}": value for name, value in fitted(model, batches(ROWS, SUMS, 96)).items()}
+    return found
+
+
+class Logarithm(keras.layers.Layer):
+    """Refuses rows of zeros."""
+
+    def call(self, x: Any) -> Any:
+        return tf.debugging.check_numerics(tf.math.log(x), "a row of zeros")
+
+
+@case
+def rows_that_a_layer_checks() -> dict[str, Any]:
+    rows = np.exp(ROWS / 8)
+    return fitted(compiled(Logarithm), batches(rows, SUMS, 81), validation_data=batches(rows, SUMS, 33))
+
+
+@case
+def masks_of_different_length() -> dict[str, Any]:
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [keras.Input((6,)), keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", "mse")
+    tokens = np.random.default_rng(0).integers(1, 9, (81, 6))
+    tokens[8:16, 2:] = tokens[3, 1:] = 0
+    return fitted(model, batches(tokens, np.cos(tokens)[..., None].astype("float32"), 81))
+
+
 # --- parts that are smaller, or empty --------------------------------------------------------------
 
 
@@ -191,8 +283,11 @@ class Stop(keras.callbacks.Callback):
 
     def __init__(self, *, step: int | None, alone: bool) -> None:
         super().__init__()
+        is_one_process = strategy.num_replicas_in_sync == 1
         self.step, self.steps = step, 0
-        self.acts = not alone or strategy.num_replicas_in_sync == 1 or os.environ["ORCH_TASK"] != "worker-0"
+        if step is not None and alone and is_one_process:
+            self.step = step + 1  # the others have begun the next step when the last worker wants to stop
+        self.acts = not alone or is_one_process or os.environ["ORCH_TASK"] != "worker-0"
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.steps += 1
@@ -220,18 +315,17 @@ def stops_of_one_worker() -> dict[str, Any]:
 
 
 @case
-def a_stop_that_orch_cannot_foresee() -> dict[str, Any]:
-    """It is carried out at the end of the epoch."""
+def a_stop_by_a_function_elsewhere() -> dict[str, Any]:
+    """All workers stop at once, though no code of the callback names what it sets, and the data never end."""
     model, seen = compiled(), []
 
     class Elsewhere(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seen.append(batch)
-            is_alone = strategy.num_replicas_in_sync == 1
-            if len(seen) == (12 if is_alone else 8) and (is_alone or os.environ["ORCH_TASK"] != "worker-0"):
+            if len(seen) == 8:
                 end(self.model)
 
-    return fitted(model, batches(ROWS, SUMS, 81), epochs=5, callbacks=[Elsewhere()])
+    return {**fitted(model, batches(ROWS, SUMS, 81).repeat(), callbacks=[Elsewhere()]), "steps": len(seen)}
 
 
 def end(model: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ import pytest
 
 from orchestrator.testing import cluster
 from tests.conftest import Orch
-from worker.task.patches.stand_in import FEATURE
+from worker.task.patches.features import MEETINGS
+from worker.task.patches.stand_in import is_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300), pytest.mark.usefixtures("warm_tensorflow")]
 
@@ -44,8 +46,32 @@ def find_settings() -> dict[str, Any]:
         "heartbeat": (heartbeat(), heartbeat(heartbeat_timeout_in_ms=700)),
         "of the spec": {options_of(tf.distribute.MultiWorkerMirroredStrategy()), options_of(worker.strategy())},
         "of the script": options_of(tf.distribute.MultiWorkerMirroredStrategy(communication_options=chosen)),
-        "is measured": hasattr(cross_device_utils.CollectiveReplicaLauncher.all_reduce, FEATURE),
+        "is measured": is_of(cross_device_utils.CollectiveReplicaLauncher.all_reduce, MEETINGS),
     }
+
+
+def exchange_small_types() -> dict[str, Any]:
+    """What this worker has of a variable, a sum and a gather of each type."""
+    import tensorflow as tf
+
+    import worker
+
+    strategy = worker.strategy()
+    found = {}
+    for kind in ("bfloat16", "int8", "uint8"):
+        number = strategy.extended._id_in_cluster + 1
+        with strategy.scope():
+            variables = [tf.Variable(tf.cast([number, 100], kind)), tf.Variable(functools.partial(tf.cast, number, kind), dtype=kind)]
+        values = [*variables, strategy.reduce("SUM", tf.cast(number, kind), axis=None), strategy.gather(tf.cast([number], kind), axis=0)]
+        found[kind] = [tf.reshape(tf.cast(value, tf.float64), [-1]).numpy().tolist() for value in values]
+        assert {value.dtype.name for value in values} == {kind}
+    return found
+
+
+def test_variables_of_small_types_are_the_chiefs_and_are_added_up_and_gathered() -> None:
+    with cluster(workers=2) as c:
+        found = c.run(exchange_small_types)
+    assert found["worker-0"] == found["worker-1"] == {kind: [[1, 100], [1], [3], [1, 2]] for kind in ("bfloat16", "int8", "uint8")}
 
 
 def train_with_many_strategies() -> float:

@@ -26,7 +26,8 @@ pytestmark = [
 EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early")
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
-OF_TWO = ("logs_of_an_own_step", "a_stop_that_orch_cannot_foresee")
+OWN = ("metrics_of_the_program", "losses_that_a_step_shows", "rows_that_a_layer_checks", "masks_of_different_length")
+OF_TWO = ("logs_of_an_own_step", "a_stop_by_a_function_elsewhere")
 Cases = dict[str, dict[str, Any]]
 
 
@@ -60,7 +61,10 @@ def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> Non
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(("workers", "names"), [(2, (*EARLY, *ENDLESS, *STATE, *OF_TWO)), (3, (*EARLY, *ENDLESS, "stops_of_one_worker"))])
+@pytest.mark.parametrize(
+    ("workers", "names"),
+    [(2, (*EARLY, *ENDLESS, *STATE, *OWN, *OF_TWO)), (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "stops_of_one_worker"))],
+)
 def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, names: tuple[str, ...]) -> None:
     env = {"PARTS": str(workers)}
     with cluster(workers=1, strategy="none", env=env, timeout=DEADLINE_S) as c:
@@ -68,7 +72,7 @@ def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, nam
     with cluster(workers=workers, env=env, timeout=DEADLINE_S) as c:
         check(names, alone, c.run(run_cases, names))
         assert (
-            f"orch: worker-{workers - 1} has set stop_training, and other workers have not: all workers stop after step 2 of this epoch"
+            f"orch: worker-{workers - 1} has set stop_training, and other workers have not: all workers stop after step 3 of this epoch"
             in (c.logs(f"worker-{workers - 1}"))
         )
         # The sums of the gradients, and the logs. The numbers of rows are told only where they may differ: 16 rows have no three parts.

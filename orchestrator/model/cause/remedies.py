@@ -245,6 +245,10 @@ OTHERS = {
         "a worker's part of a batch had no rows, so what it computed has another shape: batch(…, drop_remainder=True), or give "
         "strategy.run a function that returns the sum over its rows, divided by the size of the global batch",
     ),
+    r"unexpected keyword argument '(?:experimental_aggregate_gradients|skip_gradients_aggregation)'": Remedy(
+        "gradients-that-keras-3-adds-itself",
+        "Keras 3 adds the gradients of all replicas itself: leave the argument out, and do not add the gradients before (all_reduce)",
+    ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     rf"(?P<name>SLURM_\w+) not found in environment|KeyError: '(?P<name_2>{_OF_ENGINES})'": Remedy(
         "a-script-that-asks-an-engine",

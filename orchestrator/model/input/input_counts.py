@@ -97,10 +97,9 @@ def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
         least = min(short, key=batches.__getitem__)
         rest = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
         fullest = max(batches, key=batches.__getitem__)
-        if _differ_by_small_batches(given[least], given[fullest]):
-            return
-        why = "its share ended sooner, and the rest of its steps were empty; auto_shard: data, or files of even size"
-        yield f"{least}{rest} had {batches[least]:,} batches, others {most:,}: {why}"
+        if not _differ_by_small_batches(given[least], given[fullest]):  # a small last batch costs no element
+            why = "its share ended sooner, and the rest of its steps were empty; auto_shard: data, or files of even size"
+            yield f"{least}{rest} had {batches[least]:,} batches, others {most:,}: {why}"
 
 
 def _differ_by_small_batches(fewer: InputCounts, more: InputCounts) -> bool:

@@ -36,6 +36,11 @@ FAILURES = [
     ),
     (
         "TypeError",
+        "BaseOptimizer.apply_gradients() got an unexpected keyword argument 'experimental_aggregate_gradients'",
+        "Keras 3 adds the gradients of all replicas itself: leave the argument out",
+    ),
+    (
+        "TypeError",
         "CollectiveAllReduceStrategy.__init__() got an unexpected keyword argument 'num_workers'",
         "a strategy takes no num_workers: the number of workers comes from orch up -n N",
     ),

@@ -103,6 +103,36 @@ def test_no_save_sets_what_the_program_gives(capsys: pytest.CaptureFixture[str])
     assert "KerasSaves.filepath stays as the program gives it, and is not restored" in capsys.readouterr().err
 
 
+class CSVLogger(Stops):
+    """As that of Keras: it empties its file when a training begins."""
+
+    def __init__(self, path: str, append: bool) -> None:
+        super().__init__(path, 1)
+        self.filename, self.append, self.append_header = path, append, True
+        self.csv_file: Any = None
+
+    def begin(self) -> None:
+        self.csv_file = open(self.filename, "a" if self.append else "w")  # noqa: SIM115
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("append", [False, True])
+def test_a_log_continues_with_the_rows_that_it_had_at_the_save(tmp_path: Path, append: bool) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss\n0,2.0\n")
+    first = CSVLogger(str(path), append)
+    told, _ = callback_state.save([first], callback_state.begin([first]))
+    path.write_text("epoch,loss\n0,2.0\n1,1.0\n")  # a row after the save, whose epoch is trained again
+    again = CSVLogger(str(path), append)
+    logs = callback_state.logs([again])
+    again.begin()
+    callback_state.restore([again], told, {}, logs)
+    again.csv_file.write("1,1.5\n")
+    again.csv_file.close()
+    assert path.read_text() == "epoch,loss\n0,2.0\n1,1.5\n"
+    assert not again.append_header
+
+
 def test_callbacks_of_orch_are_left_out() -> None:
     first, own = Stops("a", 1), Own("b", 1)
     begun = callback_state.begin([own, first])

@@ -6,12 +6,14 @@ A save has those that the training has changed: paths and settings stay those th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...checkpoint_files.tensor_file import DamagedError
@@ -58,19 +60,48 @@ def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[s
                 if _sum(value) != at_begin.get(name):
                     kept[name] = plain
                     arrays |= found
-        told.append({"class": type(callback).__name__, "kept": kept})
+        told.append({"class": type(callback).__name__, "kept": kept, **({"written": written} if (written := len(_log(callback))) else {})})
     return told, arrays
 
 
-def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[str, Any]) -> None:
-    """Set what the callbacks remembered. If the program has other callbacks now, say so, and set those that are there still."""
+def logs(callbacks: list[Any]) -> list[bytes]:
+    """What the file of each callback has before the training begins: `CSVLogger` empties its file in `on_train_begin`."""
+    return [_log(callback) for callback in of_program(callbacks)]
+
+
+def _log(callback: Any) -> bytes:
+    """The file of a `CSVLogger`; empty: there is none."""
+    if any(kind.__name__ == "CSVLogger" for kind in type(callback).__mro__):
+        import tensorflow as tf
+
+        with contextlib.suppress(tf.errors.OpError), tf.io.gfile.GFile(callback.filename, "rb") as file:
+            return bytes(file.read())
+    return b""
+
+
+def _write_again(callback: Any, log: bytes) -> None:
+    """Put back the rows that a `CSVLogger` had written before the save."""
+    if callback.append:
+        callback.csv_file.truncate(0)
+    callback.csv_file.write(log.decode())
+    callback.csv_file.flush()
+    callback.append_header = False
+
+
+def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[str, Any], logs: Iterable[bytes] = ()) -> None:
+    """Set what the callbacks remembered, and put back what they had written. If the program has other callbacks now, say so, and set those
+    that are there still. `logs`: of `logs`.
+    """
     callbacks = of_program(callbacks)
     names = [type(callback).__name__ for callback in callbacks]
     before = [one["class"] for one in told]
     if names != before:
         print_once(f"checkpoints: the callbacks were {few(before)} and are {few(names)}: those of another class or place begin anew")
-    for callback, one in zip(callbacks, told, strict=False):
+    for callback, one, log in zip(callbacks, told, itertools.chain(logs, itertools.repeat(b"")), strict=False):
         if type(callback).__name__ == one["class"]:
+            written = one.get("written", 0)
+            if 0 < written <= len(log):
+                _write_again(callback, log[:written])
             for name, value in one["kept"].items():
                 if _is_given(callback, name):
                     if value != vars(callback).get(name):

@@ -117,8 +117,10 @@ def saving_list(base: Any, fit: Fit) -> Any:
                 if step is None:
                     return
                 args = (step, *args[1:])
-            patches.theirs(getattr(fit.callbacks, name), *args, **kwargs)
             session = fit.session
+            if name == "on_train_begin":
+                session.prepare()
+            patches.theirs(getattr(fit.callbacks, name), *args, **kwargs)
             if name == "on_train_begin":
                 session.begin()
             elif session.is_on and hasattr(session, name):
@@ -151,6 +153,7 @@ class FitSession:
         """Of the variables that existed before the first step."""
         self._begun: list[dict[str, str]] = []
         """What the callbacks had when this program began to train."""
+        self._logs: list[bytes] = []
         self._is_stopped = False
         self._is_first_step = True
         """No step was trained since this program began."""
@@ -253,6 +256,10 @@ class FitSession:
 
     # --- the hooks -----------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Keras is about to begin the training."""
+        self._logs = callback_state.logs(self._callbacks.callbacks)
+
     def begin(self) -> None:
         import tensorflow as tf
 
@@ -293,7 +300,7 @@ class FitSession:
         self._build_late(document.get("optimizers", {}))
         self._series.restore(found, self._variables(found.tensors))
         arrays = {name: variables.array(one) for name, one in found.tensors.items() if name.startswith(f"{callback_state.ARRAYS}/")}
-        callback_state.restore(self._callbacks.callbacks, document["fit"]["callbacks"], arrays)
+        callback_state.restore(self._callbacks.callbacks, document["fit"]["callbacks"], arrays, self._logs)
         at = document["input"]
         self._first, self._epoch, self._batch = at["first_epoch"], at["epoch"], at["batch"]
         self._before = document["step"] - self._batch

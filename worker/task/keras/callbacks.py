@@ -11,6 +11,7 @@ TensorFlow's. With this module, a stop in one worker stops all.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -22,13 +23,14 @@ from ..import_hooks import print_once
 from ..input import input_counter
 from ..pace import step_times
 from ..patches.features import FIT, REPORTS, REPORTS_2, WARNINGS
-from . import state
+from . import state, stops
 from .fit import is_wanted
 
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
 PLACE = 5
 """The place of the callbacks among the arguments of `fit`, in Keras 3 and in Keras 2."""
+_fits = itertools.count()
 
 
 def report(package: str) -> None:
@@ -62,7 +64,7 @@ def share() -> None:
 
             def add(given: list[Any]) -> list[Any]:
                 _take_own_files(callbacks, given, files)
-                return [shared(), *given, agreement(given)]
+                return [shared(), *given, agreement()]
 
             return _with_callbacks(add, real, self, *args, **kwargs)
 
@@ -154,31 +156,33 @@ def _agreement(base: Any) -> Any:
         callbacks, of which some workers may have more than others.
         """
 
-        def __init__(self, callbacks: Iterable[Any]) -> None:
+        def __init__(self) -> None:
             super().__init__()
-            self._has_stops = any(_stops_within_epochs(callback, base) for callback in callbacks)
-            self._has_stopped = False
+            self._number, self._epoch, self._has_stopped = next(_fits), 0, False
 
         def on_train_begin(self, logs: Any = None) -> None:
-            self._has_stopped = False
             strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
             if not is_wanted(strategy):
                 return
-            epochs, of_workers, workers = _sum_over_workers(strategy, epoch, self._has_stops, 1)
-            self._has_stops = of_workers > 0
+            stops.carry(False)
+            epochs, workers = _sum_over_workers(strategy, epoch, 1)
             if epochs != epoch * workers:
                 task = os.environ.get("ORCH_TASK", "this worker")
                 why = f"{task} begins at epoch {epoch:g} and other workers at another one: give BackupAndRestore to all workers, with a "
                 raise patches.refusal(RuntimeError(f"{why}directory that all of them see"))
 
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self._epoch = epoch
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Agree after each step only where a callback is seen to stop within epochs: an agreement takes as long as a small step."""
-            if not is_wanted(self.model.distribute_strategy):
+            strategy = self.model.distribute_strategy
+            if not is_wanted(strategy):
                 return
-            if self._has_stops:
-                self._agree(f"step {batch + 1} of this epoch")
-            elif self.model.stop_training:
+            if stops.is_heard():
+                self._stop(f"step {batch + 1} of this epoch")
+            elif self.model.stop_training and not stops.do_all_want(strategy, f"{self._number}/{self._epoch}/{batch}"):
                 self.model.stop_training, self._has_stopped = False, True
+                stops.carry(True)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if is_wanted(self.model.distribute_strategy):
@@ -187,11 +191,18 @@ def _agreement(base: Any) -> Any:
         def _agree(self, place: str) -> None:
             """Stop if any worker wants to stop."""
             wants = bool(self._has_stopped or self.model.stop_training)
-            stops, workers = _sum_over_workers(self.model.distribute_strategy, wants, 1)
-            if wants and stops < workers:
+            wishes, workers = _sum_over_workers(self.model.distribute_strategy, wants, 1)
+            if 0 < wishes < workers:
+                self._stop(place)
+            self.model.stop_training = wishes > 0
+
+        def _stop(self, place: str) -> None:
+            """Stop, which not all workers want."""
+            stops.carry(False)
+            if self._has_stopped or self.model.stop_training:
                 task = os.environ.get("ORCH_TASK", "this worker")
                 print_once(f"{task} has set stop_training, and other workers have not: all workers stop after {place}", in_each_task=True)
-            self.model.stop_training = stops > 0
+            self.model.stop_training, self._has_stopped = True, False
 
         def on_train_end(self, logs: Any = None) -> None:
             """Wait until the chief has removed its backup: the next `fit` of another worker must not find it."""
@@ -199,18 +210,6 @@ def _agreement(base: Any) -> Any:
                 _sum_over_workers(self.model.distribute_strategy, 1)
 
     return Agreement
-
-
-def _stops_within_epochs(callback: Any, base: Any) -> bool:
-    """Whether a callback has a function for each step, and any function of it names `stop_training`."""
-    hooks = [f"on_{kind}_{moment}" for kind in ("train_batch", "batch") for moment in ("begin", "end")]
-    own = vars(callback)
-    if not any(name in own or getattr(type(callback), name, None) is not getattr(base, name) for name in hooks):
-        return False
-    functions = [*own.values(), *(value for kind in type(callback).__mro__ if kind is not base for value in vars(kind).values())]
-    codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
-    codes += [constant for code in codes for constant in code.co_consts if hasattr(constant, "co_names")]
-    return any("stop_training" in (*code.co_names, *code.co_consts) for code in codes)
 
 
 def _progress(base: Any) -> Any:

@@ -129,6 +129,10 @@ class BatchIterator:
             self._is_for_build = True
             self._batches.waiting -= 1
             self._batches.asked -= 1
+        return self.of_replica()
+
+    def of_replica(self) -> Any:
+        """The spec of the batches of one replica."""
         return _of_replica(self._batches.element_spec)
 
     @property

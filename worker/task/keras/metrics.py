@@ -3,16 +3,18 @@
 A metric that is made outside of the scope has ordinary variables: each worker counts its own rows in them, and shows its own value.
 (Keras 2 refuses such a metric.) And Keras's logs of a step are the mean of the replicas' own values, which is wrong for metrics that are
 no means, such as AUC: here they come from the sums of the replicas' variables, with one message between the workers in place of one for
-each log.
+each log. A metric of the program, which may be no sum, sees the rows of all replicas.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from .. import patches
+from . import optimizer, parts
 
 MOST = 1 << 16
 """The most numbers that the variables of metrics may have to be added up in each step. Above this, the logs of a step are means, as in
@@ -49,6 +51,67 @@ def counted_once(model: Any) -> Iterator[None]:
         each.assign(tf.where(is_first, each, value))
 
 
+@contextlib.contextmanager
+def rows_gathered(model: Any) -> Iterator[None]:
+    """While this is entered, metrics of the program see the rows of all replicas. Enter this outside of the code of the replicas.
+
+    Keras adds up the variables of a metric over the replicas, which is wrong for a maximum, a running mean or a constant.
+    """
+    own = [metric for metric in parts.metrics_of(model) if _is_own(metric)]
+    for metric in own:
+        vars(metric)["update_state"] = functools.partial(_update, metric, metric.update_state)
+    try:
+        yield
+    finally:
+        for metric in own:
+            del vars(metric)["update_state"]
+
+
+def _is_own(metric: Any) -> bool:
+    """Whether the program says what a metric makes of rows: by a class, or by a function."""
+    made_by = getattr(metric, "_fn", None) or type(metric).update_state
+    return not str(getattr(made_by, "__module__", "keras.")).startswith("keras.")
+
+
+def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
+    """Update a metric from the rows of all replicas, where these can be gathered. The first replica keeps the state, the others zeros."""
+    import tensorflow as tf
+    from keras import tree
+
+    replica: Any = tf.distribute.get_replica_context()
+    given = (args, kwargs)
+    leaves = [leaf for leaf in tree.flatten(given) if leaf is not None]
+    can_gather = leaves and all(
+        tf.is_tensor(leaf) and leaf.shape.rank and leaf.dtype.is_numpy_compatible and leaf.dtype != tf.string for leaf in leaves
+    )
+    if not can_gather or (hasattr(metric, "_fn") and not _is_one_number(metric, *args, **kwargs)):
+        return real(*args, **kwargs)
+    args, kwargs = tree.map_structure(lambda leaf: None if leaf is None else replica.all_gather(_with_rows(leaf), axis=0), given)
+    if hasattr(metric, "_fn"):  # a mean over batches: all replicas have the same, and so has the mean
+        return real(*args, **kwargs)
+    state = [variable for variable in metric.variables if variable.value.dtype != tf.string]
+    if state:
+        for variable, value in zip(state, replica.all_reduce("SUM", [tf.identity(each.value) for each in state]), strict=True):
+            variable.assign(value)
+    made = real(*args, **kwargs)
+    for variable in state:
+        value = tf.convert_to_tensor(variable.value)
+        variable.assign(tf.where(replica.replica_id_in_sync_group == 0, value, tf.zeros_like(value)))
+    return made
+
+
+def _is_one_number(metric: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> bool:
+    return tuple(getattr(metric._fn(y, y_pred, **metric._fn_kwargs), "shape", (None,))) == ()
+
+
+def _with_rows(leaf: Any) -> Any:
+    """Nothing of a row that stands in for an empty part."""
+    import tensorflow as tf
+
+    part = parts.current()
+    return leaf if part is None else leaf[: tf.where(part.rows > 0, tf.shape(leaf, out_type=tf.int64)[0], 0)]
+
+
 class Packing:
     """Puts all numbers that make the logs of a step into one tensor in each replica, and makes the logs from the sum over all replicas."""
 
@@ -61,32 +124,38 @@ class Packing:
         self._outputs: Any = None
         """What the step has returned, in the graph of a replica. None: it cannot be packed."""
 
-    def pack(self, outputs: Any, rows: Any) -> Any:
-        """In a replica: the outputs of a step and the metrics' variables as one tensor; or the outputs alone, where they are no numbers."""
+    def pack(self, wish: Any, outputs: Any, rows: Any) -> Any:
+        """In a replica: the outputs of a step and the metrics' variables as one tensor; or the outputs alone, where they are no numbers.
+        `wish`: a number of this worker, which is added up with them.
+        """
         import tensorflow as tf
         from keras.src import tree
 
+        outputs = tree.map_structure(_shown, outputs)
         leaves = [leaf for leaf in tree.flatten(outputs) if leaf is not None]
         if not all(
             tf.is_tensor(leaf) and leaf.shape.is_fully_defined() and (leaf.dtype.is_floating or leaf.dtype.is_integer) for leaf in leaves
         ):
-            return outputs
+            return outputs, wish
         self._outputs, has_rows = outputs, rows > 0
         zero = tf.constant(0, tf.float64)
         values = [*(tf.where(has_rows, _flat(leaf), zero) for leaf in leaves), *(_flat(variable.value) for variable in self._state)]
-        return tf.concat([_flat(has_rows), *values], 0)
+        return tf.concat([_flat(wish), _flat(has_rows), *values], 0)
 
-    def unpack(self, strategy: Any, packed: Any) -> Any:
-        """The logs of a step, the same in all workers."""
+    def unpack(self, strategy: Any, packed: Any) -> tuple[Any, Any]:
+        """The logs of a step, and the sum of the wishes; the same in all workers."""
         import tensorflow as tf
         from keras.src import tree
 
         if self._outputs is None:
-            return tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), packed)
+            outputs, wish = packed
+            logs = tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), outputs)
+            return logs, strategy.reduce("SUM", wish, axis=None)
         numbers = _Numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, packed, axis=None))
+        wishes = numbers.take((), tf.float64)
         parts = tf.maximum(numbers.take((), tf.float64), 1)
         logs = tree.map_structure(lambda leaf: None if leaf is None else numbers.take(leaf.shape, leaf.dtype, parts), self._outputs)
-        return self._of_metrics(numbers, strategy.num_replicas_in_sync, logs) if self._state and isinstance(logs, dict) else logs
+        return self._of_metrics(numbers, strategy.num_replicas_in_sync, logs) if self._state and isinstance(logs, dict) else logs, wishes
 
     def _of_metrics(self, numbers: _Numbers, replicas: int, logs: dict[str, Any]) -> dict[str, Any]:
         """The metrics of all rows, where the logs are those of the metrics: the rule of Keras (`Trainer._get_metrics_result_or_logs`)."""
@@ -111,6 +180,13 @@ class _Numbers:
         begin, self._place = self._place, self._place + tf.TensorShape(shape).num_elements()
         value = tf.reshape(self._numbers[begin : self._place], shape) / tf.cast(divisor, tf.float64)
         return tf.cast(value if dtype.is_floating else tf.round(value), dtype)
+
+
+def _shown(leaf: Any) -> Any:
+    """What a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else optimizer.whole(leaf)
 
 
 def _flat(value: Any) -> Any:

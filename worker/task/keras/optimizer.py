@@ -42,6 +42,8 @@ class _Here(threading.local):
     """The gradients that are being applied are already the sums of all replicas."""
     losses: int = 0
     """How many losses Keras has reduced; one that is no sum counts twice."""
+    steps: int = 0
+    """How often an optimizer was given gradients."""
 
 
 _here = _Here()
@@ -49,6 +51,8 @@ _in_loops = 0
 """How many of Keras's own loops (`fit`, `evaluate`, ...) run in this process, one inside the other."""
 _model: Any = None
 """The model of the innermost of these loops."""
+_shares: list[Any] | None = None
+"""The losses of the step that is traced of which each replica has a share: their sum over the replicas is that of one process."""
 _is_exact = False
 """The setting `keras.exact`."""
 
@@ -81,7 +85,7 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
         patches.replace(feature, f"Trainer.make_{name}", functools.partial(_make, name))
     patches.replace(feature, "loss.scale_loss_for_distribution", _scale)
     patches.replace(feature, "loss.reduce_values", _reduce_values)
-    patches.replace(WARNINGS, "loss.apply_mask", _apply_mask)
+    patches.replace(feature, "loss.apply_mask", _apply_mask)
     if feature == STEP:
         patches.replace(STEP, "LossScaleOptimizer._stateful_handle_finite_grads", _apply_finite)
         patches.replace(STEP, "TFOptimizer._all_reduce_sum_gradients", _all_reduce)
@@ -158,6 +162,7 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     grads = _counted(grads)
+    _here.steps += 1
     if not _is_wanted():
         _name_differences(self)
         real(self, grads, trainable_variables)
@@ -306,29 +311,57 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 # --- losses -------------------------------------------------------------------------------------
 
 
-def counted_losses() -> int:
-    """How many losses Keras has reduced in this thread."""
-    return _here.losses
+def counts() -> tuple[int, int]:
+    """How many losses Keras has reduced in this thread, and how often an optimizer was given gradients."""
+    return _here.losses, _here.steps
 
 
 @patches.guarded(WARNINGS)
 def tell_of_sum(model: Any, replicas: int) -> None:
-    """Say that a `train_step` of the program, which has reduced no loss by Keras, divides none either, as far as its source shows."""
-    from keras import Model
-
-    own = type(model).train_step
-    if own is Model.train_step:
-        return
+    """Say how gradients count of which Keras has divided no loss, unless the source of the model shows that it knows."""
     try:
-        source = inspect.getsource(own)
+        source = inspect.getsource(type(model))
     except (OSError, TypeError):
         source = ""
     if "num_replicas" not in source and "compute_average_loss" not in source:
         print_once(
-            f"{type(model).__name__}.train_step computes a loss by neither compute_loss nor a loss of Keras: the gradients of the "
-            f"{replicas} replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
-            "strategy.num_replicas_in_sync"
+            f"{type(model).__name__} computes its loss itself: the gradients of the {replicas} replicas are added, which is right for a "
+            f"sum that is divided by the rows of the whole batch, and {replicas} times too much for a mean over the rows of a replica"
         )
+
+
+@contextlib.contextmanager
+def losses_marked(model: Any) -> Iterator[None]:
+    """While this is entered, `whole` knows the losses of Keras's loss objects and what Keras's `compute_loss` makes of them. Enter this
+    outside of the code of the replicas.
+    """
+    from keras import Model
+
+    global _shares
+    before, _shares = _shares, []
+    if type(model).compute_loss is Model.compute_loss:
+        vars(model)["compute_loss"] = functools.partial(_compute_loss, model.compute_loss)
+    try:
+        yield
+    finally:
+        vars(model).pop("compute_loss", None)
+        _shares = before
+
+
+def _compute_loss(real: Any, *args: Any, **kwargs: Any) -> Any:
+    return _marked(real(*args, **kwargs))
+
+
+def _marked(loss: Any) -> Any:
+    if _shares is not None:
+        _shares.append(loss)
+    return loss
+
+
+def whole(value: Any) -> Any:
+    """What a program shows: a loss that is a replica's share of the loss of all, because Keras has divided it, times the replicas."""
+    is_share = any(each is value for each in list(_shares or ()))
+    return value * _replicas() if is_share and _replicas() else value
 
 
 def _scale(real: Any, value: Any) -> Any:
@@ -354,20 +387,37 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             )
             from keras.src.losses import loss
 
-            return loss.scale_loss_for_distribution(values)
+            return _marked(loss.scale_loss_for_distribution(values))
         if _in_loops and _replicas():
             print_once(
-                f"a loss function that returns one number trains with {_replicas()} times the gradient of one process, because Keras adds "
-                "the gradients of the replicas; --keras-exact takes their mean"
+                f"a loss function that returns one number trains with {_replicas()} times the gradient of one process if the number is a "
+                "mean over rows, because Keras adds the gradients of the replicas; --keras-exact takes their mean"
             )
-    return real(values, *args, **kwargs)
+    if tuple(values.shape) == (0,) and not _in_loops and _replicas():
+        print_once(
+            "a loss of Keras for a part without rows is an empty tensor, which cannot be added to the numbers of other replicas: "
+            "batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
+            in_each_task=True,
+        )
+    made = real(values, *args, **kwargs)
+    return _marked(made) if reduction in (*MEANS, "sum") else made
 
 
-def _apply_mask(real: Any, sample_weight: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-    """Say that a mean over the steps that are not masked is no mean over the rows (keras/src/losses/loss.py, `apply_mask`)."""
-    if mask is not None and _in_loops and _replicas():
+def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+    """Make the mean over the steps that are not masked that of the whole batch: Keras takes it of each part (keras/src/losses/loss.py)."""
+    made = real(sample_weight, mask, dtype, reduction)
+    if mask is None or not _in_loops or not _replicas() or reduction not in MEANS[:2]:
+        return made
+    if not _is_wanted():
         print_once(
             "a mask reaches the loss, which is then the mean over the steps that are not masked: the mean of the parts' means differs from "
             "that of the whole batch if the parts have different numbers of such steps, so losses and weights differ from one process's"
         )
-    return real(sample_weight, mask, *args, **kwargs)
+        return made
+    import tensorflow as tf
+
+    valid, steps = tf.reduce_sum(tf.cast(mask, tf.float32)), tf.cast(tf.size(mask), tf.float32)
+    own = tf.stack([valid, steps])
+    counted = own if _here.has_rows is None else tf.where(_here.has_rows, own, tf.zeros_like(own))
+    of_all: Any = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, counted)
+    return made * tf.cast(tf.math.divide_no_nan(valid * of_all[1], steps * of_all[0]), made.dtype)

@@ -23,7 +23,7 @@ from .. import patches
 from ..import_hooks import print_once
 from ..patches.features import PARTS
 from . import fit, optimizer, state
-from .rows import count, or_zeros
+from .rows import StandingRow, count
 
 _here = threading.local()
 """`part`: what the replica of this thread computes from; `rows`: the rows of all replicas, once they are counted; `is_counting`."""
@@ -54,13 +54,16 @@ def mend() -> None:
 # --- one step of a replica -----------------------------------------------------------------------
 
 
-def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any, is_as_first: Any = None) -> tuple[Any, Any]:
+def run(
+    model: Any, step: Callable[[Any], Any], data: Any, total: Any, is_as_first: Any = None, standing: StandingRow | None = None
+) -> tuple[Any, Any]:
     """The outputs of a step of Keras from a replica's part, and the number of its rows. `total`: the rows of all replicas, if known, or
-    `EVEN`. `is_as_first`: whether these are as many as in the first batch, where that matters (see `rows_of_first`).
+    `EVEN`. `is_as_first`: whether these are as many as in the first batch, where that matters (see `rows_of_first`). `standing`: the row
+    in the place of no rows.
     """
     import tensorflow as tf
 
-    rows = count(data)
+    rows, standing = count(data), standing or StandingRow()
     if rows is None:
         return patches.theirs(step, data), tf.constant(1, tf.int64)
     # At the end of the data no operation of a step may run. Without this, those that need no data would run, such as the count of steps.
@@ -77,13 +80,27 @@ def run(model: Any, step: Callable[[Any], Any], data: Any, total: Any, is_as_fir
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share)
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
         with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total), trackers, of_losses)):
-            losses = optimizer.counted_losses()
-            outputs = patches.theirs(step, data if is_even else or_zeros(data, has_rows))
-        if step == model.train_step and optimizer.counted_losses() == losses:
+            counts = optimizer.counts()
+            outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
+            losses, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
+        if steps and not losses:
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
+        _tell_of_added_losses(model)
         if not is_even:
             tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
     return outputs, tf.constant(1, tf.int64) if is_even else rows
+
+
+def _tell_of_added_losses(model: Any) -> None:
+    """Keras divides what a layer adds by the number of replicas, as a mean over rows."""
+    for layer in model._flatten_layers():
+        if layer._losses and getattr(layer, "activity_regularizer", None) is None:
+            replicas = model.distribute_strategy.num_replicas_in_sync
+            print_once(
+                f"add_loss of {layer.name!r} counts as a mean over rows: a sum over the rows of a part would have 1/{replicas} of the "
+                "weight that it has in one process"
+            )
+            return
 
 
 def predict(model: Any, step: Callable[[Any], Any], data: Any) -> Any:
@@ -118,7 +135,7 @@ def _state(model: Any) -> list[Any]:
     """This replica's own variables of what a step writes without the optimizer: metrics, moving statistics, the state of own layers.
 
     Without the variables that TensorFlow makes equal on all replicas at each assignment: only all replicas together could put them back.
-    And without those of `BatchNormalization(synchronized=True)`, which get the statistics of all replicas.
+    And without those of `BatchNormalization(synchronized=True)` and of metrics of the program, which get the rows of all replicas.
     """
     import tensorflow as tf
 
@@ -127,6 +144,7 @@ def _state(model: Any) -> list[Any]:
     ]
     shared = [variable for layer in equal for variable in layer._non_trainable_variables]
     found = {id(variable): variable.value for variable in [*model.metrics_variables, *state.of_layers(model)]}
+    shared += [variable for metric in metrics_of(model) if "update_state" in vars(metric) for variable in metric.variables]
     found = {key: variable for key, variable in found.items() if key not in map(id, shared)}
     own = [
         variable
@@ -134,6 +152,11 @@ def _state(model: Any) -> list[Any]:
         if variable.synchronization == tf.VariableSynchronization.ON_READ or variable.aggregation == tf.VariableAggregation.NONE
     ]
     return [variable._get_on_device_or_primary() if hasattr(variable, "_get_on_device_or_primary") else variable for variable in own]
+
+
+def metrics_of(model: Any) -> list[Any]:
+    found = [*model.metrics, *getattr(model._compile_metrics, "metrics", ())]
+    return list({id(metric): metric for metric in found}.values())
 
 
 def _make_variable(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -269,7 +292,7 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
     function returns one number for a batch: each part has its share. Since 3.16 some batches weigh more (`rows_of_first`).
     """
-    part = current()
+    part, values = current(), optimizer.whole(values)
     if sample_weight is None and part is not None and part.weight is not None and _is_mean_over_batches(self, values, part):
         import tensorflow as tf
 
@@ -283,10 +306,6 @@ def _is_mean_over_batches(metric: Any, values: Any, part: Part) -> bool:
     from keras.src.metrics.reduction_metrics import MeanMetricWrapper
 
     if isinstance(metric, MeanMetricWrapper) and tuple(getattr(values, "shape", (None,))) == ():
-        print_once(
-            f"the metric {metric.name!r} has a function that returns one number: it counts as the mean over the rows of a part, and "
-            "differs from that of one process if the function is no mean; return a number for each row instead"
-        )
         return True
     return any(each is metric for each in part.trackers)
 

@@ -1,4 +1,4 @@
-"""The rows of a batch of Keras's data: how many there are, and a row of zeros in the place of none."""
+"""The rows of a batch of Keras's data: how many there are, and what stands in for a part without rows."""
 
 from __future__ import annotations
 
@@ -27,17 +27,83 @@ def count(data: Any) -> Any:
     return None
 
 
-def or_zeros(data: Any, has_rows: Any) -> Any:
-    """The data, or, if it has no rows, one row of zeros of the same form (as many rows as are said where their number is fixed)."""
-    import tensorflow as tf
+class StandingRow:
+    """What stands in for a part without rows: the first row that this worker has got, or, if it has got none, a row of zeros.
+
+    A program may check its rows, or have a matrix inverted, where zeros fail.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[Any]] = {}
+        self._kept: list[Any] = []
+        """A variable for each tensor of a batch, or None: sparse and ragged tensors are not kept."""
+
+    def prepare(self, spec: Any) -> None:
+        """Make the variables for batches of this form, of one replica. Call this outside of graphs."""
+        specs = _flat(spec)
+        self._kept = self._known.setdefault(str(specs), [])
+        self._kept.extend(_variable(each) for each in specs[len(self._kept) :])
+
+    def keep(self, data: Any) -> None:
+        """Keep the first row of a part, if none is kept. `data`: of one replica."""
+        import tensorflow as tf
+
+        pairs = [(kept, leaf) for kept, leaf in zip(self._kept, _flat(data), strict=True) if kept is not None]
+
+        def keep() -> Any:
+            for kept, leaf in pairs:
+                kept.assign(leaf[:1])
+            return tf.constant(0)
+
+        if pairs:
+            has_none = tf.logical_and(tf.shape(pairs[0][0].read_value())[0] == 0, tf.shape(pairs[0][1])[0] > 0)
+            tf.cond(has_none, keep, lambda: tf.constant(0))
+
+    def or_row(self, data: Any, has_rows: Any) -> Any:
+        """The data, or, if it has no rows, one row of the same form (as many rows as are said where their number is fixed)."""
+        import tensorflow as tf
+        from keras.src import tree
+
+        leaves = tree.flatten(data)
+        places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf) and leaf.shape.rank != 0]
+        kept = self._kept if len(self._kept) == len(leaves) else [None] * len(leaves)
+
+        def rows() -> tuple[Any, ...]:
+            return tuple(_standing(leaves[place], kept[place]) for place in places)
+
+        found = tf.cond(has_rows, lambda: tuple(leaves[place] for place in places), rows)
+        for place, leaf in zip(places, found, strict=True):
+            leaves[place] = leaf
+        return tree.pack_sequence_as(data, leaves)
+
+
+def _flat(data: Any) -> list[Any]:
     from keras.src import tree
 
-    leaves = tree.flatten(data)
-    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf) and leaf.shape.rank != 0]
-    found = tf.cond(has_rows, lambda: tuple(leaves[place] for place in places), lambda: tuple(_zeros(leaves[place]) for place in places))
-    for place, leaf in zip(places, found, strict=True):
-        leaves[place] = leaf
-    return tree.pack_sequence_as(data, leaves)
+    return list(tree.flatten(data))
+
+
+def _variable(spec: Any) -> Any:
+    """A variable of this worker alone, also inside of the scope of a strategy, that has no row yet."""
+    import tensorflow as tf
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank in (0, None):
+        return None
+    sizes = spec.shape.as_list()[1:]
+    with tf.init_scope(), tf.device("CPU:0"):
+        return ResourceVariable(tf.zeros([0, *(size or 0 for size in sizes)], spec.dtype), shape=[None, *sizes], trainable=False)
+
+
+def _standing(leaf: Any, kept: Any) -> Any:
+    import tensorflow as tf
+
+    zeros = _zeros(leaf)
+    if kept is None:
+        return zeros
+    row = kept.read_value()
+    rows = tf.ensure_shape(tf.repeat(row, leaf.shape[0] or 1, axis=0), zeros.shape)
+    return tf.cond(tf.shape(row)[0] > 0, lambda: rows, lambda: zeros)
 
 
 def _zeros(leaf: Any) -> Any:

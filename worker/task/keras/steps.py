@@ -16,9 +16,9 @@ from typing import Any
 from .. import patches
 from ..import_hooks import print_once
 from ..patches.features import FIT, LOOPS, PARTS
-from . import metrics, parts
+from . import metrics, optimizer, parts, stops
 from .fit import is_wanted
-from .rows import count
+from .rows import StandingRow, count
 
 _UNFED = "You must feed a value for placeholder tensor"
 """What TensorFlow says where several replicas of a worker make their variables in the first call of a `tf.function`."""
@@ -51,40 +51,47 @@ def _make(kind: str, real: Any, self: Any, force: bool = False) -> None:
 def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function that runs the steps of one execution, one after the other, and returns the logs of the last one."""
     import tensorflow as tf
+    from keras import tree
 
     from .feed import BatchIterator
 
     strategy = self.distribute_strategy
     _leave_out_xla(self)
     metrics.adopt(self, strategy)
-    one_step = _one_step(self, strategy, step)
-    even_step = _one_step(self, strategy, step, is_even=True)
-    whole_step = _one_step(self, strategy, step, is_whole=True)
+    standing = StandingRow()
+    one_step = _one_step(self, strategy, step, standing)
+    even_step = _one_step(self, strategy, step, standing, is_even=True)
+    whole_step = _one_step(self, strategy, step, standing, is_whole=True)
 
     first = parts.rows_of_first(self)
 
-    def of_next(iterator: Any) -> Any:
+    def of_next(iterator: Any, wish: Any) -> Any:
         with parts.counting() as counted:
             data = patches.theirs(iterator.get_next)
+        standing.keep(tree.map_structure(lambda leaf: strategy.experimental_local_results(leaf)[0], data))
         total = _total(strategy, data) if counted() is None else counted()
         if first is not None:
             first.assign(tf.where(first == 0, total, first))
-        return one_step((data, total), None if first is None else total == first)
+        return one_step((data, total), wish, None if first is None else total == first)
 
     next_step = _in_graph(self, of_next)
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
-    next_even = _in_graph(self, lambda iterator: even_step((patches.theirs(iterator.get_next), None)))
+    next_even = _in_graph(self, lambda iterator, wish: even_step((patches.theirs(iterator.get_next), None), wish))
 
     @patches.guarded(FIT)
     def steps(iterator: Any) -> Any:
         if not isinstance(
             iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)
         ):  # that of train_on_batch, which gives the same rows to all replicas
-            return [whole_step((data, None)) for _, data in zip(range(self.steps_per_execution), iterator, strict=False)][-1]
+            batches = zip(range(self.steps_per_execution), iterator, strict=False)
+            return [whole_step((data, None), stops.carried())[0] for _, data in batches][-1]
+        if isinstance(iterator, BatchIterator):
+            standing.prepare(iterator.of_replica())
         logs, of_iterator = None, next_even if getattr(iterator, "is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
-                logs = of_iterator(getattr(iterator, "real", iterator))
+                logs, wishes = of_iterator(getattr(iterator, "real", iterator), stops.carried())
+                stops.hear(wishes)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
                     raise
@@ -99,30 +106,31 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _one_step(
-    model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even: bool = False, is_whole: bool = False
+    model: Any, strategy: Any, step: Callable[[Any], Any], standing: StandingRow, *, is_even: bool = False, is_whole: bool = False
 ) -> Callable[..., Any]:
     """A step of all replicas from a batch and its number of rows, or None: all parts count the same. `is_even`: no part is ever smaller
-    than the others, or empty. `is_whole`: each replica has all rows of the batch. It also takes whether the batch has as many rows as
-    the first one (see `parts.rows_of_first`).
+    than the others, or empty. `is_whole`: each replica has all rows of the batch. It also takes what this worker tells the others (see
+    `stops`), and whether the batch has as many rows as the first one (see `parts.rows_of_first`).
     """
 
     from keras import tree
 
-    def one_step(batch: Any, is_as_first: Any) -> Any:
+    def one_step(batch: Any, wish: Any, is_as_first: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
 
         @patches.guarded(FIT)
         def of_replica(data: Any) -> Any:
             with metrics.counted_once(model) if is_whole else contextlib.nullcontext():
-                outputs = parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first)
-            return packing.pack(*outputs)
+                outputs = parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first, standing)
+            return packing.pack(wish, *outputs)
 
-        with parts.losses_scaled(model):
+        rows = contextlib.nullcontext() if is_whole else metrics.rows_gathered(model)
+        with parts.losses_scaled(model), optimizer.losses_marked(model), rows:
             return packing.unpack(strategy, patches.theirs(strategy.run, of_replica, args=(data,)))
 
     function = _in_graph(model, one_step)
-    return lambda batch, is_as_first=None: function(tree.map_structure(_or_none, batch), is_as_first)
+    return lambda batch, wish, is_as_first=None: function(tree.map_structure(_or_none, batch), wish, is_as_first)
 
 
 def _or_none(leaf: Any) -> Any:

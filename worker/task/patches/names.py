@@ -187,7 +187,9 @@ NAMES: dict[str, Name] = {
         "values",
         forms={"c5548bdb87": "3.10 to 3.16"},
     ),
-    "loss.apply_mask": Name(f"{_LOSS}:apply_mask", "a warning about masked losses", "sample_weight, mask"),
+    "loss.apply_mask": Name(
+        f"{_LOSS}:apply_mask", "a mean over what a mask leaves is that of a part", "sample_weight, mask, dtype, reduction"
+    ),
     # Keras 3: parts of a batch, layers and metrics.
     "nn._compute_moments_sync": Name(
         _of_backend("nn", "_compute_moments_sync"),
@@ -304,7 +306,7 @@ NAMES: dict[str, Name] = {
     ),
     "CollectiveAllReduceExtended.__init__": Name(
         f"{DISTRIBUTE}.collective_all_reduce_strategy:CollectiveAllReduceExtended.__init__",
-        "collectives.implementation: the default of each strategy",
+        "collectives.implementation: the default of each strategy, and first values of bfloat16 and int8",
         "self, container_strategy, cluster_resolver, communication_options",
         forms={"4a9ed0c980": "2.16 and 2.17", "3599b12fab": "2.18 to 2.22"},
     ),

@@ -38,6 +38,7 @@ from .features import (
     TESTS,
     TPU,
     TRACEBACKS,
+    TYPES,
     WARNINGS,
     WARNINGS_2,
 )
@@ -96,7 +97,7 @@ FEATURES: dict[str, Feature] = {
             "BaseOptimizer.apply BaseOptimizer._backend_apply_gradients BaseOptimizer._backend_update_step Loss.__call__ "
             "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
             "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
-            "loss.scale_loss_for_distribution loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
+            "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
         ),
         "changes",
         "keras: {exact: true} changes nothing",
@@ -192,6 +193,12 @@ FEATURES: dict[str, Feature] = {
         _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather"),
         "measures",
         "orch cannot tell which worker the others wait for",
+    ),
+    TYPES: Feature(
+        _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather CollectiveAllReduceExtended.__init__"),
+        "changes",
+        "several workers cannot have variables of bfloat16, int8 and uint8",
+        reads={f"{DISTRIBUTE}.collective_all_reduce_strategy": "_get_variable_creator_initial_value"},
     ),
     SIGTERM: Feature(
         _names("Context.ensure_initialized PreemptionWatcher.__init__"),

@@ -141,7 +141,7 @@ TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
     [
         (LOSS, "def reduce_values(", "# new words\ndef reduce_values(", set()),
         (LOSS, "    loss = ops.sum(values)", "    loss = ops.sum(values) * 1", {features.STEP, features.FIT, features.WARNINGS}),
-        (LOSS, "def apply_mask(", "def apply_a_mask(", {features.WARNINGS}),
+        (LOSS, "def apply_mask(", "def apply_a_mask(", {features.STEP, features.FIT, features.WARNINGS}),
         (
             "keras.src.trainers.data_adapters.array_slicing",
             "def train_validation_split(",
