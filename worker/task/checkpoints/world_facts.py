@@ -12,6 +12,7 @@ from ..context import Context
 
 _VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "TF_DETERMINISTIC_OPS")
 """Variables on which the rounding of sums depends."""
+MOST = 1 << 26
 _gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """The function of each strategy by which its workers tell one another numbers."""
 
@@ -56,11 +57,41 @@ def gather(strategy: Any, *values: int) -> list[list[int]]:
     """The numbers of all workers, in their order. All workers make this call."""
     if not is_multi_worker(strategy):
         return [list(values)]
+    import numpy as np
+
+    replicas = int(strategy.num_replicas_in_sync) // int(strategy.extended._num_workers)
+    return [worker[0].tolist() for worker in _gathered(strategy, np.array([values] * replicas, np.int64))]
+
+
+def gather_bytes(strategy: Any, own: bytes) -> list[bytes]:
+    """The bytes of all workers, in their order, by messages of no more than `MOST` bytes. All workers make this call."""
+    import numpy as np
+
+    sizes = [size for (size,) in gather(strategy, len(own))]
+    replicas = int(strategy.num_replicas_in_sync) // int(strategy.extended._num_workers)
+    found = [bytearray() for _ in sizes]
+    for begin in range(0, max(sizes), MOST):
+        length = min(MOST, max(sizes) - begin)
+        words = -(-length // (4 * replicas))  # each replica sends its share, which is as long in all workers
+        mine = own[begin : begin + length].ljust(4 * replicas * words, b"\0")
+        for place, sent in enumerate(_gathered(strategy, np.frombuffer(mine, np.int32).reshape(replicas, words))):
+            found[place] += sent.tobytes()[:length]
+    return [bytes(each[:size]) for each, size in zip(found, sizes, strict=True)]
+
+
+def _gathered(strategy: Any, own: Any) -> Any:
+    """An array with a row for each replica of a worker: those of all workers."""
     import tensorflow as tf
 
+    def of_all(rows: Any) -> Any:
+        def of_replica() -> Any:
+            place = tf.distribute.get_replica_context().replica_id_in_sync_group % rows.shape[0]
+            return rows[place : place + 1]
+
+        return strategy.gather(strategy.run(of_replica), axis=0)
+
     # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
-    gather = _gathers.get(strategy)
-    if gather is None:
-        gather = _gathers[strategy] = tf.function(lambda numbers: strategy.gather(numbers, axis=0), reduce_retracing=True)
-    found: list[list[int]] = gather(tf.constant([values], tf.int64)).numpy().tolist()
-    return found[:: max(1, len(found) // int(strategy.extended._num_workers))]
+    if strategy not in _gathers:
+        _gathers[strategy] = tf.function(of_all, reduce_retracing=True)
+    found = _gathers[strategy](tf.constant(own)).numpy()
+    return found.reshape(-1, *own.shape)

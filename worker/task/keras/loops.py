@@ -98,9 +98,12 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     strategy = self.distribute_strategy
     if not _is_named(strategy):
         return real(self, *args, **kwargs)
+    from . import predictions
+
     given = _bound(real, self, args, kwargs)
-    given["x"] = _feed(strategy, {**given, "x": data.in_order(strategy, given["x"])}, given["steps"], is_read=True)
-    return real(self, **given)
+    of_data = {**given, "x": data.in_order(strategy, given["x"])}
+    given["x"] = _feed(strategy, of_data, given["steps"], is_read=True, is_shown=predictions.are_shown(given["callbacks"]))
+    return predictions.predict(real, self, given) if is_wanted(strategy) else real(self, **given)
 
 
 def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:

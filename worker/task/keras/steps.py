@@ -8,9 +8,8 @@ between workers; and a step cannot have an empty part (see `parts`).
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from .. import patches
@@ -70,9 +69,9 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
             first.assign(tf.where(first == 0, total, first))
         return one_step((data, total), None if first is None else total == first)
 
-    next_step = _in_graph(self, of_next)
+    next_step = in_graph(self, of_next)
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
-    next_even = _in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
+    next_even = in_graph(self, lambda iterator: even_step((iterator.get_next(), None)))
 
     def steps(iterator: Any) -> Any:
         if not isinstance(
@@ -101,8 +100,6 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
     than the others, or empty. It also takes whether the batch has as many rows as the first one (see `parts.rows_of_first`).
     """
 
-    from keras import tree
-
     def one_step(batch: Any, is_as_first: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
@@ -113,18 +110,19 @@ def _one_step(model: Any, strategy: Any, step: Callable[[Any], Any], *, is_even:
         with parts.losses_scaled(model):
             return packing.unpack(strategy, strategy.run(of_replica, args=(data,)))
 
-    function = _in_graph(model, one_step)
-    return lambda batch, is_as_first=None: function(tree.map_structure(_or_none, batch), is_as_first)
+    function = in_graph(model, one_step)
+    return lambda batch, is_as_first=None: function(without_optionals(batch), is_as_first)
 
 
-def _or_none(leaf: Any) -> Any:
+def without_optionals(batch: Any) -> Any:
     """Keras's datasets of generators have an Optional in the place of None."""
     import tensorflow as tf
+    from keras import tree
 
-    return None if isinstance(leaf, tf.experimental.Optional) else leaf
+    return tree.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
 
 
-def _in_graph(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def in_graph(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     import tensorflow as tf
 
     function = tf.autograph.experimental.do_not_convert(function)
@@ -142,20 +140,15 @@ def _total(strategy: Any, data: Any) -> Any:
     return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica, args=(data,)), axis=None)
 
 
-def _make_predict_function(real: Any, self: Any, force: bool = False) -> Any:
+def _make_predict_function(real: Any, self: Any, force: bool = False) -> None:
     is_made = self.predict_function is not None and not force
     if is_made or not is_wanted(self.distribute_strategy):
-        return real(self, force)
+        real(self, force)
+        return
+    from . import predictions
+
     _leave_out_xla(self)
-    real(self, force)
-    made = self.predict_function
-
-    def function(data: Any) -> Any:
-        with _parts_predicted(self):
-            return made(data)
-
-    self.predict_function = function
-    return function
+    self.predict_function = predictions.Function(self)
 
 
 def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
@@ -166,16 +159,6 @@ def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
     from keras.src import tree
 
     return tree.map_structure(lambda rows: rows[: len(rows) // strategy.num_replicas_in_sync], found)
-
-
-@contextlib.contextmanager
-def _parts_predicted(model: Any) -> Iterator[None]:
-    """While this is entered, `predict_step` of the model, which Keras calls when it traces the function, knows empty parts."""
-    vars(model)["predict_step"] = functools.partial(parts.predict, model, model.predict_step)
-    try:
-        yield
-    finally:
-        del vars(model)["predict_step"]
 
 
 def _leave_out_xla(model: Any) -> None:
