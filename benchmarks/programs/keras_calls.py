@@ -1,11 +1,13 @@
 """Calls `fit`, `evaluate` and `predict` of Keras 3 twice for each number of steps in one execution, and writes how long each call took.
 
-Usage: ``keras_calls.py DIRECTORY one|mirrored|workers BATCHES EXECUTION...``; knows nothing of orch. Each number of steps has a model of its
-own, two dense layers. The chief, or the one process, writes ``calls.json``: the seconds by call, number of steps, and turn.
+Usage: ``keras_calls.py DIRECTORY one|mirrored|workers BATCHES STEPS...``; knows nothing of orch. Each number of steps has a model of its
+own, two dense layers. The chief, or the one process, writes ``calls.json``: by call and number of steps, the seconds and the seconds of a
+core of both turns; of none where a call fails.
 """
 
 import json
 import os
+import resource
 import sys
 import time
 
@@ -23,6 +25,12 @@ STRATEGIES = {
 if way == "mirrored":
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 
+
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return np.array([time.perf_counter(), usage.ru_utime + usage.ru_stime])
+
+
 strategy = STRATEGIES[way]()
 random = np.random.default_rng(0)
 x, y = random.normal(size=(BATCH * batches, 64)).astype("float32"), random.integers(0, 10, size=BATCH * batches)
@@ -38,10 +46,14 @@ for steps in executions:
         "predict": lambda model=model: model.predict(x, batch_size=BATCH, verbose=0),
     }
     for name, call in calls.items():
-        for turn in ("first", "second"):
-            since = time.perf_counter()
-            call()
-            taken.setdefault(name, {}).setdefault(str(steps), {})[turn] = time.perf_counter() - since
+        turns = taken.setdefault(name, {})[steps] = []
+        try:
+            for _ in range(2):
+                since = used()
+                call()
+                turns.append((used() - since).tolist())
+        except tf.errors.OpError as error:
+            print(f"{name} of {way}, {steps} steps per execution, fails: {error.message[:200]}")
 
 if json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"] == 0:
     with open(os.path.join(directory, "calls.json"), "w") as file:

@@ -467,7 +467,7 @@ def predicted_forms(strategy: Any) -> dict[str, Any]:
         name = getattr(output.dtype, "name", str(output.dtype))
         return [type(output).__name__, name, output.to_list() if isinstance(output, tf.RaggedTensor) else output.tolist()]
 
-    class Own(keras.Model):  # type: ignore[misc]
+    class Own(keras.Model):
         """Predicts what a function makes of the data."""
 
         def __init__(self, function: Any) -> None:
@@ -478,7 +478,7 @@ def predicted_forms(strategy: Any) -> dict[str, Any]:
             self.traced += 1
             return self.function(data[0] if isinstance(data, tuple) else data)
 
-    class Shown(keras.callbacks.Callback):  # type: ignore[misc]
+    class Shown(keras.callbacks.Callback):
         def __init__(self) -> None:
             super().__init__()
             self.seen: list[Any] = []
@@ -513,7 +513,7 @@ def predicted_forms(strategy: Any) -> dict[str, Any]:
         "string": predict(tf.as_string, x),
         "string, one row": predict(tf.as_string, x[:1]),
         "structure": predict(lambda batch: {"b": batch, "a": [batch + 1, (tf.cast(batch, "uint8"),)]}, x, 3),
-        "ragged": predict(lambda batch: tf.RaggedTensor.from_tensor(batch + [[0.0, 1.0]], lengths=tf.cast(batch[:, 0] % 3, "int64")), x),
+        "ragged": predict(lambda batch: tf.RaggedTensor.from_tensor(tf.repeat(batch, 2, 1), lengths=tf.cast(batch[:, 0] % 3, "int64")), x),
         "sparse": predict(tf.sparse.from_dense, x),
         "several shapes": predict(lambda batch: batch, rows.batch(4).map(of_several_shapes)),
         **{f"{steps} steps": predict(lambda batch: batch, x, steps) for steps in (2, 10)},
