@@ -146,6 +146,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         """Notes what it is given to train on."""
 
         def train_step(self, batch: Any) -> Any:
+            rows: Any
             (rows,) = batch if isinstance(batch, tuple) else (batch,)
             seen[-1].append([int(number) - 1 for number in np.ravel(rows) if number])  # 0: orch's row of a part that has none
             return {"loss": tf.constant(0.0)}
@@ -154,7 +155,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         """The number of steps of an epoch, where Keras knows it at the start. `seen` gets the batches of each epoch."""
         seen.clear()
         known: list[int | None] = []
-        notes = keras.callbacks.LambdaCallback(
+        notes: Any = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: known.append(notes.params["steps"]), on_epoch_begin=lambda epoch, logs: seen.append([])
         )
         with strategy.scope():

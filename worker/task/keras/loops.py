@@ -15,7 +15,7 @@ from ..input import input_policy, shuffle_order
 from ..pace import shared
 from ..patches.table import LOOPS, SAVES_2
 from ..strategy import strategy_builder
-from . import data, fit, steps
+from . import data, fit, predictions, steps
 from .fit import is_wanted
 
 saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
@@ -28,6 +28,7 @@ def mend() -> None:
     if patches.problems(LOOPS):  # what depends on this prints a line
         return
     steps.mend()
+    predictions.mend()
     patches.replace(LOOPS, "Trainer.fit", _fit)
     patches.replace(LOOPS, "Trainer.evaluate", _evaluate)
     patches.replace(LOOPS, "Trainer.predict", _predict)
@@ -98,8 +99,6 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     strategy = self.distribute_strategy
     if not _is_named(strategy):
         return real(self, *args, **kwargs)
-    from . import predictions
-
     given = _bound(real, self, args, kwargs)
     of_data = {**given, "x": data.in_order(strategy, given["x"])}
     given["x"] = _feed(strategy, of_data, given["steps"], is_read=True, is_shown=predictions.are_shown(given["callbacks"]))

@@ -11,9 +11,37 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+from .. import patches
 from ..checkpoints import world_facts
+from ..patches.table import FIT
 from . import parts, steps
 from .feed import BatchIterator, Feed
+from .fit import is_wanted
+
+
+def mend() -> None:
+    """Replace functions that a program may override. A replacement calls the original where it is not wanted."""
+    patches.replace(FIT, "Trainer.make_predict_function", _make_predict_function)
+    patches.replace(FIT, "Trainer.predict_on_batch", _predict_on_batch)
+
+
+def _make_predict_function(real: Any, self: Any, force: bool = False) -> None:
+    if is_wanted(self.distribute_strategy):
+        if self.predict_function is None or force:
+            steps.leave_out_xla(self)
+            self.predict_function = Function(self)
+    else:
+        real(self, force)
+
+
+def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
+    """Each row once: every replica predicts all rows of the batch, and the function returns the rows of all replicas."""
+    found, strategy = real(self, x), self.distribute_strategy
+    if not is_wanted(strategy):
+        return found
+    from keras.src import tree
+
+    return tree.map_structure(lambda rows: rows[: len(rows) // strategy.num_replicas_in_sync], found)
 
 
 class Predictions:

@@ -1,5 +1,5 @@
-"""The functions of Keras 3 that run steps, under MultiWorkerMirroredStrategy with several workers: `fit`, `evaluate` and `predict` call
-these.
+"""The functions of Keras 3 that run steps, under MultiWorkerMirroredStrategy with several workers: `fit` and `evaluate` call these (see
+`predictions` for `predict`).
 
 Keras's own fail there (keras/src/backend/tensorflow/trainer.py): with several steps for each execution (`steps_per_execution`), they put
 a distributed iterator into a loop of the graph, which TensorFlow refuses; XLA (`jit_compile=True`) cannot compile the communication
@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.table import FIT, LOOPS
+from ..patches.table import LOOPS
 from . import metrics, parts
 from .fit import is_wanted
 from .rows import count
@@ -31,8 +31,6 @@ def mend() -> None:
     """Replace functions that a program may override. A replacement calls the original where it is not wanted."""
     patches.replace(LOOPS, "Trainer.make_train_function", functools.partial(_make, "train"))
     patches.replace(LOOPS, "Trainer.make_test_function", functools.partial(_make, "test"))
-    patches.replace(FIT, "Trainer.make_predict_function", _make_predict_function)
-    patches.replace(FIT, "Trainer.predict_on_batch", _predict_on_batch)
 
 
 def _make(kind: str, real: Any, self: Any, force: bool = False) -> None:
@@ -54,7 +52,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     from .feed import BatchIterator
 
     strategy = self.distribute_strategy
-    _leave_out_xla(self)
+    leave_out_xla(self)
     metrics.adopt(self, strategy)
     one_step = _one_step(self, strategy, step)
     even_step = _one_step(self, strategy, step, is_even=True)
@@ -140,28 +138,7 @@ def _total(strategy: Any, data: Any) -> Any:
     return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica, args=(data,)), axis=None)
 
 
-def _make_predict_function(real: Any, self: Any, force: bool = False) -> None:
-    is_made = self.predict_function is not None and not force
-    if is_made or not is_wanted(self.distribute_strategy):
-        real(self, force)
-        return
-    from . import predictions
-
-    _leave_out_xla(self)
-    self.predict_function = predictions.Function(self)
-
-
-def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
-    """Each row once: every replica predicts all rows of the batch, and Keras's own returns the rows of all replicas."""
-    found, strategy = real(self, x), self.distribute_strategy
-    if not is_wanted(strategy):
-        return found
-    from keras.src import tree
-
-    return tree.map_structure(lambda rows: rows[: len(rows) // strategy.num_replicas_in_sync], found)
-
-
-def _leave_out_xla(model: Any) -> None:
+def leave_out_xla(model: Any) -> None:
     if model.jit_compile:
         print_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
         model.jit_compile = False
