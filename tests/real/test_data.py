@@ -147,6 +147,7 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         """Notes what it is given to train on."""
 
         def train_step(self, batch: Any) -> Any:
+            rows: Any
             (rows,) = batch if isinstance(batch, tuple) else (batch,)
             values: Any = np.ravel(rows)
             seen[-1].append([int(number) - 1 for number in values if number])  # 0: orch's row of a part that has none
@@ -453,6 +454,117 @@ def test_predictions_come_in_the_order_of_the_data(tmp_path: Path) -> None:
         said = c.logs("worker-0")
     for policy in ("file", "off"):
         assert f"predict: auto_shard data instead of {policy}, so that the predictions come in the order of the data" in said
+
+
+def predicted_forms(strategy: Any) -> dict[str, Any]:
+    """In each task: what `predict` returns for outputs, data and callbacks of many kinds, and how often a step is traced."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def of(output: Any) -> Any:
+        if isinstance(output, dict):
+            return {name: of(each) for name, each in output.items()}
+        if isinstance(output, list | tuple):
+            return [of(each) for each in output]
+        if isinstance(output, tf.SparseTensor):
+            output = tf.sparse.to_dense(output).numpy()
+        name = getattr(output.dtype, "name", str(output.dtype))
+        return [type(output).__name__, name, output.to_list() if isinstance(output, tf.RaggedTensor) else output.tolist()]
+
+    class Own(keras.Model):
+        """Predicts what a function makes of the data."""
+
+        def __init__(self, function: Any) -> None:
+            super().__init__()
+            self.function, self.traced = function, 0
+
+        def predict_step(self, data: Any) -> Any:
+            self.traced += 1
+            return self.function(data[0] if isinstance(data, tuple) else data)
+
+    class Shown(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Any] = []
+
+        def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen.append([batch, of(np.asarray(logs["outputs"]))])
+
+    def predict(function: Any, data: Any, steps_per_execution: int = 1, eagerly: bool = False, **more: Any) -> Any:
+        with strategy.scope():
+            model = Own(function)
+            model.compile(steps_per_execution=steps_per_execution, run_eagerly=eagerly, jit_compile=False)
+        found = of(model.predict(data, verbose=0, **{"batch_size": 4, **more}))
+        traced = model.traced
+        if strategy.extended._num_workers > 1 and not more.get("callbacks"):
+            assert of(model.predict(data, verbose=0, **{"batch_size": 4, **more})) == found
+            assert model.traced == traced or eagerly
+        return found
+
+    x: Any = np.arange(25, dtype="float32")[:, None]
+    rows = tf.data.Dataset.from_tensor_slices(x)
+
+    def of_several_shapes(batch: Any) -> Any:
+        return tf.repeat(batch, tf.cast(1 + batch[0, 0] % 3, tf.int32), axis=1)
+
+    def in_batches() -> Any:
+        yield from ((x[:4],), (x[4:5],), (x[5:10],))
+
+    types = ("bool", "uint8", "int8", "int64", "float64", "float16", "bfloat16", "complex64")
+    shown = Shown()
+    found = {
+        **{name: predict(lambda batch, name=name: tf.cast(batch, name), x) for name in types},
+        "string": predict(tf.as_string, x),
+        "string, one row": predict(tf.as_string, x[:1]),
+        "structure": predict(lambda batch: {"b": batch, "a": [batch + 1, (tf.cast(batch, "uint8"),)]}, x, 3),
+        "ragged": predict(lambda batch: tf.RaggedTensor.from_tensor(tf.repeat(batch, 2, 1), lengths=tf.cast(batch[:, 0] % 3, "int64")), x),
+        "sparse": predict(tf.sparse.from_dense, x),
+        "several shapes": predict(lambda batch: batch, rows.batch(4).map(of_several_shapes)),
+        **{f"{steps} steps": predict(lambda batch: batch, x, steps) for steps in (2, 10)},
+        "eagerly": predict(lambda batch: batch, x, 3, True),
+        "tiny": predict(lambda batch: batch, rows.batch(1).take(3)),
+        "one row of unknown length": predict(lambda batch: batch, rows.filter(lambda row: row[0] < 1).batch(4)),
+        "unknown length": predict(lambda batch: batch, rows.filter(lambda row: row[0] < 17).batch(4), 3),
+        "endless": predict(lambda batch: batch, rows.repeat().batch(4), steps=9),
+        "endless, several steps": predict(lambda batch: batch, rows.repeat().batch(4), 2, steps=4),
+        "more steps than data": predict(lambda batch: batch, rows.batch(4), steps=9),
+        "fewer steps than data": predict(lambda batch: batch, rows.batch(4), 2, steps=4),
+        "with a callback": predict(lambda batch: batch, x, callbacks=[shown]),
+        "with a callback, several steps": predict(lambda batch: batch, x, 3, callbacks=[shown]),
+        "with a callback, unknown length": predict(lambda batch: batch, rows.filter(lambda row: row[0] < 17).batch(4), callbacks=[shown]),
+        "a generator": of(Own(lambda batch: batch).predict(in_batches(), verbose=0)),
+    }
+    return {**found, "shown": shown.seen}
+
+
+def test_predictions_of_every_kind_are_those_of_one_worker() -> None:
+    with cluster(workers=1) as c:
+        (alone,) = c.run(predicted_forms).values()
+    with cluster(workers=3) as c:
+        for name, found in c.run(predicted_forms).items():
+            assert found.keys() == alone.keys()
+            assert {case: value for case, value in found.items() if value != alone[case]} == {}, name
+
+
+def predicted_with_a_callback_of_the_chief(strategy: Any) -> Any:
+    import keras
+    import numpy as np
+
+    seen: list[int] = []
+    show = keras.callbacks.LambdaCallback(
+        on_predict_batch_end=lambda batch, logs: seen.extend(np.asarray(logs["outputs"])[:, 0].astype(int))
+    )
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(1.0)])
+    numbers: Any = np.arange(25, dtype="float32")[:, None]
+    found = model.predict(numbers, batch_size=4, verbose=0, callbacks=[show] if os.environ["ORCH_TASK"] == "worker-0" else None)
+    return found[:, 0].astype(int).tolist(), list(map(int, seen))
+
+
+def test_a_callback_of_the_chief_alone_gets_the_rows_of_all_workers() -> None:
+    with cluster(workers=2) as c:
+        assert c.run(predicted_with_a_callback_of_the_chief) == {"worker-0": ([*range(25)], [*range(25)]), "worker-1": ([*range(25)], [])}
 
 
 # --- arrays that are not the same ----------------------------------------------------------------------

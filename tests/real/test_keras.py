@@ -198,11 +198,15 @@ def test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy
     shutil.copytree(place, tmp_path / "packages" / "keras", ignore=shutil.ignore_patterns("*_test.py"))
     trainer = tmp_path / "packages/keras/src/backend/tensorflow/trainer.py"
     before = trainer.read_text()
-    trainer.write_text(before.replace("    def _reduce(v):\n", "    def _reduce(v, otherwise=0):\n"))
+    trainer.write_text(
+        before.replace("def potentially_ragged_concat(tensors):\n", "def potentially_ragged_concat(tensors, otherwise=0):\n")
+    )
     assert trainer.read_text() != before
     with cluster(**with_packages(tmp_path / "packages")) as c:
         for _ in range(2):
-            with pytest.raises(RuntimeError, match=r"orch: fit on several workers: off, because .*reduce_per_replica.*pip install 'keras"):
+            with pytest.raises(
+                RuntimeError, match=r"orch: fit on several workers: off, because .*potentially_ragged_concat.*pip install 'keras"
+            ):
                 c.run(fit_a_dataset)
         said = [re.findall("^orch: fit on several workers: off, because this release is unknown", c.logs(name), re.M) for name in c.tasks]
         assert [len(each) for each in said] == [1, 0]

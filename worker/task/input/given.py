@@ -19,6 +19,8 @@ from . import shuffle_order
 SAMPLED = 64
 """About how many rows of an array make its fingerprint."""
 _ITERATE = "tensorflow.python.distribute.input_lib"
+MOST = 1 << 26
+"""The most bytes of one message."""
 _gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """The function of each strategy by which its workers tell one another numbers."""
 _COMPARED = "_orch_compared"
@@ -47,18 +49,48 @@ def _is_endless(dataset: Any) -> bool:
     return bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
 
 
-def of_all(strategy: Any, *numbers: int) -> list[list[int]]:
+def of_all(strategy: Any, *values: int) -> list[list[int]]:
     """The numbers of all workers, in their order. All workers must call this."""
     if not shuffle_order.has_several_workers(strategy):
-        return [list(numbers)]
+        return [list(values)]
+    import numpy as np
+
+    replicas = int(strategy.num_replicas_in_sync) // int(strategy.extended._num_workers)
+    return [worker[0].tolist() for worker in _gathered(strategy, np.array([values] * replicas, np.int64))]
+
+
+def gather_bytes(strategy: Any, own: bytes) -> list[bytes]:
+    """The bytes of all workers, in their order, by messages of no more than `MOST` bytes. All workers must call this."""
+    import numpy as np
+
+    sizes = [size for (size,) in of_all(strategy, len(own))]
+    replicas = int(strategy.num_replicas_in_sync) // int(strategy.extended._num_workers)
+    found = [bytearray() for _ in sizes]
+    for begin in range(0, max(sizes), MOST):
+        length = min(MOST, max(sizes) - begin)
+        words = -(-length // (4 * replicas))  # each replica sends its share, which is as long in all workers
+        mine = own[begin : begin + length].ljust(4 * replicas * words, b"\0")
+        for place, sent in enumerate(_gathered(strategy, np.frombuffer(mine, np.int32).reshape(replicas, words))):
+            found[place] += sent.tobytes()[:length]
+    return [bytes(each[:size]) for each, size in zip(found, sizes, strict=True)]
+
+
+def _gathered(strategy: Any, own: Any) -> Any:
+    """An array with a row for each replica of a worker: those of all workers."""
     import tensorflow as tf
 
+    def of_all(rows: Any) -> Any:
+        def of_replica() -> Any:
+            place = tf.distribute.get_replica_context().replica_id_in_sync_group % rows.shape[0]
+            return rows[place : place + 1]
+
+        return strategy.gather(strategy.run(of_replica), axis=0)
+
     # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
-    gather = _gathers.get(strategy)
-    if gather is None:
-        gather = _gathers[strategy] = tf.function(lambda values: strategy.gather(values, axis=0), reduce_retracing=True)
-    found: list[list[int]] = gather(tf.constant([numbers], tf.int64)).numpy().tolist()
-    return found[:: max(1, len(found) // int(strategy.extended._num_workers))]
+    if strategy not in _gathers:
+        _gathers[strategy] = tf.function(of_all, reduce_retracing=True)
+    found = _gathers[strategy](tf.constant(own)).numpy()
+    return found.reshape(-1, *own.shape)
 
 
 def facts(distributed: Any, strategy: Any) -> tuple[int, int]:

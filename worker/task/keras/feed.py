@@ -34,9 +34,11 @@ def _kinds() -> tuple[Any, Any]:
 class Feed:
     """Keras's adapter of the program's data, which TensorFlow has divided, and the number of steps that all workers take."""
 
-    def __init__(self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, **options: Any) -> None:
+    def __init__(
+        self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, is_shown: bool = False, **options: Any
+    ) -> None:
         """`options`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
-        to build a model under a strategy of the program.
+        to build a model under a strategy of the program. `is_shown`: callbacks get the outputs of each batch.
         """
         import tensorflow as tf
         from keras.src.trainers.data_adapters import get_data_adapter
@@ -47,6 +49,7 @@ class Feed:
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = patches.theirs(strategy.experimental_distribute_dataset, dataset)
         self.distributed, self.is_even, self._num_batches = dataset, False, self.adapter.num_batches
+        self.is_shown = is_shown
         if shuffle_order.has_several_workers(strategy):
             self._agree(strategy)
         self.batches = _kinds()[1](dataset, is_even=self.is_even, is_read=is_read)
@@ -55,11 +58,11 @@ class Feed:
         """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches."""
         own = data.steps_of_epoch(self._num_batches, self.distributed, strategy)
         rows = data.rows_of_parts(self.distributed, strategy)
-        told = given.of_all(strategy, -1 if own is None else int(own), rows, *given.facts(self.distributed, strategy))
-        counts, parts, *_ = zip(*told, strict=True)
-        self.is_even = bool(rows > 0 and set(parts) == {rows})
+        told = given.of_all(strategy, -1 if own is None else int(own), rows, int(self.is_shown), *given.facts(self.distributed, strategy))
+        counts, parts, shown, *_ = zip(*told, strict=True)
+        self.is_even, self.is_shown = rows > 0 and set(parts) == {rows}, any(shown)
         self._num_batches = max(counts) if min(counts) >= 0 else None
-        given.tell([facts for _, _, *facts in told])
+        given.tell([facts for _, _, _, *facts in told])
 
     def get_tf_dataset(self) -> Any:
         return self.batches
@@ -88,6 +91,8 @@ class Batches:
 
     def __init__(self, distributed: Any, *, is_even: bool, is_read: bool) -> None:
         self.distributed, self.is_even, self.is_read = distributed, is_even, is_read
+        self.predictions: Any = None
+        """In `predict`: what is predicted (see `predictions`), by a function that takes the batches itself."""
         self.asked = 0
         """How many iterators Keras has asked for in all."""
         self.waiting = 0
@@ -115,7 +120,7 @@ class BatchIterator:
     """Begins with its first batch. Keras takes a batch by `next` only to build the model, which needs the shapes alone."""
 
     def __init__(self, batches: Batches) -> None:
-        self._batches, self._real, self._is_for_build = batches, None, False
+        self.batches, self._real, self._is_for_build = batches, None, False
         self.is_even = batches.is_even
 
     def __iter__(self) -> BatchIterator:
@@ -123,22 +128,24 @@ class BatchIterator:
 
     @patches.guarded(LOOPS)
     def __next__(self) -> Any:
-        if self._batches.is_read:
+        if self.batches.predictions is not None:
+            return self
+        if self.batches.is_read:
             return patches.theirs(next, self.real)
         if self._real is None and not self._is_for_build:
             self._is_for_build = True
-            self._batches.waiting -= 1
-            self._batches.asked -= 1
+            self.batches.waiting -= 1
+            self.batches.asked -= 1
         return self.of_replica()
 
     def of_replica(self) -> Any:
         """The spec of the batches of one replica."""
-        return _of_replica(self._batches.element_spec)
+        return _of_replica(self.batches.element_spec)
 
     @property
     def real(self) -> Any:
         if self._real is None:
-            self._real = self._batches.begin()
+            self._real = self.batches.begin()
         return self._real
 
 

@@ -15,7 +15,7 @@ from ..input import input_policy, shuffle_order
 from ..patches.features import LOOPS, SAVES_2
 from ..shared import shared
 from ..strategy import strategy_builder
-from . import data, fit, steps
+from . import data, fit, predictions, steps
 from .fit import is_wanted
 
 saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
@@ -28,6 +28,7 @@ def mend() -> None:
     if patches.problems(LOOPS):  # what depends on this prints a line
         return
     steps.mend()
+    predictions.mend()
     patches.replace(LOOPS, "Trainer.fit", _fit)
     patches.replace(LOOPS, "Trainer.evaluate", _evaluate)
     patches.replace(LOOPS, "Trainer.predict", _predict)
@@ -101,8 +102,9 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if not _is_named(strategy):
         return real(self, *args, **kwargs)
     given = _bound(real, self, args, kwargs)
-    given["x"] = _feed(strategy, {**given, "x": data.in_order(strategy, given["x"])}, given["steps"], is_read=True)
-    return real(self, **given)
+    of_data = {**given, "x": data.in_order(strategy, given["x"])}
+    given["x"] = _feed(strategy, of_data, given["steps"], is_read=True, is_shown=predictions.are_shown(given["callbacks"]))
+    return predictions.predict(real, self, given) if is_wanted(strategy) else real(self, **given)
 
 
 def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from . import fit, optimizer, state
 from .rows import StandingRow, count
 
 _here = threading.local()
-"""`part`: what the replica of this thread computes from; `rows`: the rows of all replicas, once they are counted; `is_counting`."""
+"""`part`: what the replica of this thread computes from; `rows`: the rows of all replicas, once they are counted; `is_counting`;
+`least`: see `counting_own`."""
 EVEN = -1
 """In place of the rows of all replicas: every part of every batch has as many rows as the others, and has rows."""
 
@@ -103,20 +104,6 @@ def _tell_of_added_losses(model: Any) -> None:
             return
 
 
-def predict(model: Any, step: Callable[[Any], Any], data: Any) -> Any:
-    """The predictions for a part: none for an empty part."""
-    import tensorflow as tf
-    from keras.src import tree
-
-    outputs, rows = run(model, step, data, None)
-
-    def cut(output: Any) -> Any:
-        is_cut = tf.is_tensor(output) and output.shape.rank != 0
-        return output[: tf.where(rows > 0, tf.shape(output, out_type=tf.int64)[0], 0)] if is_cut else output
-
-    return outputs if count(data) is None else tree.map_structure(cut, outputs)
-
-
 def current() -> Part | None:
     """What the replica of this thread computes from: None outside of a step of `fit`, `evaluate` and `predict` with several workers."""
     return getattr(_here, "part", None)
@@ -191,12 +178,27 @@ def counting() -> Iterator[Callable[[], Any]]:
         _here.is_counting = False
 
 
+@contextlib.contextmanager
+def counting_own(least: Any) -> Iterator[None]:
+    """While this is entered, the iterator of a distributed dataset asks no other worker whether it has data. `least`: how many replicas
+    have data at least, a tensor; the others get empty parts.
+    """
+    _here.least = least
+    try:
+        yield
+    finally:
+        del _here.least
+
+
 def _count(real: Any, strategy: Any, workers: Any, optionals: Any) -> Any:
     """The number of replicas with data; the workers tell each other their numbers of rows with the same message, which costs nothing
     more.
     """
     import tensorflow as tf
 
+    least = getattr(_here, "least", None)
+    if least is not None:
+        return tf.add_n([least, *(tf.cast(optional.has_value(), tf.int64) for of_worker in optionals for optional in of_worker)])
     if not getattr(_here, "is_counting", False):
         return real(strategy, workers, optionals)
 

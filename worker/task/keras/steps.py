@@ -1,5 +1,5 @@
-"""The functions of Keras 3 that run steps, under MultiWorkerMirroredStrategy with several workers: `fit`, `evaluate` and `predict` call
-these.
+"""The functions of Keras 3 that run steps, under MultiWorkerMirroredStrategy with several workers: `fit` and `evaluate` call these (see
+`predictions` for `predict`).
 
 Keras's own fail there (keras/src/backend/tensorflow/trainer.py): with several steps for each execution (`steps_per_execution`), they put
 a distributed iterator into a loop of the graph, which TensorFlow refuses; XLA (`jit_compile=True`) cannot compile the communication
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.features import FIT, LOOPS, PARTS
+from ..patches.features import FIT, LOOPS
 from . import metrics, optimizer, parts, stops
 from .fit import is_wanted
 from .rows import StandingRow, count
@@ -32,8 +32,6 @@ def mend() -> None:
     """Replace functions that a program may override. A replacement calls the original where it is not wanted."""
     patches.replace(LOOPS, "Trainer.make_train_function", functools.partial(_make, "train"))
     patches.replace(LOOPS, "Trainer.make_test_function", functools.partial(_make, "test"))
-    patches.replace(FIT, "Trainer.make_predict_function", _make_predict_function)
-    patches.replace(FIT, "Trainer.predict_on_batch", _predict_on_batch)
 
 
 def _make(kind: str, real: Any, self: Any, force: bool = False) -> None:
@@ -56,7 +54,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     from .feed import BatchIterator
 
     strategy = self.distribute_strategy
-    _leave_out_xla(self)
+    leave_out_xla(self)
     metrics.adopt(self, strategy)
     standing = StandingRow()
     one_step = _one_step(self, strategy, step, standing)
@@ -74,9 +72,9 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
             first.assign(tf.where(first == 0, total, first))
         return one_step((data, total), wish, None if first is None else total == first)
 
-    next_step = _in_graph(self, of_next)
+    next_step = in_graph(self, of_next)
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
-    next_even = _in_graph(self, lambda iterator, wish: even_step((patches.theirs(iterator.get_next), None), wish))
+    next_even = in_graph(self, lambda iterator, wish: even_step((patches.theirs(iterator.get_next), None), wish))
 
     @patches.guarded(FIT)
     def steps(iterator: Any) -> Any:
@@ -113,8 +111,6 @@ def _one_step(
     `stops`), and whether the batch has as many rows as the first one (see `parts.rows_of_first`).
     """
 
-    from keras import tree
-
     def one_step(batch: Any, wish: Any, is_as_first: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
@@ -129,18 +125,19 @@ def _one_step(
         with parts.losses_scaled(model), optimizer.losses_marked(model), rows:
             return packing.unpack(strategy, patches.theirs(strategy.run, of_replica, args=(data,)))
 
-    function = _in_graph(model, one_step)
-    return lambda batch, wish, is_as_first=None: function(tree.map_structure(_or_none, batch), wish, is_as_first)
+    function = in_graph(model, one_step)
+    return lambda batch, wish, is_as_first=None: function(without_optionals(batch), wish, is_as_first)
 
 
-def _or_none(leaf: Any) -> Any:
+def without_optionals(batch: Any) -> Any:
     """Keras's datasets of generators have an Optional in the place of None."""
     import tensorflow as tf
+    from keras import tree
 
-    return None if isinstance(leaf, tf.experimental.Optional) else leaf
+    return tree.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
 
 
-def _in_graph(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def in_graph(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     import tensorflow as tf
 
     function = tf.autograph.experimental.do_not_convert(patches.guarded(FIT)(function))
@@ -159,43 +156,7 @@ def _total(strategy: Any, data: Any) -> Any:
     return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica, args=(data,)), axis=None)
 
 
-def _make_predict_function(real: Any, self: Any, force: bool = False) -> Any:
-    is_made = self.predict_function is not None and not force
-    if is_made or not is_wanted(self.distribute_strategy):
-        return real(self, force)
-    _leave_out_xla(self)
-    real(self, force)
-    made = self.predict_function
-
-    def function(data: Any) -> Any:
-        with _parts_predicted(self):
-            return patches.theirs(made, data)
-
-    self.predict_function = function
-    return function
-
-
-def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
-    """Each row once: every replica predicts all rows of the batch, and Keras's own returns the rows of all replicas."""
-    found, strategy = real(self, x), self.distribute_strategy
-    if not is_wanted(strategy):
-        return found
-    from keras.src import tree
-
-    return tree.map_structure(lambda rows: rows[: len(rows) // strategy.num_replicas_in_sync], found)
-
-
-@contextlib.contextmanager
-def _parts_predicted(model: Any) -> Iterator[None]:
-    """While this is entered, `predict_step` of the model, which Keras calls when it traces the function, knows empty parts."""
-    vars(model)["predict_step"] = functools.partial(patches.guarded(PARTS)(parts.predict), model, model.predict_step)
-    try:
-        yield
-    finally:
-        del vars(model)["predict_step"]
-
-
-def _leave_out_xla(model: Any) -> None:
+def leave_out_xla(model: Any) -> None:
     if model.jit_compile:
         print_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
         model.jit_compile = False

@@ -100,11 +100,11 @@ NAMES: dict[str, Name] = {
         is_read=True,
         forms={"b4c990171c": "3.10", "3760f262fc": "3.11 to 3.16"},
     ),
-    "reduce_per_replica": Name(
-        f"{TRAINER}:reduce_per_replica",
-        "predict joins the rows of the workers with it",
+    "potentially_ragged_concat": Name(
+        f"{TRAINER}:potentially_ragged_concat",
+        "predict joins rows of several shapes with it",
         is_read=True,
-        forms={"b80faaba24": "3.10 to 3.16"},
+        forms={"520b41b022": "3.10 to 3.16"},
     ),
     "Trainer.train_step": Name(
         _of_trainer("train_step"),

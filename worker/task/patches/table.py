@@ -86,7 +86,7 @@ FEATURES: dict[str, Feature] = {
         reads={"keras.src.trainers.trainer": "_symbolic_build _initial_epoch"},
     ),
     FIT: Feature(
-        _names("Trainer.fit Trainer.make_predict_function Trainer.predict_on_batch reduce_per_replica Metric.add_variable"),
+        _names("Trainer.fit Trainer.make_predict_function Trainer.predict_on_batch potentially_ragged_concat Metric.add_variable"),
         "changes",
         "fit, evaluate and predict of Keras cannot run on several workers",
         reads={**_STRATEGY_READS, **_LAYER_READS},
