@@ -33,7 +33,6 @@ COMMANDS = {
     "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
     "top": ("looking.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
     "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
-    "timeline": ("looking.timeline_command", "Show the phases of the start of a run, or write the run as a trace for Perfetto."),
     "placement": ("looking.placement_command", "Show on which devices the operations of a run ran."),
     "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
@@ -52,7 +51,8 @@ COMMANDS = {
 HABITS = {
     **dict.fromkeys(("status", "list", "ls", "queue", "squeue", "show", "get", "inspect", "metrics"), "ps"),
     **dict.fromkeys(("watch", "stats"), "top"),
-    "events": "ps --timeline",
+    **dict.fromkeys(("events", "timeline"), "ps --timeline"),
+    "trace": "ps --trace",
     **dict.fromkeys(("runs", "history", "sacct"), "ps --all"),
     "check": "doctor",
     **dict.fromkeys(("stop", "cancel", "scancel", "kill"), "down"),

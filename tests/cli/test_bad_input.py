@@ -440,7 +440,7 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     for command in ("wait", "down", "restart", "profile"):
         complaint(orch.in_process(command, "hello"), 2, "'hello'", "write more of the name", several)
     assert "worker-0" not in complaint(orch.in_process("prune", "hello"), 2, several)
-    for command in ("ps", "logs", "timeline", "checkpoints"):  # those that only look take the newest
+    for command in ("ps", "logs", "checkpoints"):  # those that only look take the newest
         done = orch.in_process(command, "hello", check=0)
         assert done.err == f"orch: 2 runs begin with 'hello'; this is the newest, {newest_first[0]}\n"
         assert newest_first[1] not in done.out

@@ -79,7 +79,17 @@ def test_a_log_that_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir,
 
 
 LOOKING = (
-    *(("ps",), ("ps", "--all"), ("ps", "one"), ("logs",), ("report",), ("report", "--bundle"), ("timeline",), ("placement",), ("stacks",)),
+    *(
+        ("ps",),
+        ("ps", "--all"),
+        ("ps", "one"),
+        ("logs",),
+        ("report",),
+        ("report", "--bundle"),
+        ("ps", "--timeline"),
+        ("placement",),
+        ("stacks",),
+    ),
     *(("down",), ("down", "--all"), ("restart",), ("profile",), ("checkpoints",), ("top", "--once"), ("prune", "--keep", "0")),
 )
 
@@ -124,7 +134,7 @@ def test_a_page_takes_the_place_of_a_link_and_is_private(orch: Orch, run: RunDir
     commands: dict[str, tuple[str, ...]] = {
         "one.html": ("report", "one", "-o"),
         "one.zip": ("report", "--bundle", "one", "-o"),
-        "one.json": ("timeline", "one", "--trace"),
+        "one.json": ("ps", "one", "--trace"),
     }
     for name, words in commands.items():
         (tmp_path / name).symlink_to(tmp_path / "kept")

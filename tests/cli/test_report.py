@@ -33,7 +33,7 @@ def test_a_run_of_which_nothing_has_happened_yet_has_a_page(orch: Orch, tmp_path
             holder.kill()
             holder.wait()
         orch.in_process("report", "one", check=0)
-        orch.in_process("timeline", "one", "--trace", "trace.json", check=0)
+        orch.in_process("ps", "one", "--trace", "trace.json", check=0)
     assert "<title>one: " in (tmp_path / "one.html").read_text()
 
 
@@ -67,9 +67,9 @@ def test_paths_as_json(orch: Orch, tmp_path: Path) -> None:
     assert f"orch: {told['left_out']} value" in done.err
     assert "left out that may be passwords or keys; look at the archive before you give it away" in done.err
     assert json.loads(orch.in_process("report", "--bundle", "--json", check=0).out) == told, "its own archive is replaced"
-    told = json.loads(orch.in_process("timeline", "--json", check=0).out)
+    told = json.loads(orch.in_process("ps", "--json", check=0).out)["timeline"]
     assert told["worker-0"]["formed"] > 0
-    assert json.loads(orch.in_process("timeline", "--trace", "t.json", "--json", check=0).out) == {"path": str(tmp_path / "t.json")}
+    assert json.loads(orch.in_process("ps", "--trace", "t.json", "--json", check=0).out) == {"path": str(tmp_path / "t.json")}
 
 
 def test_a_place_that_cannot_be_written_is_said(orch: Orch, tmp_path: Path) -> None:

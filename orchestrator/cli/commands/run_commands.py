@@ -18,7 +18,7 @@ from worker.machine.clock import now
 from worker.values.words import few
 
 from ...engine_jobs import find, find_all
-from ...errors import BROKEN, DEADLINE, UsageError
+from ...errors import BROKEN, DEADLINE, OrchError, UsageError
 from ...model.run import restarts, stragglers
 from ...model.run.cluster import Cluster, Outcome, Phase
 from ...model.spec.findings import nearest
@@ -45,6 +45,7 @@ SORT = (
     "greatest of others. Also: run, started, took, state."
 )
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
+TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev."
 QUIET = "Print one line in place of the report."
 TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124."
 
@@ -56,9 +57,17 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="List only the newest N runs, or with --sort the best N.")
 @click.option("--sort", metavar="NAME", help=SORT, shell_complete=completion.reported)
 @click.option("--timeline", is_flag=True, help=TIMELINE)
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", shell_complete=completion.files, help=TRACE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps_command(
-    names: tuple[str, ...], home: Path, everything: bool, most: int | None, sort: str | None, timeline: bool, as_json: bool
+    names: tuple[str, ...],
+    home: Path,
+    everything: bool,
+    most: int | None,
+    sort: str | None,
+    timeline: bool,
+    trace: Path | None,
+    as_json: bool,
 ) -> int:
     """Show the tasks of RUN (default: the latest run), or list several runs, or all.
 
@@ -66,6 +75,7 @@ def ps_command(
     Examples:
       orch ps                the tasks of the latest run
       orch ps --timeline     how long each phase of the start took
+      orch ps --trace run.json    phases, steps, CPU and memory of each task: for ui.perfetto.dev
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
       orch ps --all lr-      the runs whose names begin so
@@ -82,6 +92,9 @@ def ps_command(
         click.echo("null" if as_json else f"there is no run in {home}")
         return 0
     found = find_to_look(home, run)
+    if trace is not None:
+        _write_trace(found, trace, as_json=as_json)
+        return 0
     cluster = read_cluster(found)
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
@@ -102,6 +115,18 @@ def ps_command(
     if run is None and (others := [name for name in going(home) if name != found.run_id]):
         click.echo(f"also running: {few(others)}")
     return 0
+
+
+def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:
+    from ...insight.seeing import story_gather, trace_file  # not for a help text
+    from ...insight.seeing.run_bundle import write_private
+
+    made = trace_file.trace(story_gather.gather(run))
+    try:
+        write_private(path, json.dumps(made, separators=(",", ":")).encode("ascii"))
+    except OSError as error:
+        raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
+    click.echo(json.dumps({"path": str(path.absolute())}) if as_json else str(path))
 
 
 def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str | None, *, as_json: bool) -> None:
