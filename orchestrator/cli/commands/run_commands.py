@@ -75,7 +75,7 @@ def ps_command(
     Examples:
       orch ps                the tasks of the latest run
       orch ps --timeline     how long each phase of the start took
-      orch ps --trace run.json    phases, steps, CPU and memory of each task: for ui.perfetto.dev
+      orch ps --trace run.json    the whole run, for ui.perfetto.dev
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
       orch ps --all lr-      the runs whose names begin so
