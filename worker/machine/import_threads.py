@@ -16,9 +16,9 @@ _OF_BLAS = ("numpy", "scipy")
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Watch]:
+def watched() -> Iterator[ThreadWatch]:
     """While this is entered, imports start no thread that they can do without, and it is noted which packages start one all the same."""
-    watch, is_set = Watch(), _ARROW in os.environ
+    watch, is_set = ThreadWatch(), _ARROW in os.environ
     os.environ.setdefault(_ARROW, _NO_THREAD)
     sys.meta_path.insert(0, watch)
     try:
@@ -31,7 +31,7 @@ def watched() -> Iterator[Watch]:
         watch.look()
 
 
-class Watch:
+class ThreadWatch:
     """A finder of modules that finds none, and counts threads whenever a module of another package is imported."""
 
     def __init__(self) -> None:

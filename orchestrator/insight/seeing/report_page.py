@@ -66,7 +66,6 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
     outcome = describe_outcome(verdict.outcome) if verdict else "was cut off" if story.is_cut else "goes on"
     remarks = verdict.remarks if verdict else endings.remarks(cluster)
     doubts = [hide_secrets(clean(line)) for line in (*filter(None, [verdict.warning if verdict else ""]), *remarks)]
-    is_good = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
     is_bad = story.is_cut or (verdict is not None and verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED))
     costs = losses(story.band, story.reports)
     width = story.seconds / charts.WIDE
@@ -82,7 +81,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "story": story,
         "outcome": outcome,
         "is_bad": is_bad,
-        "is_good": is_good,
+        "is_good": verdict is not None and verdict.outcome is Outcome.SUCCEEDED,
         "doubts": doubts,
         "exit_code": verdict.exit_code if verdict else None,
         "cause": hide_secrets(clean(headline(verdict.cause))) if verdict and verdict.cause else "",

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from importlib.machinery import PathFinder
 from typing import Any
 
-from ...machine.import_threads import Watch, count_threads
+from ...machine.import_threads import ThreadWatch, count_threads
 
 
 class Safety:
     """What the imports have done to this process."""
 
-    def __init__(self, directory: str, own_files: dict[int, str], watch: Watch) -> None:
+    def __init__(self, directory: str, own_files: dict[int, str], watch: ThreadWatch) -> None:
         """`own_files`: descriptors that were open before the imports; `directory`: see `template_server.serve`; `watch`: of the imports."""
         self._directory, self._watch = directory, watch
         watch.find_thread()

@@ -85,7 +85,7 @@ def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str]
     return template.run()
 
 
-def load(modules: Iterable[str], directory: str = "") -> tuple[float, import_threads.Watch]:
+def load(modules: Iterable[str], directory: str = "") -> tuple[float, import_threads.ThreadWatch]:
     """Import modules to fork from. Returns how many seconds that took, and which started threads. Raises whatever an import raises.
 
     Modules that are found nowhere else are imported from `directory`, unless it is empty.

@@ -53,8 +53,8 @@ def share() -> None:
     """Have the workers of each `fit` agree where they begin and stop, share the state of layers, and write files of their own."""
     from keras.src import callbacks
 
-    shared, agreement = _shared_state(callbacks.Callback), _agreement(callbacks.Callback)
-    for kind in (shared, agreement):
+    shared, agreement = _shared_state(callbacks.Callback), type("Agreement", (Agreement, callbacks.Callback), {})
+    for kind in (shared, Agreement):
         patches.guard_hooks(FIT, kind)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -150,66 +150,65 @@ def _is_normalized_by_parts(layer: Any) -> bool:
     return is_normalization and bool(layer.trainable) and not getattr(layer, "synchronized", False)
 
 
-def _agreement(base: Any) -> Any:
-    class Agreement(base):  # type: ignore[misc]
-        """Makes all workers begin at the same epoch, stop after the same step, and leave `fit` together. It runs after the program's
-        callbacks, of which some workers may have more than others.
-        """
+class Agreement:
+    """Makes all workers begin at the same epoch, stop after the same step, and leave `fit` together. It runs after the program's
+    callbacks, of which some workers may have more than others.
+    """
 
-        def __init__(self) -> None:
-            super().__init__()
-            self._number, self._epoch, self._has_stopped = next(_fits), 0, False
+    model: Any
 
-        def on_train_begin(self, logs: Any = None) -> None:
-            strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
-            if not is_wanted(strategy):
-                return
-            stops.carry(False)
-            epochs, workers = _sum_over_workers(strategy, epoch, 1)
-            if epochs != epoch * workers:
-                task = os.environ.get("ORCH_TASK", "this worker")
-                why = f"{task} begins at epoch {epoch:g} and other workers at another one: give BackupAndRestore to all workers, with a "
-                raise patches.refusal(RuntimeError(f"{why}directory that all of them see"))
+    def __init__(self) -> None:
+        super().__init__()
+        self._number, self._epoch, self._has_stopped = next(_fits), 0, False
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self._epoch = epoch
+    def on_train_begin(self, logs: Any = None) -> None:
+        strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
+        if not is_wanted(strategy):
+            return
+        stops.carry(False)
+        epochs, workers = _sum_over_workers(strategy, epoch, 1)
+        if epochs != epoch * workers:
+            task = os.environ.get("ORCH_TASK", "this worker")
+            why = f"{task} begins at epoch {epoch:g} and other workers at another one: give BackupAndRestore to all workers, with a "
+            raise patches.refusal(RuntimeError(f"{why}directory that all of them see"))
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            strategy = self.model.distribute_strategy
-            if not is_wanted(strategy):
-                return
-            if stops.is_heard():
-                self._stop(f"step {batch + 1} of this epoch")
-            elif self.model.stop_training and not stops.do_all_want(strategy, f"{self._number}/{self._epoch}/{batch}"):
-                self.model.stop_training, self._has_stopped = False, True
-                stops.carry(True)
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if is_wanted(self.model.distribute_strategy):
-                self._agree(f"epoch {epoch + 1}")
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        strategy = self.model.distribute_strategy
+        if not is_wanted(strategy):
+            return
+        if stops.is_heard():
+            self._stop(f"step {batch + 1} of this epoch")
+        elif self.model.stop_training and not stops.do_all_want(strategy, f"{self._number}/{self._epoch}/{batch}"):
+            self.model.stop_training, self._has_stopped = False, True
+            stops.carry(True)
 
-        def _agree(self, place: str) -> None:
-            """Stop if any worker wants to stop."""
-            wants = bool(self._has_stopped or self.model.stop_training)
-            wishes, workers = _sum_over_workers(self.model.distribute_strategy, wants, 1)
-            if 0 < wishes < workers:
-                self._stop(place)
-            self.model.stop_training = wishes > 0
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if is_wanted(self.model.distribute_strategy):
+            self._agree(f"epoch {epoch + 1}")
 
-        def _stop(self, place: str) -> None:
-            """Stop, which not all workers want."""
-            stops.carry(False)
-            if self._has_stopped or self.model.stop_training:
-                task = os.environ.get("ORCH_TASK", "this worker")
-                print_once(f"{task} has set stop_training, and other workers have not: all workers stop after {place}", in_each_task=True)
-            self.model.stop_training, self._has_stopped = True, False
+    def _agree(self, place: str) -> None:
+        """Stop if any worker wants to stop."""
+        wants = bool(self._has_stopped or self.model.stop_training)
+        wishes, workers = _sum_over_workers(self.model.distribute_strategy, wants, 1)
+        if 0 < wishes < workers:
+            self._stop(place)
+        self.model.stop_training = wishes > 0
 
-        def on_train_end(self, logs: Any = None) -> None:
-            """Wait until the chief has removed its backup: the next `fit` of another worker must not find it."""
-            if is_wanted(self.model.distribute_strategy):
-                _sum_over_workers(self.model.distribute_strategy, 1)
+    def _stop(self, place: str) -> None:
+        """Stop, which not all workers want."""
+        stops.carry(False)
+        if self._has_stopped or self.model.stop_training:
+            task = os.environ.get("ORCH_TASK", "this worker")
+            print_once(f"{task} has set stop_training, and other workers have not: all workers stop after {place}", in_each_task=True)
+        self.model.stop_training, self._has_stopped = True, False
 
-    return Agreement
+    def on_train_end(self, logs: Any = None) -> None:
+        """Wait until the chief has removed its backup: the next `fit` of another worker must not find it."""
+        if is_wanted(self.model.distribute_strategy):
+            _sum_over_workers(self.model.distribute_strategy, 1)
 
 
 def _progress(base: Any) -> Any:

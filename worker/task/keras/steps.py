@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import patches
@@ -88,19 +88,30 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         logs, of_iterator = None, next_even if getattr(iterator, "is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
-                logs, wishes = of_iterator(getattr(iterator, "real", iterator), stops.carried())
+                with _first_step_explained(self):
+                    logs, wishes = of_iterator(getattr(iterator, "real", iterator), stops.carried())
                 stops.hear(wishes)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
                     raise
                 break
-            except tf.errors.InvalidArgumentError as error:
-                if _UNFED in str(error) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
-                    raise patches.refusal(ValueError(_BUILT_TOO_LATE.format(model=type(self).__name__))) from None
-                raise
         return logs
 
     return steps
+
+
+@contextlib.contextmanager
+def _first_step_explained(model: Any) -> Iterator[None]:
+    """Raise an error that says what to do where the model makes its variables too late."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        strategy = model.distribute_strategy
+        if _UNFED in str(error) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
+            raise patches.refusal(ValueError(_BUILT_TOO_LATE.format(model=type(model).__name__))) from None
+        raise
 
 
 def _one_step(
