@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import zipfile
@@ -124,6 +126,20 @@ def test_no_command_runs_a_program_of_a_directory_that_orch_has_not_written_here
     assert "its engine is not asked" in engine_jobs.find(tmp_path / ".orch", "one").heard().describe(2.0)
     with pytest.raises(UsageError, match="is a copy"):
         engine_jobs.deliver(run, b"{}")
+
+
+def test_a_page_is_written_into_what_is_no_file_and_replaces_no_name_of_an_open_one(orch: Orch, run: RunDir, tmp_path: Path) -> None:
+    before = os.readlink("/dev/stdout")
+    assert "<html" in orch("report", "one", "-o", "/dev/stdout", check=0).out
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+    orch("report", "one", "-o", "pipe", check=0)
+    assert b"<html" in os.read(reader, 1 << 20)
+    os.close(reader)
+    assert orch("report", "one", "--bundle", "-o", "/dev/stdout").code == 125
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert os.readlink("/dev/stdout") == before
 
 
 def test_a_page_takes_the_place_of_a_link_and_is_private(orch: Orch, run: RunDir, tmp_path: Path) -> None:

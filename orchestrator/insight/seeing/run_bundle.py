@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from pathlib import Path
@@ -20,6 +21,8 @@ _LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_servic
 
 def write_bundle(run: RunDir, path: Path, page: str) -> int:
     """Write the archive, in place of an older one. Returns how many values were left out as secrets (see `redact`). Raises OSError."""
+    if is_device(path):
+        raise OSError(errno.EINVAL, "an archive is written to a file")
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         count = _write(run, aside, page)
@@ -48,7 +51,13 @@ def _write(run: RunDir, path: Path, page: str) -> int:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that nobody else can read, in place of what was there: a link is not followed. Raises OSError."""
+    """Write a file that only this user can read, in place of a file or a link that was there. Raises OSError.
+
+    What is no file, such as ``/dev/stdout`` or a pipe, gets the bytes and stays.
+    """
+    if is_device(path):
+        path.write_bytes(data)
+        return
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(aside, "xb", opener=private) as file:
@@ -56,6 +65,11 @@ def write_private(path: Path, data: bytes) -> None:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def is_device(path: Path) -> bool:
+    """Whether this is no file, or the name of an open one, such as ``/dev/stdout``, which no other file must replace."""
+    return (path.exists() and not path.is_file()) or str(path.absolute()).startswith(("/dev/", "/proc/"))
 
 
 def private(path: str, flags: int) -> int:
