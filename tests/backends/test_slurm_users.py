@@ -29,7 +29,7 @@ class Person(User):
         (self.home / "orch.yaml").write_text("{preload: [], backend: {type: slurm, nodes: 1}, timeouts: {grace_s: 2}}\n")
 
     def __call__(self, *words: str, home: Path | None = None, check: int | None = None) -> Completed:
-        env = {**self.env, "ORCH_HOME": str((home or self.home) / ".orch")}
+        env = {**self.env, "ORCH_HOME": str((home or self.home) / ".orch"), "XDG_STATE_HOME": str(self.home / "state")}
         return self._orch.start(*words, cwd=self.home, by=self.by, env=env).wait(check=check)
 
     def submit(self) -> tuple[str, psutil.Process]:

@@ -47,7 +47,7 @@ STATEMENTS = {
     "tf.constant(1).no_such_name": "",
     "tf.keras.layers.Dens": "",
     "import horovod.tensorflow": "each task would train alone",
-    "tf.distribute.cluster_resolver.SlurmClusterResolver()": "Slurm did not start this task",
+    "tf.distribute.cluster_resolver.SlurmClusterResolver()": "the engine that sets it did not start this task",
     "import sys; sys.modules['tensorboard.summary.v2'] = None; tf.summary.scalar('a', 1.0, step=0)": "-m pip install tensorboard",
     "tf.keras.Sequential([tf.keras.Input((9,)), tf.keras.layers.Dense(1)])(tf.zeros((4, 8)))": "dense takes 9 values in axis -1",
     "tf.keras.layers.Conv2D(3, 3)(tf.zeros((4, 28, 28)))": "takes data of min_ndim=4 axes, the batch being the first, and the data has 3",
