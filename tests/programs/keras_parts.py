@@ -74,15 +74,28 @@ class Running(Largest):
         self.kept.assign(0.9 * self.kept + 0.1 * tf.reduce_mean(tf.abs(y - y_pred)))
 
 
+class Kept(Largest):
+    """A variable that has one value in all replicas."""
+
+    def __init__(self, name: str) -> None:
+        keras.metrics.Metric.__init__(self, name=name)
+        self.kept = self.add_variable((), "zeros", name="kept", aggregation="mean")
+
+
 def farthest(y: Any, y_pred: Any) -> Any:
     return tf.reduce_max(tf.abs(y - y_pred))
+
+
+def far(y: Any, y_pred: Any) -> Any:
+    """A number for each row."""
+    return tf.reduce_max(tf.abs(y - y_pred), axis=-1)
 
 
 @case
 def metrics_of_the_program() -> dict[str, Any]:
     model = compiled()
     with strategy.scope():
-        model.compile("sgd", "mse", metrics=[Largest("largest"), Running("running"), farthest, "mae"])
+        model.compile("sgd", "mse", metrics=[Largest("largest"), Running("running"), Kept("highest"), farthest, far, "mae"])
     return fitted(model, batches(ROWS, SUMS, 81), validation_data=batches(ROWS, SUMS, 33))
 
 

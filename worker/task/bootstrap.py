@@ -65,14 +65,14 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
     sys.path.append(_PATH)
     if loaded is not None:
         unload_shadowed(sys.modules.keys() - loaded)
+    if program["kind"] != "calls":  # a test's process stays, and its test gets the exception
+        guard.end_at_fault(order["log_dir"])
     for change in changes:
         change(order["log_dir"])
     hidden_frames.hide_own()
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.on_exit)  # before the program's own functions: the function that is registered first runs last
-    if program["kind"] != "calls":  # a test's process stays, and its test gets the exception
-        guard.end_at_fault(order["log_dir"])
     task_files.write(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
     try:
         start()

@@ -19,6 +19,7 @@ from typing import Any
 from ...checkpoint_files.tensor_file import DamagedError
 from ...values.words import few
 from ..import_hooks import print_once
+from ..patches import refusal
 from . import variables
 
 ARRAYS = "callbacks"
@@ -60,7 +61,7 @@ def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[s
                 if _sum(value) != at_begin.get(name):
                     kept[name] = plain
                     arrays |= found
-        told.append({"class": type(callback).__name__, "kept": kept, **({"written": written} if (written := len(_log(callback))) else {})})
+        told.append({"class": type(callback).__name__, "kept": kept, **({"written": written} if (written := _log_bytes(callback)) else {})})
     return told, arrays
 
 
@@ -69,9 +70,23 @@ def logs(callbacks: list[Any]) -> list[bytes]:
     return [_log(callback) for callback in of_program(callbacks)]
 
 
+def _has_log(callback: Any) -> bool:
+    return any(kind.__name__ == "CSVLogger" for kind in type(callback).__mro__)
+
+
+def _log_bytes(callback: Any) -> int:
+    """The length of the file of a `CSVLogger`; 0: there is none."""
+    if _has_log(callback):
+        import tensorflow as tf
+
+        with contextlib.suppress(tf.errors.OpError):
+            return int(tf.io.gfile.stat(callback.filename).length)
+    return 0
+
+
 def _log(callback: Any) -> bytes:
     """The file of a `CSVLogger`; empty: there is none."""
-    if any(kind.__name__ == "CSVLogger" for kind in type(callback).__mro__):
+    if _has_log(callback):
         import tensorflow as tf
 
         with contextlib.suppress(tf.errors.OpError), tf.io.gfile.GFile(callback.filename, "rb") as file:
@@ -110,7 +125,8 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
                     try:
                         made = _value(value, arrays)
                     except (LookupError, TypeError, ValueError, SyntaxError):
-                        raise DamagedError(f"a save has no value that orch has written for {type(callback).__name__}.{name}") from None
+                        what = f"a save has no value that orch has written for {type(callback).__name__}.{name}"
+                        raise refusal(DamagedError(what)) from None
                     setattr(callback, name, made)
 
 
@@ -119,7 +135,9 @@ def _is_given(callback: Any, name: str) -> bool:
 
     A text may be a path. What a callback of Keras takes as an argument is a setting, though Keras keeps it beside its counters.
     """
-    if name in _LEFT_OUT or hasattr(type(callback), name) or _has_text(vars(callback).get(name)):
+    of_class = getattr(type(callback), name, None)  # a counter that begins as 0 in the class is no such thing
+    is_of_class = callable(of_class) or hasattr(of_class, "__get__") or _has_text(of_class)
+    if name in _LEFT_OUT or is_of_class or _has_text(vars(callback).get(name)):
         return True
     of_keras = (one for one in type(callback).__mro__ if one.__module__.startswith(_KERAS) and "__init__" in vars(one))
     return any(name in inspect.signature(vars(one)["__init__"]).parameters for one in of_keras)

@@ -88,13 +88,24 @@ def _gathered(strategy: Any, own: Any) -> Any:
 
     # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
     if strategy not in _gathers:
-        _gathers[strategy] = tf.function(of_all, reduce_retracing=True)
+        _gathers[strategy] = tf.function(of_all, autograph=False, reduce_retracing=True)
     found = _gathers[strategy](tf.constant(own)).numpy()
     return found.reshape(-1, *own.shape)
 
 
 def facts(distributed: Any, strategy: Any) -> tuple[int, int]:
-    """What a worker tells the others of its data: the fingerprint, and which share the program has taken itself, from 1 on; 0: none."""
+    """What a worker tells the others of its data: the fingerprint, and which share the program has taken itself, from 1 on; 0: none.
+
+    A fingerprint of -1: not known. A worker that fails here tells the others all the same, which would wait for it.
+    """
+    try:
+        return _facts(distributed, strategy)
+    except Exception as error:
+        print_once(f"input: the data of this worker are not compared with those of the others: {type(error).__name__}: {error}")
+        return -1, 0
+
+
+def _facts(distributed: Any, strategy: Any) -> tuple[int, int]:
     setattr(distributed, _COMPARED, True)
     dataset: Any = getattr(distributed, "_original_dataset", None)
     if dataset is None or dataset.options().experimental_distribute.auto_shard_policy.name == "OFF":
@@ -143,6 +154,7 @@ def _all_parts(dataset: Any) -> list[Any]:
     return list({id(part): part for part in every}.values())
 
 
+@patches.guarded(GIVEN)
 def tell(told: list[list[int]]) -> None:
     """Say that the workers do not have the same data. `told`: the facts of all workers."""
     fingerprints, shares = zip(*told, strict=True)
@@ -152,7 +164,9 @@ def tell(told: list[list[int]]) -> None:
             "more: the other elements are never read. Leave out shard(…), or give the dataset the policy OFF"
         )
         return
-    other = [f"worker {index}" for index, found in enumerate(fingerprints) if found != fingerprints[0]]
+    other = [
+        f"worker {index}" for index, found in enumerate(fingerprints) if -1 not in (found, fingerprints[0]) and found != fingerprints[0]
+    ]
     if other:
         print_once(
             f"input: the data given in {few(other)} are not those in worker 0, or in another order. Each worker keeps a share of its own "

@@ -40,7 +40,7 @@ _INT64 = 9
 """DT_INT64 in tensorflow/core/framework/types.proto."""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
 _ITERATE = "tensorflow.python.distribute.input_lib"
-_OTHERS = ("keras.", "tf_keras.", f"{__package__.rpartition('.')[0]}.")
+_OTHERS = ("keras.", "tf_keras.", "worker.task.", "_orch_worker.task.")
 """The beginnings of the names of modules whose rows are not those of the program: they put them in order themselves."""
 _DATASETS = "tensorflow.python.data.ops.dataset_ops"
 _ENDLESS = "_orch_endless"
@@ -91,7 +91,7 @@ def _shuffle(
 
     is_unseeded = seed is None and context.global_seed() is None
     if reshuffle_each_iteration is False and is_unseeded and tf.executing_eagerly() and same_numbers.trains_together():
-        seed = draw_seed(f"shuffle {failure.calling_line()}")
+        seed = draw_seed(f"shuffle {os.path.basename(failure.calling_line())}")  # hosts may have the program in different directories
     return real(self, buffer_size, seed, reshuffle_each_iteration, *args, **kwargs)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import patches
+from ..patches.features import FIT
 from . import optimizer, parts
 
 MOST = 1 << 16
@@ -57,14 +58,11 @@ def rows_gathered(model: Any) -> Iterator[None]:
 
     Keras adds up the variables of a metric over the replicas, which is wrong for a maximum, a running mean or a constant.
     """
-    own = [metric for metric in parts.metrics_of(model) if _is_own(metric)]
-    for metric in own:
-        vars(metric)["update_state"] = functools.partial(_update, metric, metric.update_state)
-    try:
+    update = patches.guarded(FIT)(_update)
+    with contextlib.ExitStack() as stack:
+        for metric in (metric for metric in parts.metrics_of(model) if _is_own(metric)):
+            stack.enter_context(optimizer.replaced(metric, "update_state", functools.partial(update, metric, metric.update_state)))
         yield
-    finally:
-        for metric in own:
-            del vars(metric)["update_state"]
 
 
 def _is_own(metric: Any) -> bool:
@@ -77,6 +75,7 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
     """Update a metric from the rows of all replicas, where these can be gathered. The first replica keeps the state, the others zeros."""
     import tensorflow as tf
     from keras import tree
+    from keras.metrics import MeanMetricWrapper
 
     replica: Any = tf.distribute.get_replica_context()
     given = (args, kwargs)
@@ -84,24 +83,38 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
     can_gather = leaves and all(
         tf.is_tensor(leaf) and leaf.shape.rank and leaf.dtype.is_numpy_compatible and leaf.dtype != tf.string for leaf in leaves
     )
-    if not can_gather or (hasattr(metric, "_fn") and not _is_one_number(metric, *args, **kwargs)):
-        return real(*args, **kwargs)
+    is_mean = isinstance(metric, MeanMetricWrapper)
+    if not can_gather or (is_mean and not _is_one_number(metric, *args, **kwargs)):
+        return _update_from_part(metric, real, *args, **kwargs)
     args, kwargs = tree.map_structure(lambda leaf: None if leaf is None else replica.all_gather(_with_rows(leaf), axis=0), given)
-    if hasattr(metric, "_fn"):  # a mean over batches: all replicas have the same, and so has the mean
-        return real(*args, **kwargs)
-    state = [variable for variable in metric.variables if variable.value.dtype != tf.string]
+    if is_mean:  # a mean over batches: all replicas have the same, and so has the mean
+        return patches.theirs(real, *args, **kwargs)
+    # The others have one value in all replicas.
+    state = [variable for variable in metric.variables if variable.value.dtype != tf.string and variable.aggregation == "sum"]
     if state:
         for variable, value in zip(state, replica.all_reduce("SUM", [tf.identity(each.value) for each in state]), strict=True):
             variable.assign(value)
-    made = real(*args, **kwargs)
+    made = patches.theirs(real, *args, **kwargs)
     for variable in state:
         value = tf.convert_to_tensor(variable.value)
         variable.assign(tf.where(replica.replica_id_in_sync_group == 0, value, tf.zeros_like(value)))
     return made
 
 
-def _is_one_number(metric: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> bool:
-    return tuple(getattr(metric._fn(y, y_pred, **metric._fn_kwargs), "shape", (None,))) == ()
+def _update_from_part(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
+    """Update a metric from this replica's part: a row that stands in for an empty part does not count."""
+    import tensorflow as tf
+
+    part = parts.current()
+    before = [(variable, variable.value()) for variable in parts.on_this_replica([each.value for each in metric.variables])]
+    made = patches.theirs(real, *args, **kwargs)
+    if part is not None:
+        tf.cond(part.rows > 0, lambda: tf.constant(0), lambda: parts.put_back(before))
+    return made
+
+
+def _is_one_number(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> bool:
+    return tuple(getattr(patches.theirs(metric._fn, y_true, y_pred, **metric._fn_kwargs), "shape", (None,))) == ()
 
 
 def _with_rows(leaf: Any) -> Any:

@@ -339,13 +339,30 @@ def losses_marked(model: Any) -> Iterator[None]:
 
     global _shares
     before, _shares = _shares, []
-    if type(model).compute_loss is Model.compute_loss:
-        vars(model)["compute_loss"] = functools.partial(_compute_loss, model.compute_loss)
+    is_of_keras = type(model).compute_loss is Model.compute_loss
+    try:
+        with (
+            replaced(model, "compute_loss", functools.partial(_compute_loss, model.compute_loss))
+            if is_of_keras
+            else contextlib.nullcontext()
+        ):
+            yield
+    finally:
+        _shares = before
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """While this is entered, an object has this attribute of its own."""
+    had, before = name in vars(owner), vars(owner).get(name)
+    vars(owner)[name] = value
     try:
         yield
     finally:
-        vars(model).pop("compute_loss", None)
-        _shares = before
+        if had:
+            vars(owner)[name] = before
+        else:
+            del vars(owner)[name]
 
 
 def _compute_loss(real: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,13 +16,14 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import patches
 from ..import_hooks import print_once
-from ..patches.features import PARTS
+from ..patches.features import PARTS, WARNINGS
 from . import fit, optimizer, state
+from .optimizer import replaced
 from .rows import StandingRow, count
 
 _here = threading.local()
@@ -88,10 +89,11 @@ def run(
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
         _tell_of_added_losses(model)
         if not is_even:
-            tf.cond(has_rows, lambda: tf.constant(0), lambda: _put_back(before))
+            tf.cond(has_rows, lambda: tf.constant(0), lambda: put_back(before))
     return outputs, tf.constant(1, tf.int64) if is_even else rows
 
 
+@patches.guarded(WARNINGS)
 def _tell_of_added_losses(model: Any) -> None:
     """Keras divides what a layer adds by the number of replicas, as a mean over rows."""
     for layer in model._flatten_layers():
@@ -124,7 +126,6 @@ def _state(model: Any) -> list[Any]:
     Without the variables that TensorFlow makes equal on all replicas at each assignment: only all replicas together could put them back.
     And without those of `BatchNormalization(synchronized=True)` and of metrics of the program, which get the rows of all replicas.
     """
-    import tensorflow as tf
 
     equal = [
         each for each in model._flatten_layers() if getattr(each, "synchronized", False) or type(each).__name__ == "SpectralNormalization"
@@ -133,9 +134,16 @@ def _state(model: Any) -> list[Any]:
     found = {id(variable): variable.value for variable in [*model.metrics_variables, *state.of_layers(model)]}
     shared += [variable for metric in metrics_of(model) if "update_state" in vars(metric) for variable in metric.variables]
     found = {key: variable for key, variable in found.items() if key not in map(id, shared)}
+    return on_this_replica(found.values())
+
+
+def on_this_replica(variables: Iterable[Any]) -> list[Any]:
+    """This replica's own variables, of those that are not equal on all replicas."""
+    import tensorflow as tf
+
     own = [
         variable
-        for variable in found.values()
+        for variable in variables
         if variable.synchronization == tf.VariableSynchronization.ON_READ or variable.aggregation == tf.VariableAggregation.NONE
     ]
     return [variable._get_on_device_or_primary() if hasattr(variable, "_get_on_device_or_primary") else variable for variable in own]
@@ -157,7 +165,7 @@ def _make_variable(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
 
 
-def _put_back(before: list[tuple[Any, Any]]) -> Any:
+def put_back(before: list[tuple[Any, Any]]) -> Any:
     import tensorflow as tf
 
     for variable, value in before:
@@ -274,11 +282,8 @@ def losses_scaled(model: Any) -> Iterator[None]:
     if optimizer is None:
         yield
         return
-    vars(optimizer)["scale_loss"] = functools.partial(patches.guarded(PARTS)(_scaled), optimizer.scale_loss)
-    try:
+    with replaced(optimizer, "scale_loss", functools.partial(patches.guarded(PARTS)(_scaled), optimizer.scale_loss)):
         yield
-    finally:
-        del vars(optimizer)["scale_loss"]
 
 
 def _scaled(real: Any, loss: Any) -> Any:

@@ -115,10 +115,11 @@ def predict(real: Any, model: Any, arguments: dict[str, Any]) -> Any:
 
 def are_shown(callbacks: Any) -> bool:
     """Whether a callback that is not Keras's own gets the outputs of each batch."""
-    hooks = [
-        each.on_predict_batch_end for each in getattr(callbacks, "callbacks", callbacks if isinstance(callbacks, list | tuple) else [])
-    ]
-    return any(not str(getattr(hook, "__module__", "")).startswith("keras.") for hook in hooks)
+    from keras import tree
+
+    given = tree.flatten(getattr(callbacks, "callbacks", callbacks)) if callbacks else []
+    hooks = [getattr(each, "on_predict_batch_end", None) for each in given]
+    return any(hook is not None and not str(getattr(hook, "__module__", "")).startswith("keras.") for hook in hooks)
 
 
 # --- the rows of all workers -----------------------------------------------------------------------

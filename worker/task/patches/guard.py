@@ -196,7 +196,7 @@ def _described(error: BaseException) -> str:
 
 
 def _is_theirs(error: BaseException) -> bool:
-    return any(part.tb_frame.f_code in _theirs or part.tb_frame.f_code is Call.__call__.__code__ for part in _parts(error.__traceback__))
+    return any(part.tb_frame.f_code in _theirs or part.tb_frame.f_code == Call.__call__.__code__ for part in _parts(error.__traceback__))
 
 
 def _is_of_data(error: BaseException) -> bool:
