@@ -73,12 +73,12 @@ def submit(run: RunDir, request: Request) -> Submission | None:
     try:
         run.make_latest()
         keep_submission(run.path, submitted)
-    except OSError as error:
+    except (OSError, OrchError) as error:
         try:
             engine.withdraw(request.run, submitted.job)
         finally:
             discard(run)
-        raise cannot_keep(run.path, error) from None
+        raise (cannot_keep(run.path, error) if isinstance(error, OSError) else error) from None
     run.lock.release()  # the controller waits for this
     return submitted
 

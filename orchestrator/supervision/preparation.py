@@ -70,6 +70,8 @@ class Preparation:
         self._holding: set[str] = set()
         """The hosts that have held GPUs for this run."""
         self._code: WorkingDirectory | None = None
+        self._edited = ""
+        """What has changed in the working directory since it was copied to the hosts."""
         """The files for the hosts that get a copy of the working directory."""
         self._workdir: messages.WorkdirState | None = None
         """The state of the working directory, for the hosts that share a disk."""
@@ -92,7 +94,8 @@ class Preparation:
             unfit = {name: f"host {name} cannot be {'used' if why.is_mistake else 'reached'}: {why.text}" for name, why in failures.items()}
             try:
                 if unfit:
-                    kind = UsageError if all(why.is_mistake for why in failures.values()) else OrchError
+                    # In a restart a file system may not be mounted again yet.
+                    kind = UsageError if attempt == 1 and all(why.is_mistake for why in failures.values()) else OrchError
                     raise kind("\n".join(unfit.values()))
                 self._refuse_problems()
                 found = await self._find_addresses()
@@ -156,7 +159,13 @@ class Preparation:
     def _describe_directory(self) -> None:
         spec = self._spec
         ways = {host.workdir.way: host.workdir for host in self.hosts.values()}
-        if "ship" in ways and self._code is None:  # each attempt runs the code of the first one, though somebody edits it meanwhile
+        # Each attempt runs the code of the first one, unless that is gone: a new host could not get it.
+        edited = self._code.edited() if "ship" in ways and self._code is not None else []
+        if edited:
+            self._edited = (
+                f"{few(edited)} {'was' if len(edited) == 1 else 'were'} edited since the run began: all tasks run the edited files"
+            )
+        if "ship" in ways and (self._code is None or edited):
             is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
             needed = spec.program.target if is_file else ""
             way = ways["ship"]
@@ -250,6 +259,7 @@ class Preparation:
         """Unusual facts about the hosts, which may be intended."""
         odd = [": ".join(filter(None, (place, note))) for note, place in self._places(lambda facts: facts.notes).items()]
         odd += filter(None, [addresses.describe_partners(len(self.hosts))])
+        odd += [self._edited] if self._edited else []
         odd += self._code.describe("are copied to the hosts", "a variable (--env NAME)") if self._code is not None else ()
         return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
 

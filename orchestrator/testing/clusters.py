@@ -287,7 +287,7 @@ def _verbosity() -> int | None:
 def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise `UsageError` where the function cannot be called with these arguments, and with the strategy that a task adds to them."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may add arguments, as mock.patch does
     except (TypeError, ValueError):  # of C
         return
     given = [one for one in signature.parameters.values() if one.name != FILLED or FILLED in kwargs]

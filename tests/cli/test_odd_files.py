@@ -19,7 +19,7 @@ import pytest
 import orchestrator
 from orchestrator import engine_jobs
 from orchestrator.backends.connection import agent_process
-from orchestrator.errors import UsageError
+from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.run.submission import Submission
 from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
@@ -126,6 +126,26 @@ def test_no_command_runs_a_program_of_a_directory_that_orch_has_not_written_here
     assert "its engine is not asked" in engine_jobs.find(tmp_path / ".orch", "one").heard().describe(2.0)
     with pytest.raises(UsageError, match="is a copy"):
         engine_jobs.deliver(run, b"{}")
+
+
+def test_the_key_of_the_seal_is_no_file_that_a_directory_can_bring_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that another user could have written, nor an empty one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", "state")  # relative: not used
+    key = engine_files.seal_key()
+    path = tmp_path / "home/.local/state/orch/seal"
+    assert (len(key), path.read_bytes(), engine_files.seal_key()) == (32, key, key)
+    assert not (tmp_path / "state").exists()
+    assert os.listdir(path.parent) == ["seal"]
+    for data, mode in ((b"", 0o600), (key, 0o644), (key[:31], 0o600), (key + b"x", 0o600)):
+        path.write_bytes(data)
+        path.chmod(mode)
+        with pytest.raises(OrchError, match="is no key that only this user can read and write: remove it"):
+            engine_files.seal_key()
+    monkeypatch.setenv("HOME", "nowhere")
+    with pytest.raises(OrchError, match="set HOME or XDG_STATE_HOME"):
+        engine_files.seal_key()
 
 
 def test_a_page_is_written_into_what_is_no_file_and_replaces_no_name_of_an_open_one(orch: Orch, run: RunDir, tmp_path: Path) -> None:

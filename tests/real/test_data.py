@@ -247,7 +247,7 @@ FITTED = ("fit, arrays", "fit, arrays, batches", "fit, a dataset", "fit, arrays,
 @pytest.mark.core
 def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
     workers = 3  # of which not even the batches of 8 are a multiple
-    with cluster(workers=workers) as c:
+    with cluster(workers=workers, timeout=400) as c:  # it makes some thirty datasets
         found = list(c.run(orders, str(tmp_path)).values())
         said = c.logs("worker-0")
     assert said.count(f"under the policy OFF each worker reads all of its dataset, so an epoch goes {workers} times over") == 1

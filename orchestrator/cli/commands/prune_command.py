@@ -18,6 +18,7 @@ from worker.values.words import bytes_of, few
 
 from ...engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
+from ...model.run.submission import REQUEUED
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import SeveralRunsError, begun_at, is_made_by_orch
 from ...record.text.run_list import state
@@ -118,9 +119,18 @@ def _old(home: Path, runs: Sequence[RunDir], keep: int | None, older: float | No
 
 def _is_over(run: RunDir) -> bool:
     try:
-        return state(run) != "running"
+        return state(run) != "running" and not _may_come_back(run)
     except OrchError:
         return False
+
+
+def _may_come_back(run: RunDir) -> bool:
+    """Whether the engine may start the job of a run again, and cannot be asked here."""
+    verdict = run.read_verdict() if run.is_submitted else None
+    if verdict is None or verdict.exit_code not in REQUEUED:
+        return False
+    heard = run.heard()
+    return bool(heard.trouble or (heard.word.state == "unknown" and heard.word.words))
 
 
 def _size(path: Path) -> int:

@@ -215,8 +215,9 @@ def chart(
         if points
     ]
     top_of = [(at, high) for at, _ in itertools.chain(*odd.values())]
-    if top_of:  # one line for all tasks
-        lines.append(DrawnLine("", _path(thin(sorted(set(top_of)), most), story, low, high, ()), is_odd=True))
+    if top_of:  # one line for all tasks, but not over the times at which the value was finite again
+        again = sorted({at for points in finite.values() for at, _ in points})
+        lines.append(DrawnLine("", _path(thin(sorted(set(top_of)), most), story, low, high, again), is_odd=True))
     newest = " to ".join(dict.fromkeys([words(last[0]), words(last[-1])]))
     reach = f"lowest {words(min(every))}, highest {words(max(every))}" if every else "never a finite number"
     summary = f"{title}: {reach}, at the end {newest}"

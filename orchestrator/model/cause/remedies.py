@@ -67,7 +67,8 @@ _OUTSIDE = Remedy(
     "`with strategy.scope():`",
 )
 _OF_ENGINES = (
-    r"(?:SLURM|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH|SM|SKYPILOT|TASK_REPLICA|PADDLE|DMLC|FLUX)_\w+"
+    r"(?:(?:SLURM|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH|SM|SKYPILOT|TASK_REPLICA|PADDLE|DMLC|FLUX)_\w*"
+    r"(?:RANK|SIZE|ID|INDEX|LIST|NODEFILE|NTASKS|TASKS|NPROCS|NNODES|PER_NODE|HOSTS?|ROLE|PROCID))"
     r"|JOB_COMPLETION_INDEX|NODE_RANK|GROUP_RANK|HOROVOD_RANK|PROCID"
 )
 """Variables by which engines, or the launchers of other frameworks, tell a process its place in a cluster."""
@@ -129,7 +130,8 @@ ABOUT_NAMES = {
         f"fit() of Keras 3 does not work on several workers unless orch mends it, which it does for {KNOWN_KERAS} and not with "
         f"--keras off: {INSTALL_KERAS}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}",
     ),
-    r"Only instances of `?keras\.Layer`? can be added[\s\S]*<class '(?!keras\.|__main__\.|builtins\.)(?P<name>\w+)\.": Remedy(
+    r"Only instances of `?keras\.Layer`? can be added[\s\S]*<class "
+    r"'(?P<name>tensorflow_(?:hub|probability|recommenders|addons|model_optimization)|tf_keras|keras_nlp|keras_cv)\.": Remedy(
         _KERAS_2_NAME,
         "{name} has layers of Keras 2, which a model of Keras 3 does not take: use Keras 2 for all: --keras legacy (if tf-keras is not "
         "installed: {keras_2})",
@@ -163,7 +165,7 @@ OTHERS = {
         "this is a fault of orch, and the program is not the cause: report it with the log of this task. All tasks have ended, because a "
         "training must not go on with half of what orch changes",
     ),
-    r"BufRendezvous": Remedy(
+    r"Delete called on non-empty BufRendezvous": Remedy(
         "several-strategies",
         "the program makes several MultiWorkerMirroredStrategy one after the other, whose variables TensorFlow cannot set up while the one "
         "before exists, also without orch: make one strategy before all trainings, and each model in its scope",
@@ -266,12 +268,13 @@ OTHERS = {
     ),
     r"cache lockfile already exists \('(?P<path>[^']+?)(?:_\d+)?\.lockfile'\)": Remedy(
         "a-cache-that-was-not-finished",
-        "another run writes the cache {path} now, or was ended while it wrote it; then remove its files: rm {path}*",
+        "another run writes the cache {path} now, or was ended while it wrote it; then remove its files: rm {path}_*.lockfile "
+        "{path}_*.index {path}_*.data-*",
     ),
     r"(?P<path>[^\s'\"]+?)(?:_\d+)?\.lockfile; No such file or directory": Remedy(
         "a-cache-that-was-not-finished", "the directory of the cache {path} is not there, and tf.data makes none: make it before fit"
     ),
-    r"FileNotFoundError: .*(?:'|/)datasets/[^']+'": Remedy(
+    r"FileNotFoundError: .*/\.keras/datasets/[^']+'": Remedy(
         "a-file-that-is-not-found",
         "if the file is of keras.utils.get_file(extract=True): Keras 3 returns the directory NAME_extracted, which has the files, and "
         "Keras 2 returned the path without it: os.path.join(path, NAME); or use Keras 2: --keras legacy. Else it is not "

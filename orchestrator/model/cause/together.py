@@ -26,7 +26,7 @@ _MADE = Remedy(
 )
 _REMOVED = Remedy(
     SHARED,
-    "{tasks} run this line at the same time, and another one was first: remove and rename what all use in one of them alone "
+    "if {tasks} run this line at the same time, another one was first: remove and rename what all use in one of them alone "
     "(ORCH_IS_CHIEF is 1 there), or with --prepare COMMAND before they start",
 )
 _DIFFERENT_CALLS = Remedy(
@@ -37,7 +37,7 @@ _DIFFERENT_CALLS = Remedy(
 # A pattern for ``TYPE: message``, as in `remedies`. The first match counts.
 PATTERNS = {
     r"FileExistsError: \[Errno 17\] File exists: '(?P<path>[^']+)'(?! -> )|AlreadyExistsError: (?P<path_2>\S+); File exists": _MADE,
-    r"OSError: \[Errno 39\] Directory not empty|\[Errno \d+\] [^:]+: '[^']+' -> '[^']+'": _REMOVED,
+    r"OSError: \[Errno 39\] Directory not empty|\[Errno (?:2|17|39)\] [^:]+: '[^']+' -> '[^']+'": _REMOVED,
     r"(?P<path>[^\s;'\"]+?)(?:_temp/part-\d+-of-\d+|\.(?:index|data-\d+-of-\d+)\.tempstate\d+)": Remedy(
         SHARED,
         "{tasks} write the checkpoint {path} at the same time: give each a directory of its own (with ORCH_TASK) and restore from the "
@@ -50,8 +50,7 @@ PATTERNS = {
     ),
     r"Incomplete or corrupted file detected|BadZipFile|Compressed file ended before the end-of-stream|EOFError: Ran out of input"
     r"|UnpicklingError: (?:pickle data was truncated|invalid load key)|ReadError: (?:unexpected end of data|file could not be opened)"
-    r"|Unable to (?:synchronously )?open file \((?:truncated file|file signature not found)"
-    r"|DataLossError: .*(?:truncated|corrupted) record|JSONDecodeError: Expecting value: line 1 column 1 \(char 0\)": _DAMAGED,
+    r"|Unable to (?:synchronously )?open file \(truncated file|DataLossError: .*(?:truncated|corrupted) record": _DAMAGED,
     r"Collective instance \d+ expected |Shape mismatch in the collective instance": _DIFFERENT_CALLS,
 }
 _MISMATCH = re.compile(r"Collective instance \d+ expected |Shape mismatch in the collective instance")
@@ -59,20 +58,21 @@ _REMOVES = re.compile(r"\b(?:os\.(?:remove|unlink|rmdir|rename|replace)|shutil\.
 """A line of a program that takes a path away."""
 _FIXED = Remedy(
     ROWS,
-    "each of the {count} workers gets {small} of the {big} rows of a batch, and something is made for {big}: a batch_shape or batch_size, "
+    "if {big} is the size of your batch: each of the {count} workers gets {small} of its rows, and something is made for {big}: a "
+    "batch_shape or batch_size, "
     "a reshape, or a tensor that must not be divided along its first axis. Build it for {small} rows or for any number (None), and give "
     "such a tensor as a constant, not as data",
 )
-_SIZES = re.compile(  # the first axes, or the inner ones of a product
+_SIZES = re.compile(
     r"Incompatible shapes: \[(?P<a>\d+)[\d,]*\] vs\. \[(?P<b>\d+)[\d,]*\]"
     r"|expected shape=\((?P<a_2>\d+),[^)]*\), found shape=\((?P<b_2>\d+),"
     r"|(?:Dimensions|Dimension \d+ in both shapes) must be equal,? but are (?P<a_3>\d+) and (?P<b_3>\d+)"
-    r"|Input to reshape is a tensor with (?P<a_4>\d+) values, but the requested shape has (?P<b_4>\d+)"
     r"|Matrix size-incompatible: In\[0\]: \[\d+,(?P<a_5>\d+)\], In\[1\]: \[(?P<b_5>\d+),"
+    r"|Input to reshape is a tensor with (?P<a_4>\d+) values, but the requested shape has (?P<b_4>\d+)"
     r"|shape\[0\] = \[(?P<a_6>\d+)[\d,]*\] vs\. shape\[\d+\] = \[(?P<b_6>\d+)"
     r"|variable with shape \[(?P<a_7>\d+)[\d, ]*\][^\[]*\[(?P<b_7>\d+)"
 )
-"""Two sizes that should be equal."""
+"""Two sizes that should be equal. They may be sizes of layers, which are often multiples of one another, too: so the remedy says `if`."""
 
 
 def every() -> tuple[Remedy, ...]:

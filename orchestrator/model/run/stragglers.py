@@ -253,7 +253,7 @@ def standstill(before: Standstill, latest: Mapping[str, Sampled], tasks: Mapping
         return Standstill(tasks), ()
     missing, there = absent(latest, tasks)
     if not missing:
-        came = f"{group_tasks(before.missing)} came after {before.waited:.0f} s: the training goes on"
+        came = f"{group_tasks(before.missing)} came after {before.waited:.0f} s"
         return (Standstill(tasks, least=2 * before.waited), (came,)) if before.missing else (before, ())
     waited = min(use.waits for name, use in running(latest, tasks).items() if name in there)
     if before.missing or waited < before.least:

@@ -15,6 +15,8 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,8 +32,7 @@ from .run_lock import try_lock
 
 T = TypeVar("T")
 
-KEY_S = 5.0
-"""How long another process is waited for that makes the key, in seconds."""
+KEY_BYTES = 32
 
 
 def read_submission(run: Path) -> Submission | None:
@@ -52,7 +53,7 @@ def is_copy(run: Path) -> bool:
     """
     with contextlib.suppress(OSError, OrchError):
         submitted = read_submission(run)
-        return submitted is None or submitted.seal != _seal(run, submitted, read_file(_key_path()))
+        return submitted is None or not secrets.compare_digest(submitted.seal, _seal(run, submitted, _read_key(_key_path())))
     return True
 
 
@@ -72,19 +73,35 @@ def seal_key() -> bytes:
     path = _key_path()
     try:
         with contextlib.suppress(FileNotFoundError):
-            if key := read_file(path):
-                return key
+            return _read_key(path)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with exclusive(path.with_name("seal.lock"), KEY_S):
-            if not path.exists():
-                write_whole(path, os.urandom(32))
-        return read_file(path)
+        aside = path.with_name(f".seal.{os.getpid()}")
+        write_whole(aside, os.urandom(KEY_BYTES))
+        with contextlib.suppress(FileExistsError):  # another process was first: its key counts
+            os.link(aside, path)
+        aside.unlink()
+        return _read_key(path)
     except OSError as error:
         raise OrchError(f"{path} cannot be kept: {error.strerror or error}; XDG_STATE_HOME names another directory") from None
 
 
+def _read_key(path: Path) -> bytes:
+    """Raises OSError, and `OrchError` if the key may be somebody else's."""
+    with open(path, "rb") as file:
+        facts = os.fstat(file.fileno())
+        key = file.read(KEY_BYTES + 1) if stat.S_ISREG(facts.st_mode) else b""
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o077 or len(key) != KEY_BYTES:
+        raise OrchError(f"{path} is no key that only this user can read and write: remove it, and submit runs again")
+    return key
+
+
 def _key_path() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "orch", "seal")
+    """Outside of the working directory, which may be somebody else's. Raises `OrchError`."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    path = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
+    if not os.path.isabs(path):
+        raise OrchError("this user has no home directory for orch's key: set HOME or XDG_STATE_HOME")
+    return Path(path, "orch", "seal")
 
 
 def read_heard(run: Path) -> Heard:

@@ -233,7 +233,10 @@ class RunDir:
         heard = read_heard(self.path)
         if heard.word.state == "ended" or not is_copy(self.path):
             return heard
-        return dataclasses.replace(heard, trouble="this directory is a copy, or was submitted by another user: its engine is not asked")
+        return dataclasses.replace(
+            heard,
+            trouble="this directory is a copy, or was submitted by another user or an older orch: its engine is not asked",
+        )
 
     def look_s(self, usual_s: float) -> float:
         """The time between two looks at the run, in seconds: a file server is asked gently."""

@@ -179,7 +179,7 @@ FAILURES = [
     (
         f"{TF}AlreadyExistsError",
         "There appears to be a concurrent caching iterator running - cache lockfile already exists ('c/train_0.lockfile'). If you are sure",
-        "another run writes the cache c/train now, or was ended while it wrote it; then remove its files: rm c/train*",
+        "another run writes the cache c/train now, or was ended while it wrote it; then remove its files: rm c/train_*.lockfile",
     ),
     (
         f"{TF}NotFoundError",

@@ -214,7 +214,8 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         print_once(
             f"input: the dataset of {failure.calling_line()} shuffles without a seed, and orch cannot give all workers one order "
             f"({_in_short(error)}): some elements come twice in an epoch, and others never; "
-            "give shuffle(…, seed=…) a seed, the same in all workers"
+            "give shuffle(…, seed=…) a seed, the same in all workers",
+            in_each_task=True,
         )
         return dataset
 
