@@ -104,6 +104,11 @@ def refusal(error: E) -> E:
     return error
 
 
+def is_other(error: BaseException) -> bool:
+    """Whether an error in what measures is none of its own: the end of the program, or the fault of a feature that changes numbers."""
+    return not isinstance(error, Exception) or hasattr(error, _REFUSAL)
+
+
 def guarded(feature: str) -> Callable[[F], F]:
     """A decorator for each function of orch's that a program or a library calls, and that replaces none: a hook of a callback, the function
     of a thread, an import hook, a remark. It returns None once a feature that measures is off.

@@ -37,7 +37,7 @@ def that_measures(ours, real, feature, failure, guard):
         try:
             return ours(call, *args, **kwargs)
         except BaseException as error:
-            if error is call.error or not isinstance(error, Exception) or guard.is_misuse(error, real, args, kwargs):
+            if error is call.error or guard.is_other(error) or guard.is_misuse(error, real, args, kwargs):
                 call.error = None
                 raise failure.strip_below(error)
             guard.turn_off(feature, error)
