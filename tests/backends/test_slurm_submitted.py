@@ -98,7 +98,7 @@ def test_the_script_of_a_run_is_submitted_by_hand(place: Place, run: LiveRun) ->
     place.slurm.run("sbatch", str(run.path / "request/job.sbatch"))
     wait_until(lambda: (run.path / "result.json").exists(), "result")
     place.wait(name, check=0)
-    assert run.log("worker-1") == b"from hostB\n"
+    assert run.log("worker-1") in (b"from hostB\n", b"from hostC\n")  # hostA may still be busy with the end of the first job
 
 
 def test_a_controller_that_is_killed(place: Place, run: LiveRun) -> None:
