@@ -230,7 +230,8 @@ while saver.steps < 60:
         coordinator.join()
         kill("worker-1" if saver.steps == 24 else "ps-0")
         if saver.steps == 35:
-            signal.pause()  # orch stops it
+            while True:
+                signal.pause()  # orch stops it; a signal that orch handles in the task ends a pause, too
 coordinator.join()
 print("END", saver.steps, int(count), flush=True)
 """
