@@ -186,6 +186,23 @@ def workers_whose_data_ends_early() -> dict[str, Any]:
 
 
 @case
+def batches_with_fewer_rows_than_workers() -> dict[str, Any]:
+    """The last worker never gets a row, neither in `fit` nor in `evaluate`."""
+    size = max(int(os.environ["PARTS"]) - 1, 1)
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            return ROWS[index * size : (index + 1) * size], SUMS[index * size : (index + 1) * size]
+
+    model = compiled()
+    found = fitted(model, Data(), shuffle=False)
+    return {**found, "evaluated": model.evaluate(Data(), verbose=0)}
+
+
+@case
 def whole_batches_of_workers_whose_data_ends_early() -> dict[str, Any]:
     """TensorFlow takes the size of a batch for known here."""
     if strategy.num_replicas_in_sync > 1:

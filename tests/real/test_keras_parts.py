@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.usefixtures("warm_tensorflow"),
 ]
 
-EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early")
+EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early", "batches_with_fewer_rows_than_workers")
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
 OWN = ("metrics_of_the_program", "losses_that_a_step_shows", "rows_that_a_layer_checks", "masks_of_different_length")
