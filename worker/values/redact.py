@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -138,26 +140,34 @@ def _lower(text: str) -> str:
 
 def redact_json(text: str) -> tuple[str, int]:
     """`redact` for a JSON document, or for one in each line: the result is JSON, too. Another text is redacted as a text."""
-    try:
+    if not _may_hide(text):
+        return text, 0
+    with contextlib.suppress(ValueError, RecursionError):
         return _redact_document(text)
-    except (ValueError, RecursionError):
-        pass
-    lines = []
-    for line in text.splitlines(keepends=True):
-        try:
-            made, found = _redact_document(line) if line[:1] in "{[" else redact(line)
-            lines.append((f"{made}\n" if line[:1] in "{[" else made, found))
-        except (ValueError, RecursionError):  # the middle of a large file is left out
-            lines.append(redact(line))
-    return "".join(line for line, _ in lines), sum(found for _, found in lines)
+    made, count = list[str](), 0
+    for is_json, lines in itertools.groupby(text.splitlines(keepends=True), key=lambda line: line[:1] in "{["):
+        for part in lines if is_json else ["".join(lines)]:
+            try:
+                shown, found = _redact_document(part) if is_json and _may_hide(part) else redact(part)
+            except (ValueError, RecursionError):  # the middle of a large file is left out
+                shown, found = redact(part)
+            made.append(shown)
+            count += found
+    return "".join(made), count
+
+
+def _may_hide(text: str) -> bool:
+    """Whether anything in a JSON text may have to be hidden. A letter may be written as an escape."""
+    return "\\u" in text or _ANY.search(_lower(text)) is not None
 
 
 def _redact_document(text: str) -> tuple[str, int]:
     counts: list[int] = []
     made = _redact_value(json.loads(text), counts)
     if not counts:
-        return text.removesuffix("\n"), 0
-    return json.dumps(made, ensure_ascii=False, indent=2 if "\n" in text.strip() else None), sum(counts)
+        return text, 0
+    shown = json.dumps(made, ensure_ascii=False, indent=2 if "\n" in text.strip() else None)
+    return shown + "\n" * text.endswith("\n"), sum(counts)
 
 
 def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:

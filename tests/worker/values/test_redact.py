@@ -52,6 +52,14 @@ def test_the_words_of_a_command_line_are_read_as_in_a_text() -> None:
     assert redact_words(words) == ["train.py", "--token", "…", *words[3:7], "password", "…", "is", "8"]
 
 
+def test_a_secret_whose_name_is_written_with_escapes_is_hidden_too() -> None:
+    text = '{"step": 1}\n{"\\u0074oken": "abcdefgh", "step": 2}\n'
+    made, count = redact_json(text)
+    assert [json.loads(line) for line in made.splitlines()] == [{"step": 1}, {"token": "…", "step": 2}]
+    assert count == 1
+    assert redact_json('{"step": 1}\n') == ('{"step": 1}\n', 0)
+
+
 def test_json_stays_json() -> None:
     document = {
         "env": {"API_KEY": 'x"y', "N": "1", "headers": {"Authorization": "Bearer q"}},
