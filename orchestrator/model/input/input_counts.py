@@ -70,10 +70,10 @@ def _idle(given: Mapping[str, InputCounts]) -> Iterator[str]:
     busy = len(given) - len(idle)
     if idle and busy:
         steps = max(given[name].steps for name in idle)
-        yield (
-            f"{group_tasks(idle)} got 0 of {steps:,} batches: only {busy} of {len(given)} tasks had anything to read, as with "
-            f"{count_of(busy, 'file')} for {len(given)} workers; auto_shard: data, or {len(given)} files or more"
-        )
+        why = f"as with {count_of(busy, 'file')} for {len(given)} workers; auto_shard: data, or {len(given)} files or more"
+        if all(_is_of_single_elements(given[name]) for name in given if name not in idle):
+            why = f"as with a global batch of {count_of(busy, 'element')}, or {why}"
+        yield f"{group_tasks(idle)} got 0 of {steps:,} batches: only {busy} of {len(given)} tasks had anything to read, {why}"
 
 
 def _idle_replicas(given: Mapping[str, InputCounts]) -> Iterator[str]:
@@ -104,9 +104,15 @@ def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
 
 def _differ_by_small_batches(fewer: InputCounts, more: InputCounts) -> bool:
     """Whether the batches that only one of two tasks got are small ones: they have less than half as many elements as its other batches."""
+    if _is_of_single_elements(more):  # there is nothing smaller
+        return True
     extra = sum(more.batches) - sum(fewer.batches)
     elements = sum(more.elements) - sum(fewer.elements)
     return elements / extra < sum(fewer.elements) / sum(fewer.batches) / 2 if extra > 0 else False
+
+
+def _is_of_single_elements(counts: InputCounts) -> bool:
+    return sum(counts.elements) == sum(counts.batches)
 
 
 def _waiting(given: Mapping[str, InputCounts]) -> Iterator[str]:

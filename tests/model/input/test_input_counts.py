@@ -55,6 +55,13 @@ def cluster(*tasks: InputCounts) -> dict[str, InputCounts]:
             (InputCounts(16, (16,), (14 * 8 + 2,), (1,)), InputCounts(16, (14,), (14 * 8,), (1,)), InputCounts(16, (14,), (14 * 8,), (1,))),
             [],
         ),
+        (  # global batches of two elements, and of one at the end of each epoch
+            (InputCounts(30, (30,), (30,), (1,)), InputCounts(30, (24,), (24,), (1,)), InputCounts(30, (0,), (0,), (0,))),
+            [
+                "worker-2 got 0 of 30 batches: only 2 of 3 tasks had anything to read, as with a global batch of 2 elements, or as with "
+                "2 files for 3 workers; auto_shard: data, or 3 files or more"
+            ],
+        ),
         (
             (counts(412, 412, 0),),
             ["1 of 3 replicas of worker-0 got no batch: the global batch has fewer elements than there are replicas; make it larger"],
