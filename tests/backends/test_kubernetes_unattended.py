@@ -179,9 +179,9 @@ def test_an_agent_outlives_two_cuts_of_its_connection(tmp_path: Path, monkeypatc
                 assert (await link.request(hello, messages.HostReady)).door
                 link.keep_alive()
                 for number in (1, 2, 3):
-                    assert link._process is not None
-                    assert link._process.stdin is not None
-                    link._process.stdin.transport.abort()
+                    assert link._channel.process is not None
+                    assert link._channel.process.stdin is not None
+                    link._channel.process.stdin.transport.abort()
                     while sum("nothing is lost" in note for note in notes) < number and not lost:
                         await asyncio.sleep(0.05)
                     assert not lost

@@ -218,7 +218,7 @@ def rows_with_yes(header: str) -> list[str]:
     return re.findall(r"^\| ([^|]*) \| yes\b", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("mode", "reports"), [("v3", True), ("legacy", True), ("v3", False)])
+@pytest.mark.parametrize(("mode", "reports"), [("v3", True), pytest.param("legacy", True, marks=needs_keras_2), ("v3", False)])
 def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports: bool) -> None:
     script("""
         import sys

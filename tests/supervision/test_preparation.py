@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, interpreters, local
 from orchestrator.backends.connection import agent_link
-from orchestrator.backends.connection.agent_link import AgentLink
+from orchestrator.backends.connection.agent_link import AgentLink, LinkState
 from orchestrator.model.planning import plan
 from orchestrator.model.run import events as ev
 from orchestrator.model.run.cluster import Outcome, Verdict
@@ -165,8 +165,8 @@ def test_output_that_a_channel_loses_at_the_end_is_counted(tmp_path: Path, monke
 
     async def close_late(link: AgentLink, **words: bool) -> None:
         if cut and link.host.name == "blue":
-            link._is_leaving = True
-            link._kill_process()
+            link._advance(LinkState.LEAVING)
+            link._channel.kill()
         await close(link, **words)
 
     monkeypatch.setattr(AgentLink, "close", close_late)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
@@ -142,8 +141,10 @@ def redact_json(text: str) -> tuple[str, int]:
     """`redact` for a JSON document, or for one in each line: the result is JSON, too. Another text is redacted as a text."""
     if not _may_hide(text):
         return text, 0
-    with contextlib.suppress(ValueError, RecursionError):
+    try:
         return _redact_document(text)
+    except (ValueError, RecursionError):
+        pass
     made, count = list[str](), 0
     for is_json, lines in itertools.groupby(text.splitlines(keepends=True), key=lambda line: line[:1] in "{["):
         for part in lines if is_json else ["".join(lines)]:

@@ -33,22 +33,29 @@ class NotReachedError(Exception):
 
 
 class AgentStart:
-    """Starts the agent of one host; again, if a try was in vain."""
+    """Starts the agent of one host; again, if a try was in vain. Says afterwards why it may have ended."""
+
+    transport: Transport
+    explain: Explain
+    """Of the last try."""
 
     def __init__(self, host: Host, log: Path, secret: str, started: StartedAgent | None = None) -> None:
         """`log`: the file for the agent's stderr. `secret`: see `AgentProcess`. `started`: the agent, if it was started already."""
-        self._host, self._log, self._secret, self._started = host, log, secret, started
+        self.log = log
+        self.note = ""
+        """A line for the user about the warm process, if there is one."""
+        self._host, self._secret, self._started = host, secret, started
         self._process: AgentProgram | None = None
-        self._note = ""
 
-    async def run(self, transport: Transport, explain: Explain) -> tuple[AgentProgram, str]:
-        """The agent's program, and a line for the user about the warm process, which may be empty.
+    async def run(self, transport: Transport, explain: Explain) -> AgentProgram:
+        """The agent's program.
 
         Raises `UsageError` for a program that cannot run, `OrchError` if this machine can start none, `NotReachedError` if no mark comes.
         Then nothing of the program is left.
         """
+        self.transport, self.explain = transport, explain
         try:
-            with open_log(self._log) as stderr:
+            with open_log(self.log) as stderr:
                 await asyncio.wait_for(self._connect(transport, explain, stderr), transport.limit_s)
         except BaseException as error:
             process, self._process = self._process, None
@@ -60,18 +67,26 @@ class AgentStart:
                 raise NotReachedError(Diagnosis(f"no agent answers after {transport.limit_s:g} s", advice)) from None
             raise
         assert self._process is not None
-        return self._process, self._note
+        return self._process
+
+    def failure(self, code: int, *, had_answered: bool = False) -> StartFailure:
+        """How the program of the transport has ended."""
+        return StartFailure(self.transport.argv[0], code, read_log(self.log), had_answered=had_answered)
+
+    async def ask_why(self, code: int) -> Diagnosis:
+        """What the place knows of the end of an agent that had answered."""
+        return await asyncio.to_thread(self.explain, self._host, self.failure(code, had_answered=True))
 
     async def _connect(self, transport: Transport, explain: Explain, stderr: BinaryIO) -> None:
         """Connect to the agent that was started already, or to one that is started now, and read its mark."""
         log_size = stderr.tell()
         try:
-            self._process, self._note = self._started or start(transport, stderr.fileno(), secret=self._secret)
+            self._process, self.note = self._started or start(transport, stderr.fileno(), secret=self._secret)
             self._started = None  # another try starts another one
             try:
-                self._note = await self._process.connect() or self._note
+                self.note = await self._process.connect() or self.note
             except NotUsedError as error:
-                self._process, self._note = AgentProcess(transport.argv, stderr.fileno()), str(error)
+                self._process, self.note = AgentProcess(transport.argv, stderr.fileno()), str(error)
                 await self._process.connect()
         except OSError as error:
             raise self._refuse(transport, explain, error) from None
@@ -89,12 +104,12 @@ class AgentStart:
         try:
             noise = (await process.stdout.readuntil(mark)).removesuffix(mark).strip()
         except asyncio.IncompleteReadError:
-            failure = StartFailure(transport.argv[0], await process.wait(), read_log(self._log, log_size))
+            failure = StartFailure(transport.argv[0], await process.wait(), read_log(self.log, log_size))
             raise NotReachedError(explain(self._host, failure)) from None
         except asyncio.LimitOverrunError:
             raise NotReachedError(Diagnosis("its shell prints without end")) from None
         if noise:
-            with open_log(self._log) as log:
+            with open_log(self.log) as log:
                 log.write(b"its shell printed: " + noise[:1000] + b"\n")
 
     def _refuse(self, transport: Transport, explain: Explain, error: OSError) -> OrchError:

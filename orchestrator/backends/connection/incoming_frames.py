@@ -1,16 +1,17 @@
 """The first step of the controller with each frame: the frame is checked, gets the name of its host, and its times are moved to the
-controller's clock. Frames in, frames out.
+controller's clock. Bytes in, frames out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from worker.machine.clock import now
 from worker.protocol import messages
-from worker.protocol.channel import ChannelError
+from worker.protocol.channel import ChannelError, Decoder
 from worker.protocol.task_id import PROFILE, STACKS, STREAMS
 from worker.values.excerpts import shorten
 
@@ -118,3 +119,23 @@ class HostClock:
         elif isinstance(frame, messages.TaskExited) and frame.failure is not None:
             changed["failure"] = replace(frame.failure, at=frame.failure.at - self.ahead_s)
         return replace(frame, **changed)
+
+
+class Incoming:
+    """The frames of one agent, checked, and by the controller's clock."""
+
+    def __init__(self, host: str) -> None:
+        self.clock, self.expected = HostClock(), Expected()
+        self._host, self._decoder = host, Decoder(messages.FRAMES)
+
+    def feed(self, data: bytes) -> Iterator[tuple[messages.Frame, bytes]]:
+        """The frames that end in these bytes, with their data. Raises `ChannelError`."""
+        for frame, payload in self._decoder.feed(data):
+            short = frame if self._decoder.json_size <= LARGE else shorten_event(frame)
+            self.expected.check(short, payload)
+            yield self.clock.translate(short, self._host, now()), payload
+
+    @property
+    def unfinished(self) -> int:
+        """The bytes of a frame that has not ended."""
+        return self._decoder.unfinished

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from orchestrator.backends import Diagnosis, Host, Reaching, StartFailure, Transport, interpreters
-from orchestrator.backends.connection import agent_link, reconnection
+from orchestrator.backends.connection import agent_link, liveness, reconnection
 from orchestrator.backends.connection.agent_link import AgentLink, LostError
 from orchestrator.backends.connection.agent_start import NotReachedError
 from orchestrator.backends.connection.incoming_frames import Expected
@@ -153,14 +153,14 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
 def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one whose link stalls has all its time, here some three hours."""
     monkeypatch.setattr(agent_link, "HERE_LOST_S", 10_000.0)
-    monkeypatch.setattr(agent_link, "BEATS", 10_000)
+    monkeypatch.setattr(liveness, "BEATS", 10_000)
 
     async def run() -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=True), tmp_path / "log", lambda *_: None, lambda *_: None)
         await link.open(Transport((sys.executable, "-c", "import os\nwhile os.read(0, 9999): pass")), plainly)
         link.keep_alive()
         await asyncio.sleep(3.0)  # its silence is more than a pause now
-        monkeypatch.setattr(agent_link, "BEATS", 8)
+        monkeypatch.setattr(liveness, "BEATS", 8)
         try:
             link.limit_silence()
             await asyncio.wait_for(link.close(), PATIENCE_S)
@@ -249,9 +249,9 @@ def test_an_event_of_megabytes_is_shortened_before_it_is_recorded(tmp_path: Path
         await link.open(Transport(("sh", "-c", f"read -r line; cat {tmp_path}/frames")), plainly)
         program = messages.Program("command", "true")
         link.order(messages.StartTasks((messages.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
-        assert link._process is not None
-        assert link._process.stdin is not None
-        link._process.stdin.write(b"\n")
+        assert link._channel.process is not None
+        assert link._channel.process.stdin is not None
+        link._channel.process.stdin.write(b"\n")
         await asyncio.wait_for(ended, PATIENCE_S)
 
     asyncio.run(run())
@@ -421,7 +421,7 @@ def test_a_frame_that_comes_slowly_is_waited_for(tmp_path: Path, monkeypatch: py
             got.extend(data)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        monkeypatch.setattr(link._expected, "check", lambda *_: None)
+        monkeypatch.setattr(link._incoming.expected, "check", lambda *_: None)
         await link.open(Transport((sys.executable, "-c", text)), plainly)
         await link.close()
 
@@ -444,8 +444,8 @@ class Written:
 def cut_link(directory: Path, notes: list[str], name: str = "a") -> AgentLink:
     host = Host(name, "", False, lost_after_s=20.0, transport=Transport(("true",), returns=True))
     link = AgentLink(host, directory / "log", lambda _, note, data: notes.append(note.text), lambda _: None)  # type: ignore[union-attr]
-    link._transport, link._door, link._cut, link._silence_s = host.transport, "door", "cut", 20.0
-    link._ended = 255, ""
+    link._start.transport, link._live.silence_s = host.transport, 20.0
+    link._channel.door, link._channel.cut, link._channel.ended = "door", "cut", (255, "")
     return link
 
 
@@ -477,7 +477,7 @@ def test_few_connections_are_made_again_at_a_time(tmp_path: Path, monkeypatch: p
         returning(monkeypatch, make)
         gate, links = asyncio.Semaphore(3), [cut_link(tmp_path, notes, str(number)) for number in range(8)]
         for link in links:
-            link.gate = gate
+            link._channel.gate = gate
         ends = [asyncio.create_task(link._come_back()) for link in links]
         assert all(await asyncio.gather(*ends[1:]))
         await asyncio.sleep(0.2)
@@ -522,7 +522,7 @@ def test_a_try_that_gets_no_answer_leaves_time_for_another_one(tmp_path: Path, m
     async def run() -> None:
         returning(monkeypatch, make)
         link = cut_link(tmp_path, [])
-        link._silence_s, link._transport = 0.2, replace(link._transport, limit_s=10 * PATIENCE_S)
+        link._live.silence_s, link._start.transport = 0.2, replace(link._start.transport, limit_s=10 * PATIENCE_S)
         assert await asyncio.wait_for(link._come_back(), PATIENCE_S)
 
     asyncio.run(run())
@@ -536,7 +536,7 @@ def test_a_mistake_on_the_way_back_loses_the_host_with_a_word(tmp_path: Path, mo
         returning(monkeypatch, make)
         link = cut_link(tmp_path, [])
         assert not await link._come_back()
-        return link._cut
+        return link._channel.cut
 
     assert asyncio.run(run()).startswith("cut; orch made a mistake on the way back: 'ascii' codec")
 
@@ -557,7 +557,7 @@ class Opening:
     def __init__(self, name: str) -> None:
         self.host, self.tries = Host(name, "", False, None), 0
 
-    async def open(self, transport: Any, explain: Any) -> None:
+    async def open(self, *_: Any) -> None:
         self.tries += 1
         Opening.now += 1
         Opening.most = max(Opening.most, Opening.now)
