@@ -33,6 +33,7 @@ from ..record.text.event_messages import Messages
 from .agents import Agents
 from .log_collector import LogCollector
 from .preparation import Preparation
+from .timers import DeadlineTimer, EndCheck, Reminder
 
 if TYPE_CHECKING:
     from .sampling import Samples
@@ -44,8 +45,6 @@ UNENDED_S = patience(90.0)
 """How long after its SIGKILL is due a task is waited for, before its host is given up. An agent that works gives the task up after 60 s."""
 PROFILED_AFTER_S = 2.5
 """When a profile begins after its request: within this time each task sees the request."""
-LATE_S = 1.0
-"""How late a timer may be. A later one tells of a standstill of this process."""
 
 
 class Supervisor:
@@ -70,15 +69,9 @@ class Supervisor:
         """The cluster as it is now."""
         self.is_resumed = former is not None
         self._launching: asyncio.Task[None] | None = None
-        self._reminder: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        """Calls `_tick` at the next deadline."""
-        self._timer_is_due = False
-        """`_set_timer` is about to be called."""
-        self._ends_checked_at = 0.0
-        """When `_check_ends` will be called last."""
-        self._reminded: set[str] = set()
-        """The notes of what the run waits for, in this attempt."""
+        self._deadline = DeadlineTimer(lambda: deadlines.next_deadline(self.cluster), self._tick)
+        self._reminder = Reminder(self._describe_waits, self.note)
+        self._end_check = EndCheck(self._check_ends)
         self._begun: set[int] = set()
         """The attempts whose tasks were started."""
         self._disk_full = False
@@ -131,13 +124,13 @@ class Supervisor:
         """Begin an attempt that needs hosts and a plan."""
         self._leave_launch()
         self._launching = asyncio.create_task(self._launch())
-        self._reminder = self._loop.call_later(UNREADY_S, self._remind)
+        self._reminder.begin(UNREADY_S)
 
     def _leave_launch(self) -> None:
         """End what `_begin` has begun."""
-        for work in (self._launching, self._reminder):
-            if work is not None:
-                work.cancel()
+        self._reminder.cancel()
+        if self._launching is not None:
+            self._launching.cancel()
 
     async def _launch(self) -> None:
         """Get the hosts, make the plan of the attempt, and start the attempt."""
@@ -204,8 +197,7 @@ class Supervisor:
             return await self._end
         finally:
             self._leave_launch()
-            if self._timer is not None:
-                self._timer.cancel()
+            self._deadline.cancel()
             if self._launching is not None:
                 await asyncio.wait([self._launching])
 
@@ -321,7 +313,7 @@ class Supervisor:
         if self.cluster.verdict is not None:
             self._finish(self.cluster.verdict)
         if self.cluster is not before or isinstance(event, events.Tick):
-            self._set_timer_soon()
+            self._deadline.set_soon()
 
     def _perform(self, cluster: Cluster, action: events.Action) -> None:
         match action:
@@ -346,27 +338,7 @@ class Supervisor:
         for host, orders in self._plan.all_orders(attempt, tasks, since=since):
             if orders.orders:
                 self._agents.start(host, orders)
-        self._reminded.clear()
-        if self._reminder is not None:
-            self._reminder.cancel()
-        self._reminder = self._loop.call_later(UNFORMED_S, self._remind)
-
-    def _set_timer_soon(self) -> None:
-        """`_set_timer`, once for all events that come in one turn of the loop: it looks at every task."""
-        if not self._timer_is_due:
-            self._timer_is_due = True
-            self._loop.call_soon(self._set_timer)
-
-    def _set_timer(self) -> None:
-        self._timer_is_due = False
-        if self._end.done():
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        at = deadlines.next_deadline(self.cluster)
-        if at is not None:
-            self._timer = self._loop.call_later(max(0.0, at - now()), self._tick)
+        self._reminder.begin(UNFORMED_S, is_new=True)
 
     def _tick(self) -> None:
         self._look_for_awaited()
@@ -376,16 +348,10 @@ class Supervisor:
 
     def _expect_end(self, cluster: Cluster) -> None:
         """From now on some tasks should end: look in time whether they have."""
-        at = now() + cluster.policy.timeouts.grace_s + UNENDED_S
-        if self._ends_checked_at < at:  # one look is enough for all tasks that end within a second
-            self._ends_checked_at = at + LATE_S
-            self._loop.call_later(at + LATE_S - now(), self._check_ends, at + LATE_S)
+        self._end_check.expect(now() + cluster.policy.timeouts.grace_s + UNENDED_S)
 
-    def _check_ends(self, due_at: float) -> None:
+    def _check_ends(self) -> None:
         """Give up the hosts whose agents live and do not tell of the end of their tasks."""
-        if now() > due_at + LATE_S:  # this process stood still (Ctrl-Z): what has come meanwhile is read first
-            self._loop.call_later(LATE_S, self._check_ends, now() + LATE_S)
-            return
         for host, since in readiness.unended(self.cluster).items():
             if since + UNENDED_S <= now():
                 self._agents.drop(host)
@@ -404,18 +370,13 @@ class Supervisor:
             if newest > cluster.saved_at:
                 self._on_event(events.CheckpointSeen(newest))
 
-    def _remind(self) -> None:
-        """Say which hosts or tasks the run waits for, or which tasks were started again alone; once more when this changes."""
+    def _describe_waits(self) -> list[str] | None:
+        """Which hosts or tasks the run waits for, or which tasks were started again alone; None: it waits for none."""
         self._look_for_awaited()
         cluster = self.cluster
         if cluster.phase in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING) and (formation := readiness.describe_formation(cluster)):
-            for text in (formation, readiness.describe_long_wait(cluster, now())):
-                if text and text not in self._reminded:
-                    self._reminded.add(text)
-                    self.note(text)
-        elif not cluster.awaits_plan:
-            return
-        self._reminder = self._loop.call_later(1.0, self._remind)
+            return [text for text in (formation, readiness.describe_long_wait(cluster, now())) if text]
+        return [] if cluster.awaits_plan else None
 
     def _look_for_awaited(self) -> None:
         """Record which hosts the run waits for, if this has changed."""
