@@ -60,7 +60,7 @@ help:
 	@echo '              (JUDGE_ARGS="--areas losses --worlds one,two" chooses)'
 	@echo 'make chaos    the long soaks: many runs, hosts and forks at once; then kill, stop and end tasks, templates, agents and controllers'
 	@echo '              of real clusters (CHAOS_ARGS="--trials 200 --seed 1"); then drawn trainings (DRAWS_ARGS="--draws 3000 --minutes 60")'
-	@echo 'make matrix   the checks of tests/matrix with other releases of Python, TensorFlow and Keras; writes the table of README.md'
+	@echo 'make matrix   the checks of tests/matrix with other releases of Python, TensorFlow and Keras; writes the table of docs/limits.md'
 	@echo '              (MATRIX_ARGS=--help); make corners: the lowest, the newest and the next alone, and the controller on Python 3.14'
 	@echo 'make next     the same checks with the newest TensorFlow and Keras that the index has, also before they are final (docs/new-keras.md)'
 	@echo 'make nightly  all that is too long for each change, with a budget of minutes for each part (PART=judge chooses; CI=1: 12 minutes of it)'

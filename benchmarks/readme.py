@@ -17,7 +17,7 @@ from importlib.metadata import packages_distributions, version
 from benchmarks import restart, startup, testing
 from benchmarks.measure import ROOT, fill, load
 
-COUNTS = (2, 4, 8, 16)
+COUNTS = (2, 8)
 KILLED_OF = 4
 
 

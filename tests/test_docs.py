@@ -243,11 +243,12 @@ def test_every_page_is_in_the_index() -> None:
     listed = {(INDEX.parent / file).resolve() for file, _ in links(INDEX) if file}
     assert sorted(path.name for path in (ROOT / "docs").glob("*.md") if path != INDEX and path not in listed) == []
     assert (INDEX.relative_to(ROOT).as_posix(), "") in links(ROOT / "README.md")
+    assert (ROOT / "README.md").read_text().count("\n") <= 120
 
 
-@pytest.mark.parametrize("target", ["figures", "matrix", "pictures"])
-def test_the_readme_has_the_place_of_what_a_command_writes(target: str) -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(("target", "page"), [("figures", "README.md"), ("matrix", "docs/limits.md"), ("pictures", "README.md")])
+def test_a_page_has_the_place_of_what_a_command_writes(target: str, page: str) -> None:
+    text = (ROOT / page).read_text()
     for mark in (f"<!-- written by `make {target}` -->\n", f"<!-- end of what `make {target}` writes -->\n"):
         assert text.count(mark) == 1
     assert f"\n{target}: " in (ROOT / "Makefile").read_text()

@@ -1,4 +1,4 @@
-"""The table of versions in README.md, and how the cells of `make matrix` are made to fit a machine."""
+"""The table of versions in docs/limits.md, and how the cells of `make matrix` are made to fit a machine."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_corner_takes_the_python_that_is_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- written by `make matrix` -->\nold\n<!-- end of what `make matrix` writes -->\nafter\n")
+    page = tmp_path / "limits.md"
+    page.write_text("before\n<!-- written by `make matrix` -->\nold\n<!-- end of what `make matrix` writes -->\nafter\n")
     found = {
         NEWEST.name: {
             "since": "2026-11-23",
@@ -59,19 +59,19 @@ def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
             "checks": {"warm start": table.OK, "fit": table.FAILED},
         }
     }
-    table.write(found, readme)
-    before, _, when, _, titles, _, *rows, _, after = readme.read_text().splitlines()
+    table.write(found, page)
+    before, _, when, _, titles, _, *rows, _, after = page.read_text().splitlines()
     assert (before, when, after) == ("before", "Run 2026-11-23; `-` was not run.", "after")
     assert titles.startswith("| Python | TensorFlow | Keras | patches | warm start |")
     assert [row for row in rows if row.startswith("| 3.13.0 |")] == ["| 3.13.0 | 2.21.0 | 3.15.1 | - | ok | - | FAILED |" + " - |" * 7]
     assert rows[0].startswith("| 3.10, lowest click, psutil, PyYAML | 2.16 |  | - |")
-    assert table.read(readme.read_text()) == found, "so a new clone keeps what others have run"
+    assert table.read(page.read_text()) == found, "so a new clone keeps what others have run"
 
 
 def test_a_check_that_is_left_out_keeps_what_it_has_found_with_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "RESULTS", tmp_path / "results.json")
-    monkeypatch.setattr(table, "README", tmp_path / "README.md")
-    table.README.write_text("")
+    monkeypatch.setattr(table, "PAGE", tmp_path / "limits.md")
+    table.PAGE.write_text("")
     table.keep(NEWEST, {"date": "1", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.FAILED}})
     table.keep(NEWEST, {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"killed": table.OK}})
     assert table.load() == {

@@ -32,7 +32,7 @@ def test_the_documents_and_the_remedies_name_these_releases() -> None:
     told = "".join(path.read_text() for path in DOCUMENTS) + "".join(remedy.text for remedy in ABOUT_NAMES.values())
     assert set(re.findall(r"Keras 3\.\d+ to 3\.\d+", told)) == {KNOWN_KERAS}
     assert set(re.findall(r"pip install 'keras[^-'][^']*'", told)) == {INSTALL_KERAS}
-    versions = (ROOT / "README.md").read_text().partition("\n## Versions\n")[2].partition("\n\n<!--")[0]
+    versions = (ROOT / "docs/limits.md").read_text().partition("\n## Versions\n")[2].partition("\n\n<!--")[0]
     assert f"TensorFlow {OLDEST_TENSORFLOW} to {NEWEST_TENSORFLOW} with {KNOWN_KERAS};" in versions
 
 

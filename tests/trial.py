@@ -75,10 +75,12 @@ class Place:
 
 
 def readme_commands(readme: str) -> Iterator[str]:
-    """The commands of orch in the block of the README that begins with the installation."""
-    found = re.search(r"^```console\n(\$ pip install .*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    yield from re.findall(r"^\$ (orch .*?)(?:  +#.*)?$", found[1], re.MULTILINE)
+    """The commands of orch in the blocks of the README that begin with the installation and with a look at the run."""
+    for first in ("pip install ", "orch ps "):
+        found = re.search(rf"^```console\n(\$ {first}.*?)^```", readme, re.MULTILINE | re.DOTALL)
+        assert found is not None
+        commands = re.findall(r"^\$ (orch .*?)(?:  +#.*)?$", found[1], re.MULTILINE)
+        yield from (command for command in commands if " train.py" not in command)
 
 
 def try_release(dist: Path) -> None:

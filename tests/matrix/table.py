@@ -1,4 +1,4 @@
-"""The table of README.md: what was run, when, and what was found. The results are kept, so that a cell can be run alone."""
+"""The table of docs/limits.md: what was run, when, and what was found. The results are kept, so that a cell can be run alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cells import CELLS, Cell
 from .checks import CHECKS, REAL_TESTS
 from .environments import PLACE, ROOT
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "limits.md"
 RESULTS = PLACE / "results.json"
 OK, FAILED, NOT_RUN = "ok", "FAILED", "-"
 Results = dict[str, dict[str, Any]]
@@ -22,11 +22,11 @@ Results = dict[str, dict[str, Any]]
 
 def load() -> Results:
     """What was found so far; in a new clone, what the table says."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else read(README.read_text())
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else read(PAGE.read_text())
 
 
 def read(text: str, cells: tuple[Cell, ...] = CELLS) -> Results:
-    """The results that a README's table shows, all with its dates; none if the table is of other cells."""
+    """The results that the table of a page shows, all with its dates; none if the table is of other cells."""
     lines = text.partition("<!-- written by `make matrix` -->\n")[2].partition("<!-- end of")[0].splitlines()
     dates = next((line.partition(";")[0].split()[1:] for line in lines if line.startswith("Run ")), [""])
     table = [[word.strip() for word in line.strip("| ").split("|")] for line in lines if line.startswith("|")]
@@ -52,9 +52,9 @@ def keep(cell: Cell, result: dict[str, Any]) -> None:
     RESULTS.write_text(json.dumps(found, indent=1))
 
 
-def write(results: Results, readme: Path = README) -> None:
+def write(results: Results, page: Path = PAGE) -> None:
     """Replace the table between the two marks."""
-    fill(readme, "matrix", render(results))
+    fill(page, "matrix", render(results))
 
 
 def render(results: Mapping[str, Any], cells: tuple[Cell, ...] = CELLS) -> str:
