@@ -1,4 +1,4 @@
-"""`python -m tests.matrix [CELL…]`: run the checks in these cells, or in all, one after the other, and write the table of docs/limits.md."""
+"""`python -m tests.matrix [CELL…]`: run the checks in these cells, or in all, and write the table of docs/limits.md."""
 
 from __future__ import annotations
 
