@@ -92,7 +92,7 @@ class _Renewer:
         self._fetched_at = math.inf if is_last and (has_come or now() - heard.since > submission.GRACE_S) else time.monotonic()
 
     def _has_all(self) -> bool:
-        """Whether the run is over for good, and its verdict is here, which comes last."""
+        """True if the run is over for good, and its verdict is here, which comes last."""
         verdict = self._run.own_verdict()
         return verdict is not None and verdict.exit_code not in submission.REQUEUED
 
@@ -140,7 +140,7 @@ def _is_due(run: RunDir, heard: Heard, at: float) -> bool:
 
 
 def _is_settled(run: RunDir, heard: Heard) -> bool:
-    """Whether no answer could change anything: the job has ended for good, or the run is over and does not begin again."""
+    """True if no answer could change anything: the job has ended for good, or the run is over and does not begin again."""
     verdict = run.own_verdict()
     return heard.word.state == "ended" or (verdict is not None and verdict.exit_code not in submission.REQUEUED)
 

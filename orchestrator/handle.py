@@ -174,7 +174,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether the run goes on, is being started, or waits in the queue of its engine."""
+        """True if the run goes on, is being started, or waits in the queue of its engine."""
         # A forked child is not the parent of the controller, and sees its end by the lock alone.
         is_parent = self._process is not None and os.getpid() == self._maker
         return self._process.poll() is None if is_parent and self._process is not None else self._run.is_alive()
@@ -273,7 +273,7 @@ class Run:
             yield from (Line(task, one, line) for line in splitter.flush())
 
     def _follow(self, find: Callable[[], Mapping[K, Path]]) -> Iterator[tuple[K, bytes]]:
-        """What is written into some files, until the run is over. `find` gives the present paths of the files."""
+        """Return what is written into some files, until the run is over. `find` gives the present paths of the files."""
         followers: dict[K, Follower] = {}
         is_over = False
         while not is_over:

@@ -154,7 +154,7 @@ class Requests:
             self._act(line)
 
     def _is_too_much(self) -> bool:
-        """Whether there were `MOST_AT_ONCE` requests in the last second: each has its order to each task, and its event."""
+        """True if there were `MOST_AT_ONCE` requests in the last second: each has its order to each task, and its event."""
         at = time.monotonic()
         if at - self._second >= 1.0:
             self._second, self._count = at, 0

@@ -79,7 +79,7 @@ def with_program(document: Node, kind: str, target: str, place: str) -> Node:
 
 
 def chooses_backend(path: str | Sequence[str]) -> bool:
-    """Whether a path is that of the backend's type. Of the values of one source, this one is applied first."""
+    """True if a path is that of the backend's type. Of the values of one source, this one is applied first."""
     return (path if isinstance(path, str) else ".".join(path)) in ("backend", "backend.type")
 
 

@@ -29,7 +29,7 @@ PROGRAM = Path(__file__).with_name("controller.py")
 
 
 def request_for(run: RunDir, spec: ClusterSpec) -> Request:
-    """What the backend does for this run."""
+    """Return what the backend does for this run."""
     return load(spec).request(RunFacts(spec, run.run_id, str(run.path)))
 
 

@@ -145,7 +145,7 @@ class Request:
     reaching: Reaching = Reaching()
 
     def texts(self) -> dict[str, str]:
-        """What is printed, and kept in `request/` of the run: the files, and the command of each agent."""
+        """Return what is printed, and kept in `request/` of the run: the files, and the command of each agent."""
         commands = {f"agent-{host.name}.txt": shlex.join(host.transport.argv) + "\n" for host in self.hosts if host.transport.argv}
         return {**self.files, **commands}
 
@@ -241,7 +241,7 @@ class Backend(Protocol):
         ...
 
     def request(self, run: RunFacts) -> Request:
-        """What would be done for a run whose spec has no problems. Starts nothing."""
+        """Return what would be done for a run whose spec has no problems. Starts nothing."""
         ...
 
     def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AbstractAsyncContextManager[tuple[Host, ...]]:
@@ -253,7 +253,7 @@ class Backend(Protocol):
         ...
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
-        """What runs the controller in a job of its own; None: the controller is a process of this machine.
+        """Return what runs the controller in a job of its own; None: the controller is a process of this machine.
 
         None also inside of such a job.
         """

@@ -29,7 +29,7 @@ def use_allocation(document: Node, env: Mapping[str, str]) -> tuple[Node, str]:
 
 
 def _leaves_place_to(name: str, document: Node) -> bool:
-    """Whether the document names this backend, or none."""
+    """True if the document names this backend, or none."""
     given = document.value.get("backend") if isinstance(document.value, dict) else None
     keys = given.value if given is not None and isinstance(given.value, dict) else {}
     chosen = keys.get("type") if keys else given

@@ -135,7 +135,7 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secr
 
 
 def _is_secret(root: Path, path: str) -> bool:
-    """Whether the name of a file, or that of the file to which a link leads, is that of a secret."""
+    """True if the name of a file, or that of the file to which a link leads, is that of a secret."""
     if _SECRET.search(path):
         return True
     real = os.path.realpath(root / path)
@@ -153,7 +153,7 @@ def _printed() -> set[tuple[int, int]]:
 
 
 def _is_own(path: Path, printed: Set[tuple[int, int]]) -> bool:
-    """Whether orch writes a file beside the code: what it prints, the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
+    """True if orch writes a file beside the code: what it prints, the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
     told = os.stat(path)
     if path.name == SCHEMA or (told.st_dev, told.st_ino) in printed:
         return True
@@ -177,7 +177,7 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
 
 
 def _is_gits(root: Path) -> bool:
-    """Whether git knows the directory, and does not ignore it."""
+    """True if git knows the directory, and does not ignore it."""
     try:
         ignored = subprocess.run(["git", "-C", str(root), "check-ignore", "-q", "."], capture_output=True, check=False)
     except OSError:

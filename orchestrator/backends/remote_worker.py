@@ -53,7 +53,7 @@ def _word(python: str) -> str:
 
 
 def arrival() -> tuple[bytes, bytes]:
-    """What the program reads first, and the mark on its stdout before its first frame. Everything before the mark is noise."""
+    """Return what the program reads first, and the mark on its stdout before its first frame. Everything before the mark is noise."""
     mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
     return _arrival(mark), mark
 

@@ -103,7 +103,7 @@ def _by_hand(argv: Sequence[str]) -> str:
 
 
 def _is_here(host: HostSpec) -> bool:
-    """Whether the host is this machine and needs no ssh. With a user or a port in the spec, ssh is used."""
+    """True if the host is this machine and needs no ssh. With a user or a port in the spec, ssh is used."""
     return not (host.user or host.port) and (host.name in _HERE or host.name == socket.gethostname())
 
 

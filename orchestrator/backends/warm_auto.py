@@ -25,7 +25,7 @@ _PROGRAM = Path(worker.__file__).parents[1] / "orchestrator" / "__main__.py"
 
 
 def is_wanted(env: Mapping[str, str]) -> bool:
-    """Whether the user wants this. The variable wins over the user's own file, `$XDG_CONFIG_HOME/orch/settings.yaml`."""
+    """True if the user wants this. The variable wins over the user's own file, `$XDG_CONFIG_HOME/orch/settings.yaml`."""
     if sys.platform != "linux":
         return False
     if VARIABLE in env:

@@ -64,7 +64,7 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
 
 
 def fits(python: str, imports: Imports) -> bool:
-    """Whether a warm process is there that a run with these imports would use."""
+    """True if a warm process is there that a run with these imports would use."""
     if not warm_socket.is_there(os.environ):
         return False
     with contextlib.suppress(OrchError):
@@ -204,7 +204,7 @@ class CannotForkError(OrchError):
 
 
 def await_imports(reader: int, log: str, doing: str, import_s: float, python: str) -> dict[str, Any]:
-    """What the process sends when its imports are done. `log`: the file with its output. Raises `OrchError`."""
+    """Return what the process sends when its imports are done. `log`: the file with its output. Raises `OrchError`."""
     poll = select.poll()  # select.select fails in a process with 1,024 open files
     poll.register(reader, select.POLLIN)
     if not poll.poll(import_s * 1000):

@@ -153,7 +153,7 @@ class Commands(click.Group):
 
 
 def _describe(words: Sequence[str]) -> str:
-    """What ``orch describe`` means: torchx describes what would run, kubectl what runs."""
+    """Return what ``orch describe`` means: torchx describes what would run, kubectl what runs."""
     return "plan" if any(word.startswith("-") or os.path.isfile(word) for word in words) else "ps"
 
 

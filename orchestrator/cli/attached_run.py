@@ -67,7 +67,7 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
 
 
 def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
-    """What shows an attached run. Raises `OrchError`."""
+    """Return what shows an attached run. Raises `OrchError`."""
     from ..record.output.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 

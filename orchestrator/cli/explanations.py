@@ -81,7 +81,7 @@ def anchor(heading: str) -> str:
 
 
 def _page(name: str) -> str:
-    """What a page says about this subject, and where the whole page is."""
+    """Return what a page says about this subject, and where the whole page is."""
     page, _, word = PAGES[name].partition("#")
     if (path := path_of(page)) is None:
         return f"docs/{page}.md is about {name}"
@@ -89,7 +89,7 @@ def _page(name: str) -> str:
 
 
 def path_of(page: str) -> Path | None:
-    """Where this page of the documentation is: `why` is why.md. None: it is not there, as in a package that was made by hand."""
+    """Return where this page of the documentation is: `why` is why.md. None: it is not there, as in a package that was made by hand."""
     return next((place / f"{page}.md" for place in PLACES if (place / f"{page}.md").is_file()), None)
 
 
@@ -111,7 +111,7 @@ def about(word: str, path: Path) -> str:
 
 
 def _parts(path: Path) -> list[str]:
-    """What stands before the first heading of the second level, and below each of them, as a terminal shows it."""
+    """Return what stands before the first heading of the second level, and below each of them, as a terminal shows it."""
     return [_plain(part) for part in re.split(r"^## ", path.read_text(encoding="utf-8").removeprefix("# "), flags=re.MULTILINE)]
 
 
@@ -120,7 +120,7 @@ _NAMED = re.compile(r"`([a-z][\w.]*):? |`([a-z][\w.]*):?`|(--?[a-zA-Z][\w-]*)|`(
 
 
 def settings_of(word: str) -> list[str]:
-    """What the tables of the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
+    """Return what the tables of the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
     plain, exact, inside, where = _as_name(word), list[str](), list[str](), ""
     for page in ("reference", "spec"):
         for line in path.read_text(encoding="utf-8").splitlines() if (path := path_of(page)) is not None else ():
@@ -166,7 +166,7 @@ def _filled(text: str) -> str:
 
 
 def _words(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """What the shell offers: the commands, and the failures that are explained."""
+    """Return what the shell offers: the commands, and the failures that are explained."""
     group = ctx.find_root().command
     names = group.list_commands(ctx) if isinstance(group, click.Group) else []
     return [word for word in (*names, TOPICS, *explanations()) if word.startswith(begun)]

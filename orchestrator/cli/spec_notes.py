@@ -33,7 +33,7 @@ def notes(ctx: click.Context, document: Node, environment: Mapping[str, str]) ->
 
 
 def can_save(spec: ClusterSpec) -> bool:
-    """Whether the program may save by itself. Only of a script that can be read here, and does not name it, this is known not to be so."""
+    """True if the program may save by itself. Only of a script that can be read here, and does not name it, this is known not to be so."""
     if spec.program.kind != "script":
         return True
     try:

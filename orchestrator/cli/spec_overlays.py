@@ -77,7 +77,7 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
 
 
 def says(document: Node, *keys: str) -> bool:
-    """Whether the document has a value for one of these keys."""
+    """True if the document has a value for one of these keys."""
     return isinstance(document.value, dict) and any(key in document.value and document.value[key].value is not None for key in keys)
 
 

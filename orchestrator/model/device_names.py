@@ -48,7 +48,7 @@ class DeviceName:
 
     @property
     def is_local(self) -> bool:
-        """Whether the name means a device of the process that uses it."""
+        """True if the name means a device of the process that uses it."""
         return not self.owner and not self.task
 
 

@@ -65,10 +65,10 @@ def first_host(assignment: Assignment) -> str:
 
 
 def ports_needed(ids: Iterable[TaskId], strategy: Strategy) -> int:
-    """How many ports an agent has to hold for these tasks."""
+    """Return how many ports an agent has to hold for these tasks."""
     return sum(strategy.opens_port(task.type) for task in ids)
 
 
 def count_computing(ids: Iterable[TaskId]) -> int:
-    """How many tasks share the cores of a host: without a dispatcher and TensorBoard, which hardly compute, and a preparation."""
+    """Return how many tasks share the cores of a host: without a dispatcher and TensorBoard, which hardly compute, and a preparation."""
     return sum(task.type not in ("dispatcher", PREPARE, TENSORBOARD) for task in ids)

@@ -95,7 +95,7 @@ class Strategy:
         return DATA_SERVER if task_type in DATA_SERVICE else self.roles.get(task_type, _STRANGER)
 
     def opens_port(self, task_type: str) -> bool:
-        """Whether TensorFlow listens on a port in tasks of this type."""
+        """True if TensorFlow listens on a port in tasks of this type."""
         return task_type in DATA_SERVICE or (self.opens_ports and task_type != PREPARE)
 
     @property

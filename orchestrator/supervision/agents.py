@@ -67,7 +67,7 @@ class Agents:
             self.drop(host)
 
     def describe_end(self, host: str) -> str:
-        """How the last connection to a host has ended."""
+        """Return how the last connection to a host has ended."""
         return self._left[host].describe_end()
 
     # --- the end -------------------------------------------------------------------------------

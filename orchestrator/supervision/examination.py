@@ -108,7 +108,7 @@ async def _request_all(link: AgentLink, order: Examine, program: str, facts: dic
 
 
 def surely_ahead(ahead_s: float, took_s: float) -> float:
-    """How far a clock is ahead at least: it seems to be `ahead_s` ahead, by an answer that may have taken `took_s` seconds."""
+    """Return how far a clock is ahead at least: it seems to be `ahead_s` ahead, by an answer that may have taken `took_s` seconds."""
     return ahead_s if ahead_s > 0 else min(0.0, ahead_s + took_s)
 
 

@@ -138,7 +138,7 @@ class Preparation:
         return [f"elastic: {count} of {most} workers{f': {why}' if why else ''}"]
 
     async def is_back(self, host: Host) -> bool:
-        """Whether an agent can be started on a host that could not be reached. It is ended at once."""
+        """True if an agent can be started on a host that could not be reached. It is ended at once."""
         link = AgentLink(host, self._rundir.agent_log(host.name), lambda *_: None, lambda _: None)
         try:
             await reach(link, host.transport, self._backend.explain, replace(self._reaching, tries=1), asyncio.Semaphore(1))
@@ -289,7 +289,7 @@ class Preparation:
         )
 
     def describe_awaited(self) -> str:
-        """Which hosts are waited for, and why; empty if none is known."""
+        """Return which hosts are waited for, and why; empty if none is known."""
         if all(host.is_here for host in self.hosts.values()):
             return ""
         late = [name for name in self.hosts if name not in self.facts]

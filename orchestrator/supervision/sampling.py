@@ -32,7 +32,7 @@ class Samples:
         return (*slow, *waits)
 
     def describe_absent(self, cluster: Cluster) -> str:
-        """Which tasks have not come to where the others wait at a hang, in words; empty: no task is awaited."""
+        """Return which tasks have not come to where the others wait at a hang, in words; empty: no task is awaited."""
         return stragglers.describe_absent(self._latest, stragglers.training(cluster), at_a_hang=True)
 
     def close(self) -> None:

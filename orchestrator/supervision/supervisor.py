@@ -371,7 +371,7 @@ class Supervisor:
                 self._on_event(events.CheckpointSeen(newest))
 
     def _describe_waits(self) -> list[str] | None:
-        """Which hosts or tasks the run waits for, or which tasks were started again alone; None: it waits for none."""
+        """Return which hosts or tasks the run waits for, or which tasks were started again alone; None: it waits for none."""
         self._look_for_awaited()
         cluster = self.cluster
         if cluster.phase in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING) and (formation := readiness.describe_formation(cluster)):

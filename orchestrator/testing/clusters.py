@@ -106,7 +106,7 @@ class Cluster:
         self.close()
 
     def _serves(self, task: Task) -> bool:
-        """Whether the task only runs a server under this strategy."""
+        """True if the task only runs a server under this strategy."""
         return named(self.pooled_run.spec.strategy).role(task.name.rpartition("-")[0]).serves
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether the function has come to an end, good or bad, in all tasks."""
+        """True if the function has come to an end, good or bad, in all tasks."""
         self._run.poll()
         return not self._running()
 
@@ -96,7 +96,7 @@ class Job:
         return [outcome for outcome in self.tasks.values() if outcome.state in ("raised", "died", "killed")]
 
     def _has_lost_a_peer(self, outcome: Outcome) -> bool:
-        """Whether a task failed because TensorFlow has lost another task, as ``Socket closed`` says."""
+        """True if a task failed because TensorFlow has lost another task, as ``Socket closed`` says."""
         failure, words = None, ""
         if outcome.state == "raised":
             failure = Failure(outcome.type, outcome.message, outcome.traceback, outcome.at)

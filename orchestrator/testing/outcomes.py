@@ -54,7 +54,7 @@ class Outcome:
         self.state, self.type, self.message, self.traceback = "raised", kind, message, traceback
 
     def has_raised_as(self, other: Outcome) -> bool:
-        """Whether the function has raised the same exception in both tasks."""
+        """True if the function has raised the same exception in both tasks."""
         is_alike = self.type == other.type and without_own(self.message) == without_own(other.message)
         return self.state == other.state == "raised" and is_alike
 

@@ -101,7 +101,7 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
 
 
 def _is_test_module(name: str, module: ModuleType) -> bool:
-    """Whether pytest has rewritten the asserts of this module, and pip has not installed it: a task can import installed plugins."""
+    """True if pytest has rewritten the asserts of this module, and pip has not installed it: a task can import installed plugins."""
     loader = getattr(getattr(module, "__dict__", {}).get("__spec__"), "loader", None)
     if type(loader).__name__ != "AssertionRewritingHook" or module.__name__ != name or f"{name}.".startswith(_OWN):
         return False

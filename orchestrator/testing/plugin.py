@@ -119,7 +119,7 @@ def _want_cluster(item: pytest.Function) -> None:
 
 
 def _mistake(item: pytest.Function, options: dict[str, Any]) -> str:
-    """What is wrong with the markers of a test, with the name of the test; empty if nothing is."""
+    """Return what is wrong with the markers of a test, with the name of the test; empty if nothing is."""
     names = [name for name in (EVERYWHERE, CLUSTER) if item.get_closest_marker(name) is not None]
     if not names:
         return ""
@@ -141,7 +141,7 @@ def _mistake(item: pytest.Function, options: dict[str, Any]) -> str:
 
 
 def _unused(item: pytest.Function) -> str:
-    """What is wrong with a marker on the test itself whose cluster the test never asks for; empty: nothing.
+    """Return what is wrong with a marker on the test itself whose cluster the test never asks for; empty: nothing.
 
     A marker of a class or a module may be for other tests there. A test may also ask for a fixture when it runs.
     """

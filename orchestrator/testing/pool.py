@@ -249,8 +249,8 @@ def seconds(name: str, value: float | str) -> float:
 
 
 def find_mistakes(keywords: Mapping[str, Any], where: str, *, for_cluster: bool) -> str:
-    """What is wrong with the keywords of a marker, which has the name `where`; empty if nothing is. Without numbers of tasks they are
-    defaults, so the tasks that the strategy needs are not missing."""
+    """Return what is wrong with the keywords of a marker, which has the name `where`; empty if nothing is. Without numbers of tasks they
+    are defaults, so the tasks that the strategy needs are not missing."""
     strategy = STRATEGIES.get(str(keywords.get("strategy")))
     needed = {kind: 1 for kind, role in strategy.roles.items() if role.required} if strategy is not None else {}
     settings = {name: value for name, value in keywords.items() if name not in OWN}

@@ -182,7 +182,8 @@ class Task:
 
 
 def quiet_noise(warnings: set[str] | None = None) -> Noise | None:
-    """What recognises TensorFlow's own lines, which a test does not show; None: the shell has set the level at which TensorFlow logs.
+    """Return what recognises TensorFlow's own lines, which a test does not show; None: the shell has set the level at which TensorFlow
+    logs.
 
     A process of the session logs errors alone. The user's warm process may log more, and then these lines are left out here. `warnings`:
     see `Noise`.

@@ -140,7 +140,7 @@ class Save:
 
     @property
     def is_final(self) -> bool:
-        """Whether the training of the series was over."""
+        """True if the training of the series was over."""
         return self.name.endswith("-final")
 
     @property
@@ -197,7 +197,7 @@ def read_save(files: Files, base: str, series: str, name: str) -> Save:
 
 
 def check(files: Files, save: Save) -> str:
-    """What is wrong with a save, by the checksums of all its tensors; empty: nothing."""
+    """Return what is wrong with a save, by the checksums of all its tensors; empty: nothing."""
     if save.manifest is None:
         return save.problem
     for name in save.manifest["files"]:
@@ -287,7 +287,7 @@ def unseal(text: bytes) -> dict[str, Any]:
 
 
 def _is_whole(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest has what all readers need. Its checksum proves nothing: whoever writes a file there can make one."""
+    """True if a manifest has what all readers need. Its checksum proves nothing: whoever writes a file there can make one."""
     match manifest:
         case {
             "at": int() | float() as at,
@@ -326,12 +326,12 @@ def _is_of_callback(told: Any) -> bool:
 
 
 def is_task(name: Any) -> bool:
-    """Whether this is the name of a task, and leads out of no directory."""
+    """True if this is the name of a task, and leads out of no directory."""
     return isinstance(name, str) and _TASK.fullmatch(name) is not None
 
 
 def is_name(name: Any) -> bool:
-    """Whether this is the name of a save."""
+    """True if this is the name of a save."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

@@ -57,7 +57,7 @@ def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _is_note(note: Any) -> bool:
-    """Whether a note is as a task of orch writes it: a task may write there what it likes, and the names become those of files."""
+    """True if a note is as a task of orch writes it: a task may write there what it likes, and the names become those of files."""
     match note:
         case {
             "series": str(series),
@@ -149,7 +149,7 @@ class _Writer:
         saves.write_file(LOCAL, directory, name, own, note)
 
     def _is_left_by_chief(self) -> bool:
-        """Whether the agent of the chief's host does nothing, and this one is the first to take its part."""
+        """True if the agent of the chief's host does nothing, and this one is the first to take its part."""
         return not _wait(lambda: not LOCAL.names(self._meeting), CHIEF_S) and _is_first(saves.join(self._meeting, "taken"))
 
     def _wait_for_others(self) -> tuple[dict[str, set[str]], list[str]]:

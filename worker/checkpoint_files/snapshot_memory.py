@@ -97,7 +97,7 @@ class StateSnapshot:
 
 
 def is_begun(path: str) -> bool:
-    """Whether a file may have a snapshot. This reads eight bytes: the program may have written anything there."""
+    """True if a file may have a snapshot. This reads eight bytes: the program may have written anything there."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return os.pread(file.fileno(), len(_MAGIC), 0) == _MAGIC
     return False
@@ -129,7 +129,7 @@ def set_busy(fd: int, *, busy: bool) -> None:
 
 
 def is_busy(path: str) -> bool:
-    """Whether the agent still writes. `path`: of the first file of a task."""
+    """True if the agent still writes. `path`: of the first file of a task."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return os.pread(file.fileno(), 1, _BUSY_AT) == b"\1"
     return False

@@ -48,7 +48,7 @@ def size_of(dtype: str, shape: Iterable[int]) -> int:
 
 
 def describe(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """What a manifest says of tensors: `dtype`, `shape` and `sha256`."""
+    """Return what a manifest says of tensors: `dtype`, `shape` and `sha256`."""
 
     def told(one: Tensor) -> dict[str, Any]:
         return {"dtype": one.dtype, "shape": list(one.shape), "sha256": hashlib.sha256(one.data).hexdigest()}

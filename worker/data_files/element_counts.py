@@ -46,7 +46,7 @@ def kind_by_name(name: str) -> str:
 
 
 def looks_like_tfrecord(head: bytes) -> bool:
-    """Whether a file begins like a TFRecord file."""
+    """True if a file begins like a TFRecord file."""
     return len(head) >= _HEADER and _is_length(head[:_HEADER])
 
 

@@ -100,7 +100,7 @@ class Agent:
         return 1 if self._owner_lost else 0
 
     def _is_over(self) -> bool:
-        """Whether nothing is left to be done."""
+        """True if nothing is left to be done."""
         if self._launcher.has_tasks or not self._leaving:
             return False
         if self._keeps_state:
@@ -225,7 +225,7 @@ class Agent:
         return facts
 
     def _open_door(self, secret: str) -> str:
-        """Where the controller may come back after a cut of the channel; empty: it cannot."""
+        """Return where the controller may come back after a cut of the channel; empty: it cannot."""
         if secret and self._scratch:
             from .connection.door import Door
 

@@ -93,7 +93,7 @@ def _disk(path: str) -> dict[str, Any]:
 
 
 def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:
-    """Whether any port can be bound, and which ports of the range cannot."""
+    """Return whether any port can be bound, and which ports of the range cannot."""
     tried = range(asked[0], asked[1] + 1)[:MAX_PORTS] if asked else range(0)
     return {"problem": _bind(0), "tried": len(tried), "busy": {str(port): problem for port in tried if (problem := _bind(port))}}
 

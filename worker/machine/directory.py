@@ -20,7 +20,7 @@ class Directory:
 
     @property
     def path(self) -> str:
-        """Where the directory is now. If it was removed, or there is no /proc: where it was last."""
+        """Return where the directory is now. If it was removed, or there is no /proc: where it was last."""
         if not self._is_settled and not self._is_at(self._path):
             try:
                 here = os.readlink(f"/proc/self/fd/{self._fd}")

@@ -17,13 +17,13 @@ def kind_of(path: str) -> str:
 
 
 def mounts_in(path: str) -> list[str]:
-    """What is mounted in a directory, or in its place: other directories, which are not to be emptied with this one."""
+    """Return what is mounted in a directory, or in its place: other directories, which are not to be emptied with this one."""
     real = os.path.realpath(path)
     return [where for where, _ in _mounts() if where == real or where.startswith(real.rstrip("/") + "/")]
 
 
 def _mounts() -> list[tuple[str, str]]:
-    """Where something is mounted, and the kind of its file system, as far as the kernel tells."""
+    """Return where something is mounted, and the kind of its file system, as far as the kernel tells."""
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             mounts = [line.split() for line in file]
@@ -33,5 +33,5 @@ def _mounts() -> list[tuple[str, str]]:
 
 
 def is_of_this_machine(path: str) -> bool:
-    """Whether no other machine writes to the file system of this path, so that what was written there can be read at once."""
+    """True if no other machine writes to the file system of this path, so that what was written there can be read at once."""
     return kind_of(path) in _OF_THIS_MACHINE

@@ -12,7 +12,7 @@ _LIMITS = (
 
 
 def bytes_left() -> int:
-    """How many bytes the processes of this host, or of its container, can still take."""
+    """Return how many bytes the processes of this host, or of its container, can still take."""
     free = [_available()]
     for limit, used in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"

@@ -17,7 +17,7 @@ _NOTE = "[orch: {:,} bytes are left out here: --log-limit]"
 
 
 def is_due(limit: int, hole: tuple[int, int], size: int) -> bool:
-    """Whether more than `limit` of the first `size` bytes of a file with this hole are kept."""
+    """True if more than `limit` of the first `size` bytes of a file with this hole are kept."""
     return size - (hole[1] - hole[0]) > limit
 
 
@@ -44,7 +44,7 @@ def cut(fd: int, limit: int, hole: tuple[int, int], size: int) -> tuple[int, int
 
 
 def _after_line(fd: int, offset: int) -> int:
-    """Where the first line begins at `offset` or soon after it; `offset` itself if no line ends there."""
+    """Return where the first line begins at `offset` or soon after it; `offset` itself if no line ends there."""
     return offset + os.pread(fd, _LINE, offset).find(b"\n") + 1
 
 

@@ -45,7 +45,7 @@ def metadata_server(env: Mapping[str, str]) -> str:
 
 
 def is_tpu_vm(env: Mapping[str, str]) -> bool:
-    """Whether the metadata server answers libtpu's questions, as on a TPU VM. Other clouds have a server at that address, which refuses.
+    """True if the metadata server answers libtpu's questions, as on a TPU VM. Other clouds have a server at that address, which refuses.
 
     This takes two seconds at most, and longer only if a variable names a server whose look-up takes long.
     """

@@ -72,7 +72,7 @@ class Decoder:
 
     @property
     def unfinished(self) -> int:
-        """How many bytes have come of a message that is not complete."""
+        """Return how many bytes have come of a message that is not complete."""
         return len(self._buffer)
 
     def feed(self, chunk: bytes) -> Iterator[tuple[Any, bytes]]:
@@ -96,7 +96,7 @@ class Decoder:
             yield message, _unescape(data) if is_escaped else data
 
     def _begins_message(self) -> bool:
-        """Whether a whole header is there. A banner may be shorter than a header, and is refused without waiting for sixteen bytes."""
+        """True if a whole header is there. A banner may be shorter than a header, and is refused without waiting for sixteen bytes."""
         if not MAGIC.startswith(self._buffer[: len(MAGIC)]):
             raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")
         return len(self._buffer) >= HEADER.size

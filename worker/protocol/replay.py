@@ -40,7 +40,7 @@ class Replay:
 
 
 def goodbye(secret: str) -> bytes:
-    """What comes before the end of the orders if the controller has ended: without these words, only the channel may have ended.
+    """Return what comes before the end of the orders if the controller has ended: without these words, only the channel may have ended.
 
     `secret`: of the connection. The words may come in the middle of an order (orchestrator/backends/connection/farewell.py).
     """

@@ -42,12 +42,12 @@ NEWEST_KERAS_2 = "2.21"
 
 
 def is_legacy(env: Mapping[str, str]) -> bool:
-    """Whether `tf.keras` is Keras 2 in a task with this environment."""
+    """True if `tf.keras` is Keras 2 in a task with this environment."""
     return env.get(LEGACY, "").lower() in ("1", "true")
 
 
 def install_keras_2(python: str, tensorflow: str) -> str:
-    """How Keras 2 is installed beside this version of TensorFlow: the command, or what to do where orch knows no release that fits.
+    """Return how Keras 2 is installed beside this version of TensorFlow: the command, or what to do where orch knows no release that fits.
 
     tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu`` (seen with version 2.21 of both).
     """

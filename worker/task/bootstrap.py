@@ -96,7 +96,7 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
 
 
 def _import_changes(order: dict[str, Any]) -> list[Change]:
-    """What orch changes for the program, in this order; each function gets the directory of the task's logs.
+    """Return what orch changes for the program, in this order; each function gets the directory of the task's logs.
 
     All code for this is imported before the program's directory is in `sys.path`: a file there may have the name of a module of the
     standard library.
@@ -123,7 +123,7 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
 
 
 def _is_resident(program: dict[str, Any]) -> bool:
-    """Whether the program is the one of `orchestrator.testing`. Any user may have its variable in the environment."""
+    """True if the program is the one of `orchestrator.testing`. Any user may have its variable in the environment."""
     try:
         return os.path.samefile(program.get("target", ""), _RESIDENT)
     except OSError:

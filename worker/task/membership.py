@@ -22,7 +22,7 @@ def own_port(tf_config: str) -> int:
 
 
 def was_in_no_cluster(tf_config: str) -> bool:
-    """Whether certainly neither this process is or was in the cluster of this TF_CONFIG, nor a child of it is.
+    """True if certainly neither this process is or was in the cluster of this TF_CONFIG, nor a child of it is.
 
     A cluster may exist for a shorter time than the agent's checks of the port need, so this reads TensorFlow's state. False if that fails,
     and in a program without TensorFlow, of whose cluster orch knows nothing.

@@ -42,7 +42,7 @@ def _replace(name: str, ours: Any) -> None:
 
 
 def _workers() -> int:
-    """How many tasks run this program's training at the same time: with parameter servers, only the chief does."""
+    """Return how many tasks run this program's training at the same time: with parameter servers, only the chief does."""
     with contextlib.suppress(ValueError, LookupError, TypeError):
         config = json.loads(os.environ["TF_CONFIG"])
         if config["task"]["type"] in ("chief", "worker") and not config["cluster"].get("ps"):

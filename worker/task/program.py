@@ -75,7 +75,7 @@ def _put_first(directory: str) -> None:
 
 
 def _is_importable(path: str) -> bool:
-    """Whether the path is a directory or a zip file, of which ``__main__.py`` is run."""
+    """True if the path is a directory or a zip file, of which ``__main__.py`` is run."""
     for hook in sys.path_hooks:
         try:
             hook(path)

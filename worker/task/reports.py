@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _line(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a line says, as values of JSON. Raises TypeError."""
+    """Return what a line says, as values of JSON. Raises TypeError."""
     if "at" in values:
         raise TypeError("worker.report: 'at' is taken, it is the time of the report; give the value another name")
     line: dict[str, Any] = {"at": time.time()}
@@ -117,7 +117,7 @@ def _line(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_short(line: dict[str, Any]) -> bool:
-    """Whether a line can be rendered without an error: only numbers, and few."""
+    """True if a line can be rendered without an error: only numbers, and few."""
     return len(line) <= _MOST_VALUES and all(
         len(name) <= _LONGEST_NAME and (value is None or (isinstance(value, (int, float)) and abs(value) < _LARGEST))
         for name, value in line.items()

@@ -75,7 +75,7 @@ def end() -> None:
 
 
 def is_due(before: int, step: int, series: Series) -> bool:
-    """Whether the training saves now, on order. To be called at the end of each step.
+    """True if the training saves now, on order. To be called at the end of each step.
 
     `before`: the step that was finished at the last call. Waits where an order says so.
     """
@@ -113,7 +113,7 @@ def leave(series: Series, step: int) -> None:
 
 
 def _names_later(step: int) -> bool:
-    """Whether the newest order names a step after this one."""
+    """True if the newest order names a step after this one."""
     word, wanted = _read()
     return word == task_files.SAVE and wanted > step
 

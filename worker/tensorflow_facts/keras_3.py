@@ -12,11 +12,11 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def is_old(version: str) -> bool:
-    """Whether this is a Keras 3 that orch leaves as it is, because it is older than those that orch knows."""
+    """True if this is a Keras 3 that orch leaves as it is, because it is older than those that orch knows."""
     return (3,) <= release(version) < release(OLDEST_KERAS)
 
 
 def describe_old(version: str) -> str:
-    """What an old release does wrongly on several replicas: seen with 3.3 to 3.9."""
+    """Return what an old release does wrongly on several replicas: seen with 3.3 to 3.9."""
     fit = f"fit() of Keras {version} fails on several workers, and trains or counts wrongly on several replicas of one process"
     return f"{fit}; before Keras 3.5 a training loop of your own trains wrongly too"

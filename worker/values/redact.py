@@ -126,7 +126,7 @@ def _redact_named(text: str) -> tuple[str, int]:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """What stands in place of a value, in its quotation marks."""
+    """Return what stands in place of a value, in its quotation marks."""
     quote = found[2] or found[3] or ""
     return f"{quote}…{quote}"
 
@@ -158,7 +158,7 @@ def redact_json(text: str) -> tuple[str, int]:
 
 
 def _may_hide(text: str) -> bool:
-    """Whether anything in a JSON text may have to be hidden. A letter may be written as an escape."""
+    """True if anything in a JSON text may have to be hidden. A letter may be written as an escape."""
     return "\\u" in text or _ANY.search(_lower(text)) is not None
 
 
@@ -195,7 +195,7 @@ def _is_name(name: str) -> bool:
 
 
 def _is_name_of(word: Any, item: Any) -> bool:
-    """Whether this word of a command line may be the name of the next one, as it is read in a text."""
+    """True if this word of a command line may be the name of the next one, as it is read in a text."""
     if not isinstance(word, str) or not isinstance(item, str):
         return False
     if not word.startswith("-"):

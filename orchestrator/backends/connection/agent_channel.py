@@ -73,7 +73,7 @@ class AgentChannel:
 
     @property
     def keeps_orders(self) -> bool:
-        """Whether orders are kept until the agent says that it has got them."""
+        """True if orders are kept until the agent says that it has got them."""
         return self._sent is not None
 
     def forget(self, received: int) -> None:

@@ -78,13 +78,13 @@ class PendingRequests:
         self._waiting: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
 
     def add(self, answer: type[T]) -> asyncio.Future[T]:
-        """What will have the next answer of this kind."""
+        """Return what will have the next answer of this kind."""
         waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting[answer].append(waiting)
         return waiting
 
     def have(self, answer: type) -> bool:
-        """Whether an answer of this kind is missing."""
+        """True if an answer of this kind is missing."""
         return bool(self._waiting[answer])
 
     def answer(self, frame: messages.Answer) -> None:
@@ -146,7 +146,7 @@ class AgentLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether the agent can still send anything."""
+        """True if the agent can still send anything."""
         return self._reading is not None and not self._reading.done()
 
     async def open(self, transport: Transport, explain: Explain, gate: asyncio.Semaphore | None = None) -> None:
@@ -234,7 +234,7 @@ class AgentLink:
         self._requests.fail(self._lost)
 
     def describe_end(self) -> str:
-        """How the channel has ended."""
+        """Return how the channel has ended."""
         code, broken = self._channel.ended
         failure = self._start.failure(code)
         if self._state >= LinkState.ANSWERED or self._start.transport.brings_worker:

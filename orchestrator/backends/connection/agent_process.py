@@ -124,7 +124,7 @@ def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | N
 
 
 def begin(transport: Transport, argv: Sequence[str], stderr: int, secret: str) -> AgentProgram:
-    """What a transport starts, by `argv` or in its own way. Raises OSError. `secret`: see `AgentProcess`."""
+    """Return what a transport starts, by `argv` or in its own way. Raises OSError. `secret`: see `AgentProcess`."""
     return AgentProcess(argv, stderr, secret) if transport.begin is None else transport.begin(stderr)
 
 

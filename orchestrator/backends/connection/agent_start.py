@@ -70,11 +70,11 @@ class AgentStart:
         return self._process
 
     def failure(self, code: int, *, had_answered: bool = False) -> StartFailure:
-        """How the program of the transport has ended."""
+        """Return how the program of the transport has ended."""
         return StartFailure(self.transport.argv[0], code, read_log(self.log), had_answered=had_answered)
 
     async def ask_why(self, code: int) -> Diagnosis:
-        """What the place knows of the end of an agent that had answered."""
+        """Return what the place knows of the end of an agent that had answered."""
         return await asyncio.to_thread(self.explain, self._host, self.failure(code, had_answered=True))
 
     async def _connect(self, transport: Transport, explain: Explain, stderr: BinaryIO) -> None:
@@ -122,5 +122,5 @@ class AgentStart:
 
 
 def read_log(log: Path, start: int = 0) -> str:
-    """What an agent has written to stderr, from this byte on; a task may have put something else in place of the file."""
+    """Return what an agent has written to stderr, from this byte on; a task may have put something else in place of the file."""
     return task_files.read(str(log), start, most=LOG_BYTES).decode(errors="replace").strip()

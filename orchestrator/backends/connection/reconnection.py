@@ -21,7 +21,7 @@ SHORTEST_LIMIT_S = 5.0
 
 
 def limit_of_try(limit_s: float, silence_s: float) -> float:
-    """How long a try may take. A line that looks open and answers nothing must leave time for another try before the host is lost.
+    """Return how long a try may take. A line that looks open and answers nothing must leave time for another try before the host is lost.
 
     `limit_s`: how long a first connection may take; `silence_s`: after how long without a word the host is lost.
     """

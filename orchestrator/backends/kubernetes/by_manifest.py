@@ -35,7 +35,7 @@ def make(spec: ClusterSpec, workload: str | None) -> TrainingManifest:
 
 
 def _form(settings: KubernetesSettings, said: list[str]) -> str:
-    """What the cluster has. If it cannot be asked, a JobSet: the manifest may be for another one."""
+    """Return what the cluster has. If it cannot be asked, a JobSet: the manifest may be for another one."""
     argv = kubectl_argv(settings, "api-resources", "--api-group=jobset.x-k8s.io", "--output=name")
     try:
         done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE_S)

@@ -101,7 +101,7 @@ def delete_owner(place: Where, owner: str) -> bool:
 
 
 def by_hand(place: Where, *chosen: str) -> str:
-    """What is left to the user when orch cannot delete the pods."""
+    """Return what is left to the user when orch cannot delete the pods."""
     command = shlex.join(kubectl_argv(place, "delete", "service", *chosen))
     return f"pods that are left end by themselves; to delete them, with the Service and the NetworkPolicy: {command}"
 

@@ -65,7 +65,7 @@ RULES = (
 
 
 def last_line(said: str) -> str:
-    """What kubectl ended with: its last line that is no warning."""
+    """Return what kubectl ended with: its last line that is no warning."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(("Warning:", "W0", "W1", "I0", "I1"))]
     return lines[-1] if lines else ""
 
@@ -114,7 +114,7 @@ _EXEC_SIGNS = re.compile(r"executable file not found|no such file or directory|p
 
 
 def without_end(said: str) -> str:
-    """What a program in a pod has said, without kubectl's own last line about its exit code."""
+    """Return what a program in a pod has said, without kubectl's own last line about its exit code."""
     return "\n".join(line for line in said.splitlines() if not line.startswith("command terminated with"))
 
 

@@ -140,7 +140,7 @@ def _refuse(spec: ClusterSpec, name: str) -> None:
 
 
 def notes(spec: ClusterSpec, form: Form) -> Iterator[str]:
-    """What the manifest lacks, one line each."""
+    """Return what the manifest lacks, one line each."""
     lacking = [key for key, value in _NOT_THERE.items() if value(spec)]
     if lacking:
         yield f"{', '.join(lacking)}: not in a manifest, which runs without a controller; orch up --backend kubernetes has them"
@@ -196,7 +196,7 @@ def _config_map(name: str, labels: Mapping[str, str], files: ManifestFiles) -> M
 
 
 def _orders(planned: Plan) -> dict[str, Any]:
-    """What pod_entry.py reads: an order for each type of tasks, and one for each task that has settings of its own."""
+    """Return what pod_entry.py reads: an order for each type of tasks, and one for each task that has settings of its own."""
     spec, found = planned.spec, {}
     first_rank = 0
     inter_op = named(spec.strategy).fewest_inter_op_threads(spec.counts)

@@ -89,7 +89,7 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _disruption(status: Mapping[str, Any]) -> str:
-    """Who has taken the pod away: a preemption, an eviction, Kueue."""
+    """Return who has taken the pod away: a preemption, an eviction, Kueue."""
     for condition in status.get("conditions", ()):
         if condition.get("type") in ("DisruptionTarget", "TerminationTarget") and condition.get("status") == "True":
             return _joined(condition.get("reason", ""), condition.get("message", ""))
@@ -103,7 +103,7 @@ def _end_reason(pod: Mapping[str, Any]) -> str:
 
 
 def describe_end(pod: Mapping[str, Any] | None) -> str:
-    """How a pod ended, or why it is ending; empty: it goes on. None: there is no such pod any more."""
+    """Return how a pod ended, or why it is ending; empty: it goes on. None: there is no such pod any more."""
     if pod is None:
         return "the pod was deleted"
     status, node = pod.get("status", {}), pod.get("spec", {}).get("nodeName", "")
@@ -136,12 +136,12 @@ def _memory_of(pod: Mapping[str, Any]) -> str:
 
 
 def remedy_of(pod: Mapping[str, Any] | None) -> str:
-    """What to do about the end of a pod; empty if orch does not know."""
+    """Return what to do about the end of a pod; empty if orch does not know."""
     return REMEDIES.get(_end_reason(pod), "") if pod is not None else ""
 
 
 def describe_waiting(names: Sequence[str], states: Mapping[str, PodState], events: Mapping[str, str]) -> str:
-    """What a run waits for: how many pods are ready, and why the others are not. `events`: what Kubernetes has told of pods."""
+    """Return what a run waits for: how many pods are ready, and why the others are not. `events`: what Kubernetes has told of pods."""
     late = [states.get(name, PodState(name, waits="is not there yet")) for name in names]
     late = [state for state in late if not state.is_ready]
     reasons: dict[str, list[str]] = {}

@@ -99,7 +99,7 @@ def pod_template(settings: KubernetesSettings, wish: PodWish) -> Manifest:
 
 
 def _complaint(made: Manifest) -> str:
-    """What is wrong with a pod that has the user's overlay, as far as orch itself reads the pod; empty: nothing."""
+    """Return what is wrong with a pod that has the user's overlay, as far as orch itself reads the pod; empty: nothing."""
     if strangers := made.keys() - {"metadata", "spec"}:
         return f"a pod_template has metadata and spec, and no {', '.join(sorted(strangers))}"
     for key in ("metadata", "spec"):

@@ -90,7 +90,7 @@ def _cluster() -> str:
 
 
 def find_details(job: str) -> JobDetails:
-    """What Slurm says of a job and of its nodes. Raises `OrchError` if Slurm cannot be asked, or knows no such job."""
+    """Return what Slurm says of a job and of its nodes. Raises `OrchError` if Slurm cannot be asked, or knows no such job."""
     out = run_program(("scontrol", "--local", "show", "job", "--details", job), f"cannot ask Slurm for its job {job}")
     try:
         return parse_details(out)
@@ -111,7 +111,7 @@ def _try_out(file: str, settings: BackendSpec) -> None:
 
 
 def _has_absent_nodes(settings: BackendSpec) -> bool:
-    """Whether nodes that could be used are away for a time: drained, down, reserved."""
+    """True if nodes that could be used are away for a time: drained, down, reserved."""
     assert isinstance(settings, SlurmSettings)
     partition = ("--partition", settings.partition) if settings.partition else ()
     states = run_program(("sinfo", "--noheader", *partition, "--format", "%T"), "cannot ask Slurm for its nodes").split()

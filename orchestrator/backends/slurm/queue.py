@@ -52,7 +52,7 @@ class QueuedJob:
     script: str = ""
 
     def is_of(self, run_id: str) -> bool:
-        """Whether this is the job of a run. Another cluster, or the same one after a new start, may give its number to another job."""
+        """True if this is the job of a run. Another cluster, or the same one after a new start, may give its number to another job."""
         return run_id in self.script.split("/")
 
     def word(self, now: float) -> Word:

@@ -75,7 +75,7 @@ def down_command(names: Sequence[str], home: Path, everything: bool, agreed: boo
 
 
 def _agrees(runs: Sequence[str]) -> bool:
-    """Whether the user, who is asked if there is a terminal, wants the end of these runs."""
+    """True if the user, who is asked if there is a terminal, wants the end of these runs."""
     if not runs or not (sys.stdin is not None and sys.stdin.isatty()):
         return True
     return click.confirm(f"End {few(runs)}?", err=True)
@@ -120,7 +120,7 @@ def _end(runs: Sequence[RunDir], *, at_once: bool, save: bool, as_json: bool) ->
 
 
 def _last_means(run: RunDir) -> str:
-    """What ends a run whose controller does not act."""
+    """Return what ends a run whose controller does not act."""
     if (submitted := read_submission(run.path)) is not None:
         return f"the end of {submitted.words} by its engine"
     return f"kill -9 of its controller{run.lock.describe_controller()}"

@@ -125,7 +125,7 @@ def _is_over(run: RunDir) -> bool:
 
 
 def _may_come_back(run: RunDir) -> bool:
-    """Whether the engine may start the job of a run again, and cannot be asked here."""
+    """True if the engine may start the job of a run again, and cannot be asked here."""
     verdict = run.read_verdict() if run.is_submitted else None
     if verdict is None or verdict.exit_code not in REQUEUED:
         return False

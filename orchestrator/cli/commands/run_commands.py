@@ -151,7 +151,7 @@ def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str 
 
 
 def _begin(runs: Sequence[RunDir], begins: tuple[str, ...]) -> list[RunDir]:
-    """Those whose ids begin with one of these texts."""
+    """Return those whose ids begin with one of these texts."""
     return [run for run in runs if run.run_id.startswith(begins)]
 
 

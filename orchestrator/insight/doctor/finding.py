@@ -60,5 +60,5 @@ class Wanted:
 
     @property
     def needs_ports(self) -> bool:
-        """Whether the tasks connect to each other."""
+        """True if the tasks connect to each other."""
         return self.data_service or not self.strategy or named(self.strategy).opens_ports

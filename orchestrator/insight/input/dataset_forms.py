@@ -78,7 +78,7 @@ def unmodelled(source: bytes, applied: Applied) -> Form | None:
 
 
 def _judge(chain: tuple[DatasetStep, ...], applied: Applied) -> Form | None:
-    """What the planner does not model in this chain."""
+    """Return what the planner does not model in this chain."""
     names = [step.name for step in chain]
     if not any(name in _READERS or name in _LISTS for name in names):
         return None

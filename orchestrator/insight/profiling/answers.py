@@ -112,5 +112,5 @@ def write(run: RunDir, request: str, answers: Mapping[str, ProfileAnswer]) -> di
 
 
 def directory(run: RunDir) -> Path:
-    """What TensorBoard takes as its `--logdir`."""
+    """Return what TensorBoard takes as its `--logdir`."""
     return run.path / "profile"

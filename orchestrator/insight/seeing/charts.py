@@ -76,7 +76,7 @@ class Chart:
 
 
 def strips(story: Story) -> list[Strip]:
-    """What each task did, in columns of equal time."""
+    """Return what each task did, in columns of equal time."""
     count = max(20, min(COLUMNS, int(story.seconds / 2)))
     width_s = story.seconds / count
     used = _use_of_columns(story, count, width_s)
@@ -104,7 +104,7 @@ class _Column:
 
 
 def _use_of_columns(story: Story, count: int, width_s: float) -> dict[str, dict[int, _Column]]:
-    """What each task used in each column, and whether it was stopped or waited there."""
+    """Return what each task used in each column, and whether it was stopped or waited there."""
     sums: dict[str, dict[int, list[float]]] = {}
     waits: dict[tuple[str, int], set[str]] = {}
     for sample in story.samples:
@@ -131,7 +131,7 @@ _WAITS = ("stopped", "peers", "input")
 
 
 def _wait(use: TaskUse) -> str:
-    """What a task waited for in the steps of a sample; empty: it worked, or its steps are not known."""
+    """Return what a task waited for in the steps of a sample; empty: it worked, or its steps are not known."""
     if use.state in STOPPED:
         return "stopped"
     whole = use.work + use.peers + use.input

@@ -49,7 +49,7 @@ class ReportServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What a request may name as its host."""
+        """Return what a request may name as its host."""
         return tuple(f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost"))
 
     @property
@@ -57,7 +57,7 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://{self.hosts[0]}/{self._word}/"
 
     def is_asked_for(self, path: str) -> bool:
-        """Whether this is the path of the page."""
+        """True if this is the path of the page."""
         return hmac.compare_digest(path.strip("/").encode("utf-8", "replace"), self._word.encode())
 
     def page(self) -> bytes:

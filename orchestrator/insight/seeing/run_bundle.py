@@ -68,7 +68,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def is_device(path: Path) -> bool:
-    """Whether this is no file, or the name of an open one, such as ``/dev/stdout``, which no other file must replace."""
+    """True if this is no file, or the name of an open one, such as ``/dev/stdout``, which no other file must replace."""
     return (path.exists() and not path.is_file()) or str(path.absolute()).startswith(("/dev/", "/proc/"))
 
 

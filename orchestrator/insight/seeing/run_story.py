@@ -194,7 +194,9 @@ def through_epochs(reports: Mapping[str, Sequence[Reported]]) -> Mapping[str, Se
 
 
 def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:
-    """How many steps an epoch has, by the last step of the longest; 0: the steps are not counted anew in each epoch, as far as is seen."""
+    """Return how many steps an epoch has, by the last step of the longest; 0: the steps are not counted anew in each epoch, as far as is
+    seen.
+    """
     is_anew, most = False, 0.0
     for told in reports.values():
         counted = [one for one in told if {"step", "epoch"} <= one.values.keys()]
@@ -207,7 +209,7 @@ def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:
 
 
 def losses(band: Sequence[Stretch], reports: Mapping[str, Sequence[Reported]]) -> list[AttemptCost]:
-    """What each attempt has cost; the seconds of all attempts together are those of the run."""
+    """Return what each attempt has cost; the seconds of all attempts together are those of the run."""
     numbers, steps_of = sorted({span.attempt for span in band}), _steps(reports)
     found = []
     for number, later in zip(numbers, [*numbers[1:], None], strict=False):

@@ -87,7 +87,7 @@ class _Places:
 
 
 def _run_events(story: Story, placed: _Places) -> Iterator[dict[str, Any]]:
-    """What the run did, its notes and restarts, and the failed ends of tasks."""
+    """Return what the run did, its notes and restarts, and the failed ends of tasks."""
     here = {"pid": RUN, "tid": RUN}
     for one in story.band:
         yield placed.span(here, one.kind, one.begun, one.ended, attempt=one.attempt)

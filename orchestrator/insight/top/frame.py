@@ -91,7 +91,7 @@ def frame(state: TopState, columns: int, rows: int | None = None) -> list[str]:
 
 
 def room_of(state: TopState, columns: int, rows: int) -> int:
-    """How many rows of the table, or lines of a page, are on the screen, below the heads and above the line of keys."""
+    """Return how many rows of the table, or lines of a page, are on the screen, below the heads and above the line of keys."""
     return max(0, rows - len(_heads(state, columns, rows)) - (2 if state.view.page == "tasks" else 1))
 
 
@@ -112,7 +112,7 @@ def first_of(state: TopState, chosen: Sequence[Row], room: int) -> int:
 
 
 def selected_place(state: TopState, chosen: Sequence[Row]) -> int:
-    """Where the selected row is among these; 0 if it is not among them."""
+    """Return where the selected row is among these; 0 if it is not among them."""
     return next((place for place, row in enumerate(chosen) if row.task == state.view.selected), 0)
 
 

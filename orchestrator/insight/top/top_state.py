@@ -117,7 +117,7 @@ def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, is_missing: bo
 
 
 def _state(task: TaskStatus, use: TaskUse, *, is_slow: bool, is_missing: bool) -> str:
-    """What a task that runs does, in one word."""
+    """Return what a task that runs does, in one word."""
     if use.state in stragglers.STOPPED:
         return "SIGSTOP"
     if is_missing:

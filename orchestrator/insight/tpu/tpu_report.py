@@ -108,7 +108,7 @@ def _partition_json(one: Partition, cores: int) -> dict[str, Any]:
 
 
 def breaks(one: Partition, cores: int) -> bool:
-    """Whether this split of a tensor over the logical devices of a replica is impossible."""
+    """True if this split of a tensor over the logical devices of a replica is impossible."""
     return any(True for _ in complaints(one.dims, one.shape, cores))
 
 

@@ -87,14 +87,14 @@ def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
 
 
 def is_same_error(one: Failure | None, other: Failure | None) -> bool:
-    """Whether two tasks failed with the same exception. Numbers may differ: they name tasks, devices and addresses."""
+    """True if two tasks failed with the same exception. Numbers may differ: they name tasks, devices and addresses."""
     if together.is_mismatch(one) and together.is_mismatch(other):  # each names the call of the other
         return True
     return one is not None and other is not None and _without_numbers(one) == _without_numbers(other)
 
 
 def has_ended_alike(one: TaskStatus, other: TaskStatus) -> bool:
-    """Whether two tasks failed with the same exception, or without one with the same code and the same last words."""
+    """True if two tasks failed with the same exception, or without one with the same code and the same last words."""
     if one.failure is not None or other.failure is not None:
         return is_same_error(one.failure, other.failure)
     words = one.evidence.last_words

@@ -99,5 +99,5 @@ def find(failure: Failure, tasks: str, count: int, *, all_alike: bool) -> Remedy
 
 
 def is_mismatch(failure: Failure | None) -> bool:
-    """Whether the tasks met in different collectives: which call each of them was in tells why."""
+    """True if the tasks met in different collectives: which call each of them was in tells why."""
     return failure is not None and _MISMATCH.search(failure.message) is not None

@@ -103,7 +103,7 @@ def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
 
 
 def _differ_by_small_batches(fewer: InputCounts, more: InputCounts) -> bool:
-    """Whether the batches that only one of two tasks got are small ones: they have less than half as many elements as its other batches."""
+    """True if the batches that only one of two tasks got are small ones: they have less than half as many elements as its other batches."""
     if _is_of_single_elements(more):  # there is nothing smaller
         return True
     extra = sum(more.batches) - sum(fewer.batches)

@@ -71,7 +71,7 @@ class Sharding:
 
     @property
     def cuts_each_batch(self) -> bool:
-        """Whether each global batch is divided by its own size. Else a last, smaller batch is cut by the sizes of a whole batch."""
+        """True if each global batch is divided by its own size. Else a last, smaller batch is cut by the sizes of a whole batch."""
         return self.applied == "data" and self.all_replicas > 1
 
 
@@ -156,7 +156,7 @@ def batches(sharding: Sharding, elements: int, worker: int) -> Iterator[tuple[ra
 
 
 def read_by(sharding: Sharding, found: Tally, worker: int) -> int:
-    """How many elements a worker reads."""
+    """Return how many elements a worker reads."""
     return found.by_file[worker][2] if sharding.applied == "file" else found.elements
 
 

@@ -38,7 +38,7 @@ class Sharded:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the steps of an epoch are known: elements and batch are known, and TensorFlow accepts the input."""
+        """True if the steps of an epoch are known: elements and batch are known, and TensorFlow accepts the input."""
         return self.sharding.batch is not None and not self.found.uncounted and not self.has_too_few_files and self.found.elements > 0
 
     def group(self, workers: Iterable[int]) -> str:

@@ -159,6 +159,6 @@ def _is_6(address: str) -> bool:
 
 
 def _is_public(address: str) -> bool:
-    """Whether other hosts can use the address: it is neither loopback nor valid on one link only."""
+    """True if other hosts can use the address: it is neither loopback nor valid on one link only."""
     number = parse_ip(address)
     return number is not None and not (number.is_loopback or number.is_link_local or number.is_unspecified or number.is_multicast)

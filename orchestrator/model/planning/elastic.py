@@ -19,7 +19,7 @@ def with_workers(spec: ClusterSpec, count: int) -> ClusterSpec:
 
 
 def capacity(spec: ClusterSpec, slots: Mapping[str, int | None]) -> dict[str, int]:
-    """How many tasks each host takes. Hosts without slots take an equal share of all tasks of the largest cluster."""
+    """Return how many tasks each host takes. Hosts without slots take an equal share of all tasks of the largest cluster."""
     if all(number is None for number in slots.values()):
         return dict.fromkeys(slots, -(-spec.size // max(1, len(slots))))
     return {name: number or 1 for name, number in slots.items()}

@@ -116,7 +116,7 @@ class _Host:
                     self._assign(task, found[:count])
 
     def fair_size(self) -> int:
-        """How many GPUs each task with ``auto`` can have."""
+        """Return how many GPUs each task with ``auto`` can have."""
         free = [gpu for gpu in self.gpus if not self.owners[gpu.uuid]]
         size = len(free) // max(1, len(self.auto))
         # CUDA shows a process at most one part of a GPU ("CUDA Device Enumeration" in NVIDIA's MIG User Guide).

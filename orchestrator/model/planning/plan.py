@@ -223,7 +223,7 @@ def _gpus(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFac
 
 
 def _environment(run_id: str, spec: ClusterSpec, master: tuple[str, str], dispatcher: str) -> dict[str, str]:
-    """What all tasks have in their environment. `master`: address and port of the first task. `dispatcher`: of the data service."""
+    """Return what all tasks have in their environment. `master`: address and port of the first task. `dispatcher`: of the data service."""
     env = {
         **spec.env,
         "ORCH_RUN_ID": run_id,

@@ -150,7 +150,7 @@ class Policy:
         return self.restart.lost_host == "retry"
 
     def role(self, task: TaskStatus) -> Role:
-        """What the strategy expects of a task."""
+        """Return what the strategy expects of a task."""
         return named(self.strategy).role(task.type)
 
 
@@ -333,7 +333,7 @@ class Cluster:
 
     @property
     def is_shrunk(self) -> bool:
-        """Whether an elastic cluster has fewer workers than it could have."""
+        """True if an elastic cluster has fewer workers than it could have."""
         return 0 < self.workers < self.policy.workers
 
     @property

@@ -66,7 +66,7 @@ def _inputs(cluster: Cluster) -> dict[str, InputCounts]:
 
 
 def remarks(cluster: Cluster) -> tuple[str, ...]:
-    """What is odd about the tasks, about their input and their last reports, one line each."""
+    """Return what is odd about the tasks, about their input and their last reports, one line each."""
     may_wait = cluster.ending is None or cluster.ending.outcome in (Outcome.CANCELLED, Outcome.TIMED_OUT)
     waits = readiness.describe_serving(cluster) if may_wait else ""
     final = all(task.state is TaskState.SUCCEEDED and task.swept for task in cluster.tasks.values() if task.trains)

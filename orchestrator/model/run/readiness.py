@@ -16,7 +16,7 @@ LONG_WAIT_S = 60.0
 
 
 def is_missing(policy: Policy, task: TaskStatus) -> bool:
-    """Whether the cluster cannot form without this task. An evaluator is in no cluster; a task that has ended for good is not awaited."""
+    """True if the cluster cannot form without this task. An evaluator is in no cluster; a task that has ended for good is not awaited."""
     if task.is_aside or task.prepares or task.state is TaskState.UP:
         return False
     if task.has_ended:
@@ -28,18 +28,18 @@ def is_missing(policy: Policy, task: TaskStatus) -> bool:
 
 
 def is_formed(cluster: Cluster) -> bool:
-    """Whether the cluster waits for no task to come up."""
+    """True if the cluster waits for no task to come up."""
     return not any(is_missing(cluster.policy, task) for task in table(cluster.tasks).last_first())
 
 
 def has_succeeded(cluster: Cluster) -> bool:
-    """Whether all tasks that decide the run have succeeded."""
+    """True if all tasks that decide the run have succeeded."""
     tasks = table(cluster.tasks).last_first()
     return all(task.state is TaskState.SUCCEEDED or not cluster.policy.role(task).decides for task in tasks)
 
 
 def is_empty(cluster: Cluster) -> bool:
-    """Whether no process of any task is left."""
+    """True if no process of any task is left."""
     return all(task.has_ended and task.swept for task in table(cluster.tasks).last_first())
 
 
@@ -85,7 +85,9 @@ def describe_formation(cluster: Cluster) -> str:
 
 
 def describe_waiting(task: TaskStatus, *, is_alone: bool) -> str:
-    """What a task that runs has not done yet, for its row of a table. `is_alone`: there is no other that it could form a cluster with."""
+    """Return what a task that runs has not done yet, for its row of a table. `is_alone`: there is no other that it could form a cluster
+    with.
+    """
     if task.has_ended or (task.waiting == NO_PORT and is_alone):
         return ""
     return "not in the cluster yet" if task.waiting == NO_PORT else task.waiting
@@ -132,7 +134,7 @@ def describe_gone(cluster: Cluster) -> str:
 
 
 def describe_rest(cluster: Cluster) -> str:
-    """What the tasks do that still run where others are `gone`: ``the other tasks may wait forever``.
+    """Return what the tasks do that still run where others are `gone`: ``the other tasks may wait forever``.
 
     A chief whose workers have all ended may be about to succeed: that of KerasTuner gives trials to its workers, and ends a second later.
     An evaluator waits for no task.

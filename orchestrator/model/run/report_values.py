@@ -9,7 +9,7 @@ _PROGRESS = ("epoch", "step", "steps_per_s")
 
 
 def place_of(key: str) -> int:
-    """Where a value of a report stands if there is little room: what a training is judged by, all others, how far the training is."""
+    """Return where a value of a report stands if there is little room: what a training is judged by, all others, how far the training is."""
     return 0 if key.startswith("val_") else 1 if "loss" in key else 3 if key in _PROGRESS else 2
 
 

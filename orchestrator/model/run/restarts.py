@@ -21,12 +21,12 @@ JITTER = 0.25
 
 
 def is_preemption(policy: Policy, code: int | None) -> bool:
-    """Whether a task that exits by itself with this code asks for a restart. A shell exits with 143 for other reasons, too."""
+    """True if a task that exits by itself with this code asks for a restart. A shell exits with 143 for other reasons, too."""
     return code == PREEMPTED or (code == _PREEMPTED_ON_GCE and not policy.is_command)
 
 
 def is_requested_restart(cluster: Cluster) -> bool:
-    """Whether the user has requested a restart, without a failure."""
+    """True if the user has requested a restart, without a failure."""
     return cluster.again and cluster.ending is not None and cluster.ending.outcome is Outcome.CANCELLED
 
 
@@ -52,7 +52,7 @@ def past_attempt(cluster: Cluster, ended_at: float, cause: Cause | None, task: T
 
 
 def will_restart(cluster: Cluster) -> bool:
-    """Whether another attempt will follow the one that is stopping, as far as is known now."""
+    """True if another attempt will follow the one that is stopping, as far as is known now."""
     if cluster.phase is not Phase.STOPPING or cluster.ending is None:
         return False
     ended = past_attempt(cluster, cluster.ending.ended_at, cluster.ending.cause)
@@ -116,7 +116,7 @@ def relevant(past: Sequence[PastAttempt], task: str = "") -> list[PastAttempt]:
 
 
 def _streak(past: Sequence[PastAttempt]) -> int:
-    """How many of the latest attempts, of the last attempt's task or of the whole cluster, made no progress in a row."""
+    """Return how many of the latest attempts, of the last attempt's task or of the whole cluster, made no progress in a row."""
     latest = (attempt for attempt in reversed(past) if attempt.task == past[-1].task)
     return sum(1 for _ in takewhile(lambda attempt: not attempt.progressed, latest))
 

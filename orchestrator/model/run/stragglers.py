@@ -65,7 +65,7 @@ class Watch:
 
 
 def watch(before: Watch, latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[Watch, tuple[str, ...]]:
-    """What is known after the newest sample of each host, and a line for each task that has turned out to be slow.
+    """Return what is known after the newest sample of each host, and a line for each task that has turned out to be slow.
 
     `tasks`: the attempts of the training tasks that run, by name. Nothing is judged before all of them have made steps.
     """
@@ -92,7 +92,7 @@ def watch(before: Watch, latest: Mapping[str, Sampled], tasks: Mapping[str, int]
 
 
 def _times(use: TaskUse, latest: Mapping[str, Sampled]) -> int:
-    """How often a task must be seen to be slow."""
+    """Return how often a task must be seen to be slow."""
     is_full = any(use in sample.tasks and _is_full(sample.use) for sample in latest.values())
     return TIMES_IF_FULL if is_full else TIMES
 
@@ -113,7 +113,7 @@ def running(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> dict[str
 
 
 def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
-    """Whether a task makes the others wait, by its newest window."""
+    """True if a task makes the others wait, by its newest window."""
     usual, wait = _median(other.busy for other in others), _median(other.peers for other in others)
     longer = use.busy - usual
     is_longer = use.busy > SLOWER * usual and longer > max(SLOWER_S, PART * (usual + wait))
@@ -141,7 +141,7 @@ def describe(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampl
 
 
 def _reads(use: TaskUse, others: Sequence[TaskUse]) -> bool:
-    """Whether the wait for input is the larger part of what a task is slower."""
+    """True if the wait for input is the larger part of what a task is slower."""
     return use.input - _median(other.input for other in others) > (use.busy - _median(other.busy for other in others)) / 2
 
 
@@ -174,12 +174,12 @@ def _causes_of_host(host: Sampled) -> list[str]:
 
 
 def _of_others(use: HostUse, tasks: Iterable[TaskUse]) -> float:
-    """How many cores the other programs of a host use, if no core is left; 0: some core is left."""
+    """Return how many cores the other programs of a host use, if no core is left; 0: some core is left."""
     return max(0.0, use.cpu - sum(task.cpu for task in tasks)) / 100 if _is_full(use) else 0.0
 
 
 def _is_idle(use: TaskUse, others: Sequence[TaskUse]) -> bool:
-    """Whether CPU time explains less than half of what a task is slower."""
+    """True if CPU time explains less than half of what a task is slower."""
     if not use.rate or not all(other.rate and other.cpu for other in others):
         return False
     computed = use.cpu / 100 / use.rate - _median(other.cpu / 100 / other.rate for other in others)
@@ -248,7 +248,7 @@ class Standstill:
 
 
 def standstill(before: Standstill, latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[Standstill, tuple[str, ...]]:
-    """What is known after a sample, and a line when others have waited for long for a task, or when this wait is over."""
+    """Return what is known after a sample, and a line when others have waited for long for a task, or when this wait is over."""
     if tasks != before.tasks:
         return Standstill(tasks), ()
     missing, there = absent(latest, tasks)

@@ -99,7 +99,7 @@ class Heard:
 
 
 def lives(heard: Heard, verdict: Verdict | None, at: float, late_s: float = GRACE_S) -> bool:
-    """Whether a run goes on at this time, or will, whose lock no process of this machine holds; or its verdict may still come.
+    """True if a run goes on at this time, or will, whose lock no process of this machine holds; or its verdict may still come.
 
     `late_s`: how late a verdict may come. One after which the engine may start the job again counts once the engine says that the job has
     ended, or says nothing.

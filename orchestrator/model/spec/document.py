@@ -153,7 +153,7 @@ def place_of(document: Node, path: str) -> str:
 
 
 def has(document: Node, keys: Sequence[str]) -> bool:
-    """Whether a document has a value at this path."""
+    """True if a document has a value at this path."""
     return len(list(_walk(document, keys))) == len(keys)
 
 

@@ -33,12 +33,12 @@ class Findings:
 
     @property
     def full(self) -> bool:
-        """Whether more problems are only counted."""
+        """True if more problems are only counted."""
         return len(self.found) >= MAX_FINDINGS
 
 
 def _is_named(path: str, place: str) -> bool:
-    """Whether the place says which setting is meant: ``--log-limit`` is ``log_limit``, ``--workers`` is ``tasks.worker.count``."""
+    """True if the place says which setting is meant: ``--log-limit`` is ``log_limit``, ``--workers`` is ``tasks.worker.count``."""
     if place == f"--{path.rpartition('.')[2].replace('_', '-')}":
         return True
     number = re.fullmatch(r"tasks\.(\w+)\.count", path)

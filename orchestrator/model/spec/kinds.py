@@ -327,7 +327,7 @@ ENV = Mapping_(ANY_TEXT, _variable_complaint)
 
 
 def sentence(key: Setting) -> str:
-    """What a key does; for a choice with its words."""
+    """Return what a key does; for a choice with its words."""
     words = key.kind.words if isinstance(key.kind, OneOf) else ()
     return key.about if all(word in key.about for word in words) else f"{key.about.rstrip('.')}: {listed(words, 'or')}."
 
@@ -393,7 +393,7 @@ class Struct(Kind):
         findings.add(path, Problem(item.place, f"unknown key {quoted(key)}", hint))
 
     def _parted(self, key: str) -> str:
-        """How a key is written that stands there as ``--set`` has it, ``backend.type``; empty if it is none of these."""
+        """Return how a key is written that stands there as ``--set`` has it, ``backend.type``; empty if it is none of these."""
         struct, names = self, key.split(".")
         for name in names[:-1]:
             inner = struct.keys[name].kind if name in struct.keys else None
@@ -405,7 +405,7 @@ class Struct(Kind):
         return f"write it as {names[0]}: {inside}" if len(names) > 1 and last in struct.keys else ""
 
     def _place_of(self, word: str) -> str:
-        """Where a key of a mapping inside this one belongs, or the name of its option; empty if no mapping has the key."""
+        """Return where a key of a mapping inside this one belongs, or the name of its option; empty if no mapping has the key."""
         if not word:
             return ""
         places = [

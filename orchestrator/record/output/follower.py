@@ -44,7 +44,7 @@ class Follower:
 
     @property
     def has_new(self) -> bool:
-        """Whether the size of the file differs from what was read."""
+        """True if the size of the file differs from what was read."""
         return size_of(self.path) != self.offset
 
     def present_end(self) -> int:
@@ -61,7 +61,7 @@ class Follower:
 
 
 def _next_data(fd: int, offset: int) -> int:
-    """Where data begin in a file at `offset` or later; the end of the file if none do."""
+    """Return where data begin in a file at `offset` or later; the end of the file if none do."""
     found = os.fstat(fd)
     if offset >= found.st_size:
         return found.st_size

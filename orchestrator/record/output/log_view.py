@@ -35,7 +35,7 @@ _COLORS = tuple(f"\x1b[{code}m" for code in (36, 33, 32, 35, 34, 96, 93, 92, 95,
 
 
 def wants_color(flag: Literal["auto", "always", "never"]) -> bool:
-    """Whether to write colours on stdout: by the flag; for ``auto`` by the environment, then by the terminal.
+    """True if to write colours on stdout: by the flag; for ``auto`` by the environment, then by the terminal.
 
     ``NO_COLOR`` (no-color.org) and ``FORCE_COLOR`` (force-color.org) count if they are not empty; ``FORCE_COLOR=0``
     forces nothing. ``NO_COLOR`` wins. A terminal with ``TERM=dumb`` gets none.

@@ -146,7 +146,7 @@ class Noise:
         return [line for line in lines if not self.hides(line)]
 
     def hides(self, line: str) -> bool:
-        """Whether this next line of the stream is noise."""
+        """True if this next line of the stream is noise."""
         hidden = self._belongs(line) or self._is_hidden(line)
         self._last = line
         return hidden
@@ -171,7 +171,7 @@ class Noise:
         return hidden
 
     def _belongs(self, line: str) -> bool:
-        """Whether the line belongs to the one before it."""
+        """True if the line belongs to the one before it."""
         match self._before:
             case "warning":
                 if line.startswith("  "):  # the line of source
@@ -206,7 +206,7 @@ def _body_of(head: str) -> str:
 
 
 def _says_placement(line: str) -> bool:
-    """Whether a line says on which device an operation ran or was placed."""
+    """True if a line says on which device an operation ran or was placed."""
     if "/device:" not in line:
         return False
     found = _LOG_LINE.match(line)
@@ -217,7 +217,7 @@ def _says_placement(line: str) -> bool:
 
 
 def _is_noise(line: str, shows_losses: bool, levels: str) -> bool:
-    """Whether a line, by itself, is noise or the first line of some. `shows_losses`: lines about a lost connection are none.
+    """True if a line, by itself, is noise or the first line of some. `shows_losses`: lines about a lost connection are none.
 
     `levels`: the letters of the C++ levels at which every line is noise.
     """

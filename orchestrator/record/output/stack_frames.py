@@ -37,7 +37,7 @@ class StackFrame:
         return f"{PurePath(self.file).name}:{self.line}"
 
     def is_library(self, worker_dir: str) -> bool:
-        """Whether the file is installed, or orch's own (in `worker_dir`), and not the user's."""
+        """True if the file is installed, or orch's own (in `worker_dir`), and not the user's."""
         ours = (f"{worker_dir}/", f"{worker_dir.rpartition('/')[0]}/orchestrator/")  # a barrier of a test is there
         return _LIBRARY.search(self.file) is not None or (bool(worker_dir) and self.file.startswith(ours))
 
@@ -48,13 +48,13 @@ def frames_of(lines: Sequence[str]) -> list[StackFrame]:
 
 
 def own_directory(frames: Sequence[StackFrame]) -> str:
-    """Where orch's worker/ is on the host of a task, from its main thread; empty: unknown."""
+    """Return where orch's worker/ is on the host of a task, from its main thread; empty: unknown."""
     start = START.fullmatch(frames[-1].file) if frames else None
     return start[1] if start else ""
 
 
 def is_ours(frames: Sequence[StackFrame], worker_dir: str) -> bool:
-    """Whether only orch and libraries are in a thread."""
+    """True if only orch and libraries are in a thread."""
     ours = bool(worker_dir) and any(frame.file.startswith(f"{worker_dir}/") for frame in frames)
     return ours and all(frame.is_library(worker_dir) for frame in frames)
 
@@ -63,12 +63,12 @@ def is_ours(frames: Sequence[StackFrame], worker_dir: str) -> bool:
 
 
 def belongs_to_crash(line: str, before: str) -> bool:
-    """Whether a line belongs to what `faulthandler` writes at a crash. `before`: the line before, which does."""
+    """True if a line belongs to what `faulthandler` writes at a crash. `before`: the line before, which does."""
     return (not line or line.startswith(_OF_CRASH) or FRAME.match(line) is not None) and not ends_crash(before)
 
 
 def ends_crash(line: str) -> bool:
-    """Whether `faulthandler` writes nothing after this line."""
+    """True if `faulthandler` writes nothing after this line."""
     return line.startswith(_EXTENSIONS)
 
 

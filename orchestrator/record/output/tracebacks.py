@@ -65,15 +65,15 @@ class Tracebacks:
         return shown
 
     def overdue(self, now: float) -> list[str]:
-        """What is to be shown of a traceback that has been quiet, or was held for long."""
+        """Return what is to be shown of a traceback that has been quiet, or was held for long."""
         return self.release() if now >= min(self._fed + QUIET_S, self._begun + LONGEST_S) else []
 
     def complete(self) -> list[str]:
-        """What is to be shown of a traceback whose exception has come."""
+        """Return what is to be shown of a traceback whose exception has come."""
         return self.release() if self._exception or ends_crash("".join(self._held[-1:])) else []
 
     def release(self) -> list[str]:
-        """What is to be shown of the lines held, which are then forgotten."""
+        """Return what is to be shown of the lines held, which are then forgotten."""
         lines, exception = self._held, self._exception
         self._held, self._exception = [], ""
         if lines and lines[0].startswith(CRASH):
@@ -96,7 +96,7 @@ class Tracebacks:
         return short
 
     def _of_crash(self, lines: list[str]) -> list[str]:
-        """What is to be shown of the lines of a crash."""
+        """Return what is to be shown of the lines of a crash."""
         short = of_crash(lines)
         key = hash(tuple(short))
         other = self._shown.get(key, self._task)
@@ -108,7 +108,7 @@ class Tracebacks:
         return short
 
     def _belongs(self, line: str) -> bool:
-        """Whether the line is one of the traceback held."""
+        """True if the line is one of the traceback held."""
         if self._held[0].startswith(CRASH):
             return belongs_to_crash(line, self._held[-1])
         if line == _HEAD:
@@ -123,7 +123,7 @@ class Tracebacks:
 
 
 def _after_loss(task: str, lines: list[str]) -> str:
-    """What a traceback says about a lost peer; empty: nothing, or nothing that names a peer."""
+    """Return what a traceback says about a lost peer; empty: nothing, or nothing that names a peer."""
     loss = peer_errors.read(None, "\n".join([*lines, ""]), task)
     if loss is None or not (loss.peers or loss.leader):
         return ""

@@ -36,7 +36,7 @@ KEY_BYTES = 32
 
 
 def read_submission(run: Path) -> Submission | None:
-    """What was submitted; None for a run whose controller is no job of an engine."""
+    """Return what was submitted; None for a run whose controller is no job of an engine."""
     return _read(run, "submission.json", Submission)
 
 
@@ -47,7 +47,7 @@ def keep_submission(run: Path, submitted: Submission) -> None:
 
 
 def is_copy(run: Path) -> bool:
-    """Whether the job of a run belongs to another directory, of which this one is a copy, or its files are not as orch has left them.
+    """True if the job of a run belongs to another directory, of which this one is a copy, or its files are not as orch has left them.
 
     They name the programs that reach the job, so a directory that somebody has sent could start any program.
     """
@@ -58,7 +58,7 @@ def is_copy(run: Path) -> bool:
 
 
 def _seal(run: Path, submitted: Submission, key: bytes) -> str:
-    """What only this user can make, and only for this directory with this spec and this job."""
+    """Return what only this user can make, and only for this directory with this spec and this job."""
     import hmac  # a slow import, which most runs do not need
 
     what = [run.stat().st_ino, to_json(replace(submitted, seal="")), read_file(run / "spec.yaml").decode("utf-8", "surrogateescape")]

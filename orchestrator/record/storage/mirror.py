@@ -41,7 +41,7 @@ class Piece:
 
 
 def have(run: Path) -> bytes:
-    """What the mirror in this directory has, for the source."""
+    """Return what the mirror in this directory has, for the source."""
     found = {}
     for name in mirror_source.walk(str(run)):
         with contextlib.suppress(OSError):

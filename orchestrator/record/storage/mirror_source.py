@@ -38,12 +38,12 @@ _SHAPES = re.compile(
 
 
 def is_mirrored(path: str) -> bool:
-    """Whether a run has such a file, and others want it: no checkpoint, no file of another name, and none outside of the directory."""
+    """True if a run has such a file, and others want it: no checkpoint, no file of another name, and none outside of the directory."""
     return _SHAPES.fullmatch(path) is not None
 
 
 def grows(path: str) -> bool:
-    """Whether a file of a run is only appended to, or cut and begun anew. Other files are replaced as a whole."""
+    """True if a file of a run is only appended to, or cut and begun anew. Other files are replaced as a whole."""
     return path == "marks" or (path.endswith((".log", ".jsonl", ".txt")) and not path.endswith(".old.jsonl"))
 
 
@@ -67,7 +67,7 @@ def walk(root: str) -> list[str]:
 
 
 def state(path: str, name: str) -> list[int]:
-    """What a mirror tells of a file that it has. Raises OSError."""
+    """Return what a mirror tells of a file that it has. Raises OSError."""
     fd = open_regular(path)
     try:
         found = os.fstat(fd)

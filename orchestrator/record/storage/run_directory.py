@@ -99,7 +99,7 @@ class RunDir:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the held directory was removed: all records are lost, and nothing more can be recorded."""
+        """True if the held directory was removed: all records are lost, and nothing more can be recorded."""
         return self._held is not None and self._held.is_gone
 
     def take_up(self) -> None:
@@ -190,12 +190,12 @@ class RunDir:
 
     @property
     def is_submitted(self) -> bool:
-        """Whether the controller is a job of an engine."""
+        """True if the controller is a job of an engine."""
         return os.path.exists(self.path / "submission.json")
 
     @property
     def is_ours(self) -> bool:
-        """Whether this user has made the directory and what says by which programs the run is reached: another user may name any there."""
+        """True if this user has made the directory and what says by which programs the run is reached: another user may name any there."""
         try:
             owners = {os.lstat(self.path).st_uid, os.stat(self.path).st_uid}  # the path may be a link to somebody's directory
             for name in ("spec.yaml", "plan.json", "submission.json", "lock"):
@@ -206,7 +206,7 @@ class RunDir:
         return owners == {os.geteuid()}
 
     def is_alive(self) -> bool:
-        """Whether the run goes on, is being started, or waits for its engine: by its lock, or else by the last word of the engine."""
+        """True if the run goes on, is being started, or waits for its engine: by its lock, or else by the last word of the engine."""
         if self.lock.is_held():
             return True
         if not self.is_submitted:
@@ -217,7 +217,7 @@ class RunDir:
         return submission.lives(self.heard(), self.own_verdict(), now(), self._late_s())
 
     def _late_s(self) -> float:
-        """How late this directory may show what the controller of a submitted run has written, in seconds."""
+        """Return how late this directory may show what the controller of a submitted run has written, in seconds."""
         from worker.machine.file_system import is_of_this_machine
 
         from ...model.run.submission import GRACE_S

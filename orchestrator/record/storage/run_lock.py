@@ -130,7 +130,7 @@ class RunLock:
             self.close()
 
     def is_held(self) -> bool:
-        """Whether a process holds the run, its controller or whoever starts it, as far as the kernel of this machine knows."""
+        """True if a process holds the run, its controller or whoever starts it, as far as the kernel of this machine knows."""
         if self._read_held() is not None:
             return True
         with contextlib.suppress(OSError), _open_directory(self._place()) as fd:  # somebody may have removed or replaced the lock
@@ -138,14 +138,14 @@ class RunLock:
         return False
 
     def is_own(self) -> bool:
-        """Whether this is the directory whose controller has signed the lock, and not a copy of it."""
+        """True if this is the directory whose controller has signed the lock, and not a copy of it."""
         with contextlib.suppress(OSError, OrchError), open_file(self._path) as file:
             found = _parse(file.read(LOCK_BYTES))
             return found is not None and found.get("directory") == self._directory()
         return False
 
     def _directory(self) -> list[int]:
-        """What the kernel calls the directory: its device and its inode. A copy has another inode."""
+        """Return what the kernel calls the directory: its device and its inode. A copy has another inode."""
         found = self._place().stat()
         return [found.st_dev, found.st_ino]
 
@@ -217,7 +217,7 @@ def _controller(text: bytes | None) -> tuple[int | None, str]:
 
 
 def _parse(text: bytes | None) -> dict[str, Any] | None:
-    """What a lock says; None if it says nothing that orch has written."""
+    """Return what a lock says; None if it says nothing that orch has written."""
     try:
         found: Any = json.loads(text or b"")
     except (ValueError, RecursionError):

@@ -110,7 +110,7 @@ def _latest(home: Path) -> RunDir | None:
 
 
 def is_made_by_orch(run: RunDir) -> bool:
-    """Whether orch has made this directory, to the end. Others call their directories `runs`, too, and `runs` may be a link to anywhere."""
+    """True if orch has made this directory, to the end. Others call their directories `runs`, too, and `runs` may be a link to anywhere."""
     has = [(run.path / name).is_file() and not (run.path / name).is_symlink() for name in ("lock", "spec.yaml")]
     is_old = not 0 <= time.time() - (begun_at(run.path) or 0) / 1e9 < BEGINNING_S
     return _IS_ID.fullmatch(run.run_id) is not None and (all(has) or (has[0] and is_old))

@@ -28,7 +28,7 @@ def given_directory(given: str, workdir: str, run_id: str) -> str:
 
 
 def is_remote(base: str) -> bool:
-    """Whether only TensorFlow can read this directory."""
+    """True if only TensorFlow can read this directory."""
     return "://" in base
 
 

@@ -50,11 +50,11 @@ class Sink:
                 select.select((), (self._fds[stream],), ())
 
     def has_room(self, stream: str) -> bool:
-        """Whether a write would not block. A stopped terminal (Ctrl-S) and a full pipe would block."""
+        """True if a write would not block. A stopped terminal (Ctrl-S) and a full pipe would block."""
         return bool(select.select((), (self._fds[stream],), (), 0)[1])
 
     def reader_is_gone(self, stream: str, error: OSError) -> bool:
-        """Whether a write failed because the reader or the terminal of the stream is gone."""
+        """True if a write failed because the reader or the terminal of the stream is gone."""
         # A terminal that is gone is no terminal any more for isatty().
         return error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self._fds[stream]).st_mode))
 

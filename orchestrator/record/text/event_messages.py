@@ -19,7 +19,7 @@ from .format import describe_seconds
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """How a run ended, in words for people. JSON has the values of `Outcome`."""
+    """Return how a run ended, in words for people. JSON has the values of `Outcome`."""
     return "failed" if outcome is Outcome.BROKEN else outcome.value.replace("_", " ")
 
 
@@ -104,7 +104,7 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
 
 
 def _may_serve(before: Cluster, after: Cluster, event: events.Event) -> bool:
-    """Whether this event may have left only tasks that serve. This is asked at each event, so it looks at one task, and not at all."""
+    """True if this event may have left only tasks that serve. This is asked at each event, so it looks at one task, and not at all."""
     if isinstance(event, events.TaskExited):
         return True
     task = after.tasks.get(event.task) if isinstance(event, events.TaskEvent) else None

@@ -33,7 +33,7 @@ def iso_times(data: Any) -> Any:
 
 
 def is_time(key: str, value: object) -> bool:
-    """Whether a value of JSON data is a time."""
+    """True if a value of JSON data is a time."""
     return (key == "at" or key.endswith("_at")) and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -58,7 +58,7 @@ def cut(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def display_width(text: str) -> int:
-    """How many columns a terminal takes for a text: two for wide characters (UAX 11), none for marks that stand above others."""
+    """Return how many columns a terminal takes for a text: two for wide characters (UAX 11), none for marks that stand above others."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 

@@ -80,7 +80,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
 
 
 def _describe_saves(run: RunDir, directory: Path) -> str:
-    """How the training of a run that has not succeeded is continued, or that it cannot be; empty for a run that does not save."""
+    """Return how the training of a run that has not succeeded is continued, or that it cannot be; empty for a run that does not save."""
     with contextlib.suppress(OrchError, OSError):
         # A spec has only what was given, so most runs are done here: the verdict waits for these lines.
         if b'"checkpoints"' not in read_file(run.path / "spec.yaml") and not (run.path / "checkpoints").is_dir():

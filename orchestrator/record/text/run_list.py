@@ -68,7 +68,7 @@ class RunSummary:
 
 
 def summarise(run: RunDir, now: float) -> RunSummary:
-    """What the files of a run say. `now`: seconds since the epoch."""
+    """Return what the files of a run say. `now`: seconds since the epoch."""
     known: dict[str, Any] = {"run": run.run_id, "directory": str(run.path)}
     try:
         known["state"] = state(run)
@@ -169,7 +169,7 @@ def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
 
 
 def has_number(run: RunSummary, key: str) -> bool:
-    """Whether the last report of a task, or an argument of the run, is a number of this name."""
+    """True if the last report of a task, or an argument of the run, is a number of this name."""
     return bool(_numbers(run, key))
 
 

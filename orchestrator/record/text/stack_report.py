@@ -155,7 +155,7 @@ def to_json(text: str) -> dict[str, Any] | None:
 
 
 def is_complete(text: str) -> bool:
-    """Whether the last answer in `text` has come to its end: the outermost frame of the main thread, which is the last one, or a note.
+    """True if the last answer in `text` has come to its end: the outermost frame of the main thread, which is the last one, or a note.
 
     A task writes its stack in many small pieces, between which a busy machine may do something else for long.
     """

@@ -59,7 +59,7 @@ class Driver:
 
 
 def is_installed() -> bool:
-    """Whether a driver is installed. The driver may still not work."""
+    """True if a driver is installed. The driver may still not work."""
     return any(map(os.path.exists, _FILES))
 
 
@@ -75,7 +75,7 @@ def use_command() -> list[str]:
 
 
 def read_use(out: str) -> tuple[GpuUse, ...]:
-    """What each GPU did, from the output of `use_command`. A number that the driver does not know is 0."""
+    """Return what each GPU did, from the output of `use_command`. A number that the driver does not know is 0."""
     found = []
     for line in out.splitlines():
         index, *numbers = (word.strip() for word in line.split(","))

@@ -54,7 +54,7 @@ class Prober:
         self._awaited = [one for one in self._awaited if one.order is not order]
 
     def is_closed(self, order: messages.TaskOrder) -> bool:
-        """Whether a task has a port, and the connection was refused there whenever it was tried."""
+        """True if a task has a port, and the connection was refused there whenever it was tried."""
         return any(one.order is order and one.refusal == messages.NO_PORT for one in self._awaited)
 
     def poll(self) -> None:

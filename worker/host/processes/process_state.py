@@ -21,7 +21,7 @@ _STATES = {
 
 
 def shows_this_namespace() -> bool:
-    """Whether the numbers in /proc are those of this process's own PID namespace."""
+    """True if the numbers in /proc are those of this process's own PID namespace."""
     return _shows_namespace_of(os.getpid())
 
 

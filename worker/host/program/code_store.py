@@ -156,7 +156,7 @@ class CodeStore:
 
 
 def _holds(path: str, file: CodeFile) -> bool:
-    """Whether the file at `path` has this content."""
+    """True if the file at `path` has this content."""
     try:
         found = os.lstat(path)  # a task may have put a link or a named pipe there
         return stat.S_ISREG(found.st_mode) and found.st_size == file.size and digest_of(path) == file.digest

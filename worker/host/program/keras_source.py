@@ -70,7 +70,7 @@ class Source:
                 yield node.name, None
 
     def _text(self, node: ast.AST | None) -> str:
-        """What an expression stands for."""
+        """Return what an expression stands for."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, UNKNOWN)
         if isinstance(node, ast.Attribute):
@@ -236,7 +236,7 @@ def _certain(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _ends(node: ast.AST) -> bool:
-    """Whether this is a call that ends the program."""
+    """True if this is a call that ends the program."""
     return isinstance(node, ast.Call) and _ENDING.fullmatch(ast.unparse(node.func).rpartition(".")[2]) is not None
 
 

@@ -47,7 +47,7 @@ def _why_no_keras_2(env: Mapping[str, str], cwd: str) -> str:
 
 
 def find_uses(sources: Sequence[Source], hello: Hello) -> tuple[list[str], list[str], bool]:
-    """How a program uses Keras: the uses that certainly fail and those that are likely to, a sentence for each.
+    """Return how a program uses Keras: the uses that certainly fail and those that are likely to, a sentence for each.
 
     The last value: whether the program itself sets the variable that chooses Keras.
     """

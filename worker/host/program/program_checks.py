@@ -64,7 +64,7 @@ _IMPLIED = {"keras", "tf_keras", "worker"}
 
 
 def needs_template(template: TemplateOrder, programs: Iterable[Program], sources: Iterable[Source]) -> bool:
-    """Whether one of these programs imports a module that the template imports, itself or through a module beside the program.
+    """True if one of these programs imports a module that the template imports, itself or through a module beside the program.
 
     A program without TensorFlow must not wait for TensorFlow's import. A program that imports TensorFlow in another way starts more slowly.
     """

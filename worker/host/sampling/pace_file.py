@@ -20,7 +20,7 @@ _FEW = 5
 
 
 def has_trained(directory: str) -> bool:
-    """Whether the task is known to have made steps, or to have met its peers again and again: in graphs, meetings are not counted."""
+    """True if the task is known to have made steps, or to have met its peers again and again: in graphs, meetings are not counted."""
     found = _load(directory)
     return found.get("step", 0) > 0 or found.get("met", 0) > _FEW or found.get("busy", 0) > 1
 

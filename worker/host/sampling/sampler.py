@@ -107,7 +107,7 @@ class Sampler:
         self._at, self._before = at, seen
 
     def _measure(self, task: Watched, at: float, seconds: float, seen: dict[tuple[int, float], ProcessCounts]) -> messages.TaskUse | None:
-        """What a task used, with the processes that its main thread has started; None if it is gone."""
+        """Return what a task used, with the processes that its main thread has started; None if it is gone."""
         first = proc_files.read_process(task.pid, self._proc)
         if first is None or first.state in ENDED:
             return None

@@ -80,7 +80,7 @@ def read_ending(directory: str) -> Ending | None:
 
 
 def read_other_tf_config(directory: str) -> str:
-    """Where the program has set another TF_CONFIG than orch gave it, such as ``train.py:12 set it``; empty if it has not."""
+    """Return where the program has set another TF_CONFIG than orch gave it, such as ``train.py:12 set it``; empty if it has not."""
     return _read(directory, task_files.OTHER_TF_CONFIG, LONGEST_PLACE)
 
 

@@ -234,7 +234,7 @@ class Launcher:
 
     @property
     def saves(self) -> bool:
-        """Whether the training of a running task can save on order."""
+        """True if the training of a running task can save on order."""
         return any(task.output.saves for task in self.running)
 
     def poll(self) -> None:

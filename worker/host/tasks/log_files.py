@@ -67,7 +67,7 @@ class TaskOutput:
 
     @property
     def directory(self) -> str:
-        """Where the files are now: a user may move the run directory while the run goes on."""
+        """Return where the files are now: a user may move the run directory while the run goes on."""
         return os.path.join(self.root.path, self.log_dir)
 
     def path(self, stream: str) -> str:
@@ -108,11 +108,11 @@ class TaskOutput:
 
     @property
     def saves(self) -> bool:
-        """Whether the training can save on order."""
+        """True if the training can save on order."""
         return task_files.size(os.path.join(self.directory, task_files.SAVING)) > 0
 
     def read_saving(self) -> Iterator[messages.TaskSaves]:
-        """What the training has said of saves on order since the last call: of each state the newest, however often it was written."""
+        """Return what the training has said of saves on order since the last call: of each state the newest, however often it was written."""
         path = os.path.join(self.directory, task_files.SAVING)
         if task_files.size(path) <= self.saving_read:
             return
@@ -138,7 +138,7 @@ class TaskOutput:
                     file.write(task_files.save_order(word, step))
 
     def begins_to_report(self) -> bool:
-        """Whether `last_report` would have the first report of the program itself."""
+        """True if `last_report` would have the first report of the program itself."""
         if self.program_report:
             return False
         data = task_files.read(os.path.join(self.directory, task_files.REPORTS), self.reports_read, most=_MOST_REPORTS)

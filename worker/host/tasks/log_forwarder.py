@@ -83,7 +83,7 @@ class LogForwarder:
         self._held.discard(output)
 
     def sizes(self, output: TaskOutput) -> dict[str, int]:
-        """How many bytes the controller is to get of each stream of a task; nothing if it sees the files."""
+        """Return how many bytes the controller is to get of each stream of a task; nothing if it sees the files."""
         return {} if self._shared else {stream: size for stream in output.sent if (size := output.size(stream))}
 
     def announce(self, output: TaskOutput) -> None:

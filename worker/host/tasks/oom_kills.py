@@ -34,7 +34,7 @@ class OomCounter:
             self._seen = count
 
     def claim(self) -> str:
-        """Whether a kill explains a task that was just ended by SIGKILL, in words; empty if none does. Each kill explains one task."""
+        """Return whether a kill explains a task that was just ended by SIGKILL, in words; empty if none does. Each kill explains one task."""
         self.poll()
         if not self._kills:
             return ""
@@ -63,7 +63,7 @@ def find_counter(proc: str = "/proc/self", cgroups: str = CGROUPS) -> str:
 
 
 def _count_kills(counter: str) -> int | None:
-    """How often the kernel has killed a process of the group; None: the counter cannot be read."""
+    """Return how often the kernel has killed a process of the group; None: the counter cannot be read."""
     try:
         with open(counter) as file:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)

@@ -94,7 +94,7 @@ class SnapshotKeeper:
 
 
 def _is_possible() -> bool:
-    """Whether this system has files in memory, with paths under which tasks find them."""
+    """True if this system has files in memory, with paths under which tasks find them."""
     return hasattr(os, "memfd_create") and process_state.shows_this_namespace()
 
 

@@ -45,11 +45,11 @@ class PendingTask:
 
     @property
     def is_python(self) -> bool:
-        """Whether the program can be run by a fork of a template. Any other program is executed."""
+        """True if the program can be run by a fork of a template. Any other program is executed."""
         return self.order.program.kind != "command"
 
     def command(self) -> Command:
-        """What to execute. The caller closes the command's `inherited_fd`. Raises OSError."""
+        """Return what to execute. The caller closes the command's `inherited_fd`. Raises OSError."""
         order, program = self.order, self.order.program
         streams = self.output.path("stdout"), self.output.path("stderr")
         if not self.is_python:
@@ -60,7 +60,7 @@ class PendingTask:
         return Command(argv, order.cwd, self.env, *streams, keep_in_memory(bootstrap), self._devices())
 
     def fork_request(self, limits: tuple[int, int]) -> ForkRequest:
-        """What a template needs to fork the task. `limits`: of open files (soft, hard)."""
+        """Return what a template needs to fork the task. `limits`: of open files (soft, hard)."""
         cwd, streams = self.order.cwd, (self.output.path("stdout"), self.output.path("stderr"))
         path = directory_of(self.order.program, cwd)
         return ForkRequest(to_json(self.bootstrap), self.env, cwd, *streams, limits, self._devices(), path)

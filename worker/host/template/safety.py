@@ -64,7 +64,7 @@ def open_files() -> dict[int, str]:
 
 
 def _find_leftovers(own_files: dict[int, str]) -> str | None:
-    """What the imports have left that tasks must not share; None: nothing."""
+    """Return what the imports have left that tasks must not share; None: nothing."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -95,7 +95,7 @@ def _homes(modules: dict[str, Any]) -> dict[str, str]:
 
 
 def importable(path: str, names: Collection[str]) -> set[str]:
-    """Which of `names` can be imported from `path`, a directory or a zip file."""
+    """Return which of `names` can be imported from `path`, a directory or a zip file."""
     try:
         candidates = {entry.partition(".")[0] for entry in os.listdir(path)}.intersection(names)
     except NotADirectoryError:

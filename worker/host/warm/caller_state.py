@@ -26,8 +26,8 @@ def package() -> str:
 
 
 def describe_request(python: str, preload: Sequence[str], cwd: str, spec_env: Mapping[str, str]) -> dict[str, Any]:
-    """What a run would import: `preload` by the interpreter `python`, started in `cwd`, under the variables of this process and, over
-    them, `spec_env`; and the surroundings of this process."""
+    """Return what a run would import: `preload` by the interpreter `python`, started in `cwd`, under the variables of this process and,
+    over them, `spec_env`; and the surroundings of this process."""
     return {
         "python": shutil.which(python) or python,
         "package": package(),
@@ -40,7 +40,7 @@ def describe_request(python: str, preload: Sequence[str], cwd: str, spec_env: Ma
 
 
 def describe_surroundings() -> dict[str, Any]:
-    """What no process can change about itself; by names that "differs" or "differ" can follow."""
+    """Return what no process can change about itself; by names that "differs" or "differ" can follow."""
     scheduler = [os.sched_getscheduler(0), os.sched_getparam(0).sched_priority]
     return {
         "the namespaces": [_read_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
@@ -71,7 +71,7 @@ def _limits_anything(directory: str) -> bool:
 
 
 def read_inherited() -> dict[str, Any]:
-    """What a child of this process would inherit, beside the variables. Raises OSError if the working directory was removed."""
+    """Return what a child of this process would inherit, beside the variables. Raises OSError if the working directory was removed."""
     umask = os.umask(0o77)
     os.umask(umask)
     return {

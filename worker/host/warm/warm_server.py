@@ -131,7 +131,7 @@ class WarmProcess:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What `orch warm status` shows."""
+        """Return what `orch warm status` shows."""
         return {
             "pid": os.getpid(),
             "preload": self._preload,
@@ -290,7 +290,7 @@ def _import_what_agents_need() -> None:
 
 
 def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """What an import of `preload` in `cwd` under `env` depends on; by names that "differs" can follow."""
+    """Return what an import of `preload` in `cwd` under `env` depends on; by names that "differs" can follow."""
     variables = dict(import_environment.frozen(env, preload))
     variables.pop(THREADS, None)
     path = env.get("PYTHONPATH", "")
@@ -313,7 +313,7 @@ def _identify(python: str) -> list[str]:
 
 
 def _find_difference(own: Mapping[str, Any], callers: Mapping[str, Any]) -> str:
-    """What is not equal, as the beginning of a sentence, such as ``preload differs``; empty: everything is equal."""
+    """Return what is not equal, as the beginning of a sentence, such as ``preload differs``; empty: everything is equal."""
     for name, value in own.items():
         if value == callers.get(name):
             continue

@@ -41,12 +41,14 @@ def of_program(callbacks: list[Any]) -> list[Any]:
 
 
 def begin(callbacks: list[Any]) -> list[dict[str, str]]:
-    """What each callback has when the training begins, before a save is restored: a checksum of each attribute."""
+    """Return what each callback has when the training begins, before a save is restored: a checksum of each attribute."""
     return [{name: _sum(value) for name, value in vars(callback).items()} for callback in of_program(callbacks)]
 
 
 def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What each callback remembers, as JSON, and the arrays in it by their names, which are no copies. `begun`: what `begin` has said."""
+    """Return what each callback remembers, as JSON, and the arrays in it by their names, which are no copies. `begun`: what `begin` has
+    said.
+    """
     arrays: dict[str, Any] = {}
     told = []
     for index, callback in enumerate(of_program(callbacks)):
@@ -66,7 +68,7 @@ def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[s
 
 
 def logs(callbacks: list[Any]) -> list[bytes]:
-    """What the file of each callback has before the training begins: `CSVLogger` empties its file in `on_train_begin`."""
+    """Return what the file of each callback has before the training begins: `CSVLogger` empties its file in `on_train_begin`."""
     return [_log(callback) for callback in of_program(callbacks)]
 
 
@@ -131,7 +133,7 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
 
 
 def _is_given(callback: Any, name: str) -> bool:
-    """Whether the program, or the class, gives this attribute: no save may name another file to write, whoever has made the save.
+    """True if the program, or the class, gives this attribute: no save may name another file to write, whoever has made the save.
 
     A text may be a path. What a callback of Keras takes as an argument is a setting, though Keras keeps it beside its counters.
     """
@@ -144,7 +146,7 @@ def _is_given(callback: Any, name: str) -> bool:
 
 
 def _has_text(value: Any) -> bool:
-    """Whether a value is a text or a path, or has one in it."""
+    """True if a value is a text or a path, or has one in it."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(map(_has_text, value))
     return any(map(_has_text, value.values())) if isinstance(value, dict) else isinstance(value, (str, bytes, os.PathLike)) and bool(value)
@@ -183,7 +185,7 @@ def _plain(value: Any, path: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _to_json(value: Any, path: str, arrays: dict[str, Any]) -> Any:
-    """What JSON does not have becomes a list with the name of its kind."""
+    """Return what JSON does not have becomes a list with the name of its kind."""
     import numpy as np
 
     if value is None or isinstance(value, (bool, int, str)) or (type(value) is float and math.isfinite(value)):

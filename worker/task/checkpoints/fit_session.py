@@ -58,7 +58,7 @@ class Fit(ABC):
 
     @abstractmethod
     def data(self) -> Data:
-        """What it trains on."""
+        """Return what it trains on."""
 
     @abstractmethod
     def build(self) -> None:
@@ -70,7 +70,7 @@ class Fit(ABC):
         return data.kind == "dataset" and input_check.is_read_whole(data.dataset)
 
     def more_variables(self) -> dict[str, Any]:
-        """Those of the model that no layer and no optimizer has, by name."""
+        """Return those of the model that no layer and no optimizer has, by name."""
         return {}
 
     def begin_with(self, epoch: int, batch: int, first: int) -> None:
@@ -213,7 +213,7 @@ class FitSession:
             self._snapshots.saved()
 
     def _can_restore(self, named: list[variables.NamedVariable]) -> bool:
-        """Whether a restart could set all variables before its first step. If not, this fit is not saved."""
+        """True if a restart could set all variables before its first step. If not, this fit is not saved."""
         known = ("keras.random", "tf.random", *(f"model.{name}/" for name in self._late))
         made = [each.name for each in named if each.name not in self._names and not each.name.startswith(known)]
         made += [f"what model.{name} trains" for name, trained in self._trained().items() if "" in trained]
@@ -225,7 +225,7 @@ class FitSession:
         return not made
 
     def _document(self, *, is_over: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a manifest says of the place of the training, and the arrays of the callbacks. `is_over`: the epoch is."""
+        """Return what a manifest says of the place of the training, and the arrays of the callbacks. `is_over`: the epoch is."""
         told, arrays = callback_state.save(self._callbacks.callbacks, self._begun)
         document = {
             "epoch": self._epoch,

@@ -34,7 +34,7 @@ def tell(dataset: Any, where: str = "") -> list[str]:
 
 
 def is_read_whole(data: Any) -> bool:
-    """Whether an epoch that is left out must be read to its end, because the order of the next one depends on it.
+    """True if an epoch that is left out must be read to its end, because the order of the next one depends on it.
 
     Says so in a line if the data have no end.
     """
@@ -53,7 +53,7 @@ def is_read_whole(data: Any) -> bool:
 
 
 def shuffles(data: Any) -> bool:
-    """Whether each pass over a dataset has an order of its own."""
+    """True if each pass over a dataset has an order of its own."""
     import tensorflow as tf
 
     dataset = getattr(data, "_original_dataset", data)
@@ -61,7 +61,7 @@ def shuffles(data: Any) -> bool:
 
 
 def facts(data: Any) -> dict[str, Any]:
-    """What a save says of the data, so that a restart can compare."""
+    """Return what a save says of the data, so that a restart can compare."""
     return {"fingerprint": fingerprint(data), "batch_sizes": batch_sizes(data)}
 
 

@@ -36,7 +36,7 @@ class Fit2(Fit):
         self._saving = saving_list(CallbackList, self)
 
     def arguments(self) -> dict[str, Any]:
-        """Those that Keras gets."""
+        """Return those that Keras gets."""
         return {**self._given, "callbacks": self._saving}
 
     def take(self, handler: Any) -> None:

@@ -239,7 +239,7 @@ class SavedFit(Fit):
 
 
 def evaluates(feed: Any) -> bool:
-    """Whether a validation on this data runs: not at the end of an epoch before the restart."""
+    """True if a validation on this data runs: not at the end of an epoch before the restart."""
     return not any(fit.is_epoch_left_out and fit._validation is feed for fit in _running)
 
 

@@ -35,7 +35,7 @@ KERAS_GENERATOR = "global_seed_generator"
 
 
 def made() -> tuple[bool, bool]:
-    """Whether the program has used the global generators of Keras 3 and of TensorFlow."""
+    """Return whether the program has used the global generators of Keras 3 and of TensorFlow."""
     keras, stateful = sys.modules.get("keras.src.random.seed_generator"), sys.modules.get("tensorflow.python.ops.stateful_random_ops")
     return (
         keras is not None and keras.global_state.get_global_attribute(KERAS_GENERATOR) is not None,

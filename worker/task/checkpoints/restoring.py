@@ -83,7 +83,7 @@ def check_resumed(series: Series) -> None:
 
 
 def _sees_saves(series: Series) -> bool:
-    """Whether this worker sees any manifest of the series, also of a damaged save."""
+    """True if this worker sees any manifest of the series, also of a damaged save."""
     return any(
         saves.MANIFEST in files_of(base).names(save.directory)
         for base in series.bases
@@ -188,7 +188,7 @@ def tell_of_other_world(series: Series, save: Save) -> None:
 
 
 def lost(series: Series, step: int) -> str:
-    """What the last steps before a restart were, in words. `step`: the one that the training continues at."""
+    """Return what the last steps before a restart were, in words. `step`: the one that the training continues at."""
     known = [saves.reached(files_of(base), base, series.name) for base in series.bases]
     reached = next((each for each in known if each is not None), None)
     if reached is None:
@@ -201,7 +201,7 @@ def lost(series: Series, step: int) -> str:
 
 
 def attempt_of(manifest: dict[str, Any]) -> str:
-    """Which attempt has made a save, in words."""
+    """Return which attempt has made a save, in words."""
     run = manifest["run"]
     of_run = f" of {run}" if run and run != os.environ.get("ORCH_RUN_ID") else ""
     how = " in memory" if manifest.get("how") == "snapshot" else ""

@@ -28,7 +28,7 @@ _loops = 0
 
 
 def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
-    """Where the saves of this task are. Raises ValueError if no directory is known.
+    """Return where the saves of this task are. Raises ValueError if no directory is known.
 
     A task that trains alone beside others, such as an evaluator, has a directory of its own.
     """

@@ -74,7 +74,7 @@ class Series:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the last save is not on the disk yet, and was not given up."""
+        """True if the last save is not on the disk yet, and was not given up."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -84,7 +84,7 @@ class Series:
 
     @property
     def is_expected(self) -> bool:
-        """Whether a save may be expected: after a restart, or in a run that continues another one."""
+        """True if a save may be expected: after a restart, or in a run that continues another one."""
         return self.place.task.attempt > 1 or bool(self.place.resume)
 
     # --- writing ---------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Series:
         self._prune(os.path.basename(directory))
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of the run and the software."""
+        """Return what a manifest says of the run and the software."""
         return {
             "order": shuffle_order.word(),
             "world": world_facts.world(self.strategy, self.workers),
@@ -177,7 +177,7 @@ class Series:
         }
 
     def _of_other(self, directory: str, worker: str, note: dict[str, Any], alike: dict[str, Any]) -> dict[str, Any]:
-        """What the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
+        """Return what the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
         name, begun = saves.file_of(worker), time.monotonic()
         until = begun + PATIENCE_S
         while name not in (names := self.files.names(directory)):
@@ -225,12 +225,12 @@ class Series:
             self.files.remove(save.directory)
 
     def is_saved(self, step: int) -> bool:
-        """Whether a save of this step is there."""
+        """True if a save of this step is there."""
         names = [saves.name_of(step, kind) for kind in ("", "epoch", "final")]
         return any(saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, name)) for name in names)
 
     def is_over(self, step: int) -> bool:
-        """Whether the save of the end of the training is there."""
+        """True if the save of the end of the training is there."""
         return saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, saves.name_of(step, "final")))
 
     def reach(self, step: int, *, is_kept: bool = False) -> None:

@@ -128,7 +128,7 @@ def _of_layer(key: str, layer: Any) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _is_each(variable: Any) -> bool:
-    """Whether each worker has a value of its own: each replica has a part, or nothing brings together what the replicas assign."""
+    """True if each worker has a value of its own: each replica has a part, or nothing brings together what the replicas assign."""
     import tensorflow as tf
 
     value = getattr(variable, "_value", variable)
@@ -142,7 +142,7 @@ def _has_parts(variable: Any) -> bool:
 
 
 def _raw(layer: Any) -> list[Any]:
-    """Those that can be saved: the training must not end because of one that nobody has asked to save."""
+    """Return those that can be saved: the training must not end because of one that nobody has asked to save."""
     import tensorflow as tf
 
     found = [value for value in vars(layer).values() if isinstance(value, tf.Variable)]
@@ -180,8 +180,8 @@ def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any
 
 
 def _of_keras_2(optimizer: Any) -> Iterator[Any]:
-    """What an optimizer of Keras 2 does not count among its variables: the learning rate, other numbers of a legacy optimizer, and what
-    mixed precision scales the loss by."""
+    """Return what an optimizer of Keras 2 does not count among its variables: the learning rate, other numbers of a legacy optimizer, and
+    what mixed precision scales the loss by."""
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in (optimizer, *([] if inner is None else [inner])):
         numbers = [getattr(one, "_learning_rate", None), *vars(one).get("_hyper", {}).values()]
@@ -199,7 +199,7 @@ def _path(variable: Any) -> str:
 
 
 def is_known(dtype: str) -> bool:
-    """Whether a save can have this type of NumPy."""
+    """True if a save can have this type of NumPy."""
     return dtype in _DTYPES
 
 

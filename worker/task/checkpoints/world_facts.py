@@ -14,7 +14,7 @@ _VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP
 
 
 def is_multi_worker(strategy: Any) -> bool:
-    """Whether several workers train together: under MultiWorkerMirroredStrategy."""
+    """True if several workers train together: under MultiWorkerMirroredStrategy."""
     extended = getattr(strategy, "extended", None)
     return type(extended).__name__ == "CollectiveAllReduceExtended" and int(getattr(extended, "_num_workers", 1)) > 1
 

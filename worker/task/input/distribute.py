@@ -64,7 +64,7 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
 
 
 def has_start(data: Any) -> bool:
-    """Whether a distributed dataset is one of `worker.files` that leaves out the batches before its `start`."""
+    """True if a distributed dataset is one of `worker.files` that leaves out the batches before its `start`."""
     dataset = getattr(data, "_original_dataset", data)
     dataset = getattr(dataset, shuffle_order.COPIED, dataset)
     return hasattr(dataset, "_inputs") and any(getattr(part, input_policy.START, 0) for part in shuffle_order.parts(dataset))

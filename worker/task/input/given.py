@@ -94,7 +94,7 @@ def _gathered(strategy: Any, own: Any) -> Any:
 
 
 def facts(distributed: Any, strategy: Any) -> tuple[int, int]:
-    """What a worker tells the others of its data: the fingerprint, and which share the program has taken itself, from 1 on; 0: none.
+    """Return what a worker tells the others of its data: the fingerprint, and which share the program has taken itself, from 1 on; 0: none.
 
     A fingerprint of -1: not known. A worker that fails here tells the others all the same, which would wait for it.
     """

@@ -130,7 +130,7 @@ class Counter:
             self._add(1, lambda: [1, *(number for value in values for number in _measure(self._tf, value))])
 
     def _counts(self, strategy: Any) -> bool:
-        """Whether these steps are counted. In a graph, they must run in this process, on devices that support all operations.
+        """True if these steps are counted. In a graph, they must run in this process, on devices that support all operations.
 
         The graph must be that of a `tf.function`: a session of TensorFlow 1 would have to initialise the counter's variable.
         """
@@ -207,7 +207,7 @@ class Counter:
 
 
 def _measure(tf: Any, value: Any) -> tuple[Any, Any, Any]:
-    """Whether a batch has elements, how many, and their bytes without those of texts. Numbers, or tensors in a graph."""
+    """Return whether a batch has elements, how many, and their bytes without those of texts. Numbers, or tensors in a graph."""
     elements, size = None, 0
     for part in tf.nest.flatten(value):
         if isinstance(part, tf.RaggedTensor):

@@ -37,7 +37,7 @@ START = "_orch_start"
 
 
 def is_elastic() -> bool:
-    """Whether other attempts of this run may have another number of workers."""
+    """True if other attempts of this run may have another number of workers."""
     return bool(os.environ.get("ORCH_ELASTIC"))
 
 
@@ -169,14 +169,14 @@ def _apply_to_dataset(dataset: Any, settings: JsonSettings, changes: Changes) ->
 
 
 def _risk(dataset: Any) -> str:
-    """What a division of the program's own means in an elastic cluster."""
+    """Return what a division of the program's own means in an elastic cluster."""
     if not is_elastic() or _is_of_files(dataset):
         return ""
     return ", and with another number of workers (--workers MIN:MAX) some elements may come twice and others never"
 
 
 def _is_of_files(dataset: Any) -> bool:
-    """Whether `worker.files` has divided the elements of a dataset."""
+    """True if `worker.files` has divided the elements of a dataset."""
     return getattr(dataset, SHARED, False) or any(map(_is_of_files, dataset._inputs()))
 
 

@@ -28,7 +28,7 @@ def word() -> str:
 
 
 def trains_together() -> bool:
-    """Whether this process is one of several workers that train one model in step: each task of such a cluster is a worker or its chief."""
+    """True if this process is one of several workers that train one model in step: each task of such a cluster is a worker or its chief."""
     try:
         cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
         return "ps" not in cluster and sum(len(cluster.get(kind, ())) for kind in ("chief", "worker")) > 1

@@ -137,7 +137,7 @@ def word() -> str:
 
 
 def is_kept() -> bool:
-    """Whether the order must come again after a restart, because the training continues from a save: then each shuffle gets a seed."""
+    """True if the order must come again after a restart, because the training continues from a save: then each shuffle gets a seed."""
     return same_numbers.ORDER in os.environ
 
 
@@ -165,7 +165,7 @@ def _number_of(text: str) -> int:
 
 
 def has_several_workers(strategy: Any) -> bool:
-    """Whether several workers divide a dataset among them: under MultiWorkerMirroredStrategy."""
+    """True if several workers divide a dataset among them: under MultiWorkerMirroredStrategy."""
     extended = getattr(strategy, "extended", None)
     return type(extended).__name__ == "CollectiveAllReduceExtended" and int(getattr(extended, "_num_workers", 1)) > 1
 
@@ -248,7 +248,7 @@ def parts(dataset: Any) -> Iterator[Any]:
 
 
 def has_unseeded(before: list[Any]) -> bool:
-    """Whether one of these parts of a dataset shuffles without a seed, or a function of them, or a dataset that a function has.
+    """True if one of these parts of a dataset shuffles without a seed, or a function of them, or a dataset that a function has.
 
     Raises `ValueError` for a dataset that a function has and whose graph cannot be read.
     """
@@ -266,7 +266,7 @@ def _is_unseeded(part: Any) -> bool:
 
 
 def draws_later(dataset: Any) -> bool:
-    """Whether a pass over a dataset draws the order of a shuffle also after its first element: in a second pass over a part of it, or over
+    """True if a pass over a dataset draws the order of a shuffle also after its first element: in a second pass over a part of it, or over
     a dataset that a function, such as that of `flat_map`, has from outside (one that it makes itself begins from its seed each time); or
     whether later passes need the whole first one, as those of `cache` do.
 
@@ -279,7 +279,7 @@ def draws_later(dataset: Any) -> bool:
 
 
 def comes_in_other_orders(dataset: Any) -> bool:
-    """Whether each pass over a dataset may have another order of elements."""
+    """True if each pass over a dataset may have another order of elements."""
     before = list(parts(getattr(dataset, COPIED, dataset)))
     return any(_is_shuffle(part) or _captured(part) for part in before)
 
@@ -412,7 +412,7 @@ def _other_seeds(nodes: Any, number: int) -> list[tuple[Any, list[int], int]]:
 
 
 def _is_zero(node: Any) -> bool:
-    """Whether a constant is the number 0 of 64 bits, as the seeds of tf.data are."""
+    """True if a constant is the number 0 of 64 bits, as the seeds of tf.data are."""
     tensor = node.attr["value"].tensor
     return node.attr["dtype"].type == _INT64 and not tensor.tensor_shape.dim and not any(tensor.int64_val) and not tensor.tensor_content
 

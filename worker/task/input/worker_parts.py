@@ -22,7 +22,7 @@ class WorkerParts:
 
     @property
     def are_equal(self) -> bool:
-        """Whether each worker takes the same number of elements in each step."""
+        """True if each worker takes the same number of elements in each step."""
         return self.batch % (self.workers * self.replicas) == 0
 
     def sizes(self, worker: int) -> list[int]:

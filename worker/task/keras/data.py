@@ -147,7 +147,7 @@ def tell_of_one_step_more(distributed: Any, optimizer: Any) -> None:
 
 
 def _computes_with_steps(optimizer: Any) -> bool:
-    """Whether the number of steps matters: a schedule, a weight decay or a moving average for each step, or an update such as Adam's."""
+    """True if the number of steps matters: a schedule, a weight decay or a moving average for each step, or an update such as Adam's."""
     from keras.optimizers.schedules import LearningRateSchedule
 
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)

@@ -32,12 +32,12 @@ TRAINER = "keras.src.backend.tensorflow.trainer"
 
 
 def is_wanted(strategy: Any) -> bool:
-    """Whether orch's functions are used under a strategy: MultiWorkerMirroredStrategy with several workers."""
+    """True if orch's functions are used under a strategy: MultiWorkerMirroredStrategy with several workers."""
     return bool(_mended) and has_workers(strategy)
 
 
 def has_workers(strategy: Any) -> bool:
-    """Whether a strategy trains with several workers in step."""
+    """True if a strategy trains with several workers in step."""
     extended: Any = getattr(strategy, "extended", None)
     return type(extended).__name__ == "CollectiveAllReduceExtended" and bool(extended._in_multi_worker_mode())
 
@@ -128,6 +128,6 @@ def tell_of_right_scope() -> None:
 
 
 def _has_strategy() -> bool:
-    """Whether the program has made the strategy of the workers. Where it has made none, the end of the run says that none was formed."""
+    """True if the program has made the strategy of the workers. Where it has made none, the end of the run says that none was formed."""
     made = sys.modules["tensorflow.python.eager.context"].context()
     return getattr(made, "_collective_ops_server_def", True) is not None

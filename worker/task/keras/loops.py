@@ -147,12 +147,12 @@ def _needs_no_build(model: Any) -> None:
 
 
 def _is_named(strategy: Any) -> bool:
-    """Whether this is not TensorFlow's default strategy, under which Keras's own data are right."""
+    """True if this is not TensorFlow's default strategy, under which Keras's own data are right."""
     return not type(strategy.extended).__name__.startswith("_DefaultDistribution")
 
 
 def _begins_with_the_first(strategy: Any) -> bool:
-    """Whether a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
+    """True if a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
 
     Keras would take a batch for the model, and so begin with the second order. It does so by hand under a strategy that the script makes,
     and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.

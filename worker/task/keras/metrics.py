@@ -66,7 +66,7 @@ def rows_gathered(model: Any) -> Iterator[None]:
 
 
 def _is_own(metric: Any) -> bool:
-    """Whether the program says what a metric makes of rows: by a class, or by a function."""
+    """True if the program says what a metric makes of rows: by a class, or by a function."""
     made_by = getattr(metric, "_fn", None) or type(metric).update_state
     return not str(getattr(made_by, "__module__", "keras.")).startswith("keras.")
 
@@ -196,7 +196,7 @@ class _Numbers:
 
 
 def _shown(leaf: Any) -> Any:
-    """What a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
+    """Return what a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
     import tensorflow as tf
 
     return tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else optimizer.whole(leaf)

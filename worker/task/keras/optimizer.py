@@ -135,7 +135,7 @@ def _name_penalties(model: Any) -> None:
 
 
 def _replicas() -> int:
-    """How many replicas train together, in the code of a replica; 0: one, or not in the code of a replica."""
+    """Return how many replicas train together, in the code of a replica; 0: one, or not in the code of a replica."""
     import tensorflow as tf
 
     replicas = int(tf.distribute.get_strategy().num_replicas_in_sync)
@@ -143,7 +143,7 @@ def _replicas() -> int:
 
 
 def _is_wanted() -> bool:
-    """Whether the code of a replica that is running here works in the right order."""
+    """True if the code of a replica that is running here works in the right order."""
     if not _replicas():
         return False
     import tensorflow as tf
@@ -312,7 +312,7 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 
 
 def counts() -> tuple[int, int]:
-    """How many losses Keras has reduced in this thread, and how often an optimizer was given gradients."""
+    """Return how many losses Keras has reduced in this thread, and how often an optimizer was given gradients."""
     return _here.losses, _here.steps
 
 
@@ -376,7 +376,7 @@ def _marked(loss: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """What a program shows: a loss that is a replica's share of the loss of all, because Keras has divided it, times the replicas."""
+    """Return what a program shows: a loss that is a replica's share of the loss of all, because Keras has divided it, times the replicas."""
     is_share = any(each is value for each in list(_shares or ()))
     return value * _replicas() if is_share and _replicas() else value
 

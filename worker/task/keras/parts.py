@@ -107,7 +107,7 @@ def _tell_of_added_losses(model: Any) -> None:
 
 
 def current() -> Part | None:
-    """What the replica of this thread computes from: None outside of a step of `fit`, `evaluate` and `predict` with several workers."""
+    """Return what the replica of this thread computes from: None outside of a step of `fit`, `evaluate` and `predict` with several workers."""
     return getattr(_here, "part", None)
 
 
@@ -238,7 +238,7 @@ def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
 
 
 def _is_mean(model: Any) -> bool:
-    """Whether the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
+    """True if the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
     from keras import Model, tree
 
     fit.tell_of_circle(model)

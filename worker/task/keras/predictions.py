@@ -114,7 +114,7 @@ def predict(real: Any, model: Any, arguments: dict[str, Any]) -> Any:
 
 
 def are_shown(callbacks: Any) -> bool:
-    """Whether a callback that is not Keras's own gets the outputs of each batch."""
+    """True if a callback that is not Keras's own gets the outputs of each batch."""
     from keras import tree
 
     given = tree.flatten(getattr(callbacks, "callbacks", callbacks)) if callbacks else []
@@ -141,7 +141,7 @@ def _joined(strategy: Any, own: list[Any]) -> Any:
 
 
 def _packed_part(outputs: Any, rows: Any) -> tuple[bool, list[Any]]:
-    """Whether a part has rows, and its tensors as arrays, which can be sent: ragged and sparse tensors are several."""
+    """Return whether a part has rows, and its tensors as arrays, which can be sent: ragged and sparse tensors are several."""
     import tensorflow as tf
     from keras.src import tree
 
@@ -174,7 +174,7 @@ def _rows(every: Sequence[Any]) -> Any:
 
 
 def _tensors(outputs: Any) -> Any:
-    """What Keras's own function returns."""
+    """Return what Keras's own function returns."""
     import tensorflow as tf
     from keras.src import tree
 

@@ -21,7 +21,7 @@ _wishes: Any = None
 
 
 def carried() -> Any:
-    """What this worker tells the others in the next step."""
+    """Return what this worker tells the others in the next step."""
     import tensorflow as tf
 
     return tf.constant(_wish, tf.float64)
@@ -39,12 +39,12 @@ def carry(is_wanted: bool) -> None:
 
 
 def is_heard() -> bool:
-    """Whether any worker carried a wish into the last step."""
+    """True if any worker carried a wish into the last step."""
     return _wishes is not None and float(_wishes) > 0
 
 
 def do_all_want(strategy: Any, place: str) -> bool:
-    """Whether all workers want to stop at this place of the training. Only those that want to stop make this call.
+    """True if all workers want to stop at this place of the training. Only those that want to stop make this call.
 
     The first answer that is written counts for all: a worker that has waited for too long may be wrong about the others.
     """

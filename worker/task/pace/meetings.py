@@ -88,7 +88,9 @@ def _install(on_first: Callable[[], Any]) -> None:
 
 
 def current_context() -> Any:
-    """What has the resources of TensorFlow. A program may put another one in its place; this makes none, whose devices would be fixed."""
+    """Return what has the resources of TensorFlow. A program may put another one in its place; this makes none, whose devices would be
+    fixed.
+    """
     module = sys.modules.get("tensorflow.python.eager.context")
     return None if module is None else module.context_safe()
 
@@ -104,8 +106,8 @@ def within_input() -> Iterator[None]:
 
 
 def read() -> list[float]:
-    """How often the task came to a meeting, how often all had come, the seconds that it waited, those of them within the input, and a
-    number that every meeting changes. Of the meetings of graphs, the first number counts only the one that goes on.
+    """Return how often the task came to a meeting, how often all had come, the seconds that it waited, those of them within the input, and
+    a number that every meeting changes. Of the meetings of graphs, the first number counts only the one that goes on.
     """
     total = list(_left)
     for launcher in [] if MEETINGS in guard.off else list(_launchers):
@@ -156,7 +158,7 @@ def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_deterministic() -> bool:
-    """Whether TensorFlow must be deterministic: then it refuses timestamps in graphs."""
+    """True if TensorFlow must be deterministic: then it refuses timestamps in graphs."""
     from tensorflow.python.framework import config
 
     return bool(config.is_op_determinism_enabled())
@@ -205,7 +207,7 @@ def _variable(tf: Any, meeting: _Meeting, name: str) -> Any:
 
 
 def _meeting_of(launcher: Any) -> _Meeting | None:
-    """Where the meetings of a launcher are counted; None: they are not counted."""
+    """Return where the meetings of a launcher are counted; None: they are not counted."""
     found: _Meeting | None = vars(launcher).get("_orch_meeting")
     if found is not None or "_orch_meeting" in vars(launcher):
         return found
@@ -224,7 +226,7 @@ def _meeting_of(launcher: Any) -> _Meeting | None:
 
 
 def _is_counted(launcher: Any) -> bool:
-    """Whether this launcher is of the first replica of the task, among several replicas, and on a CPU."""
+    """True if this launcher is of the first replica of the task, among several replicas, and on a CPU."""
     import tensorflow as tf
 
     device = str(launcher._device)

@@ -57,7 +57,7 @@ class Pace:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that began, and not a fork of it."""
+        """True if this is the process that began, and not a fork of it."""
         return os.getpid() == self._pid
 
     def mark(self, step: float) -> None:

@@ -62,7 +62,7 @@ def prepare_forks() -> None:
 
 
 def is_on(feature: str) -> bool:
-    """Whether all names of a feature fit. If not, one task prints a line, the first time that this is asked."""
+    """True if all names of a feature fit. If not, one task prints a line, the first time that this is asked."""
     if problems(feature):
         import_hooks.print_once(describe(feature, problems(feature)))
     return not problems(feature)

@@ -86,7 +86,7 @@ class Call:
 
 
 def is_misuse(error: BaseException, real: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the program has called a function with arguments that neither orch's function nor the replaced one takes."""
+    """True if the program has called a function with arguments that neither orch's function nor the replaced one takes."""
     if not isinstance(error, TypeError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return False
     import inspect
@@ -105,7 +105,7 @@ def refusal(error: E) -> E:
 
 
 def is_other(error: BaseException) -> bool:
-    """Whether an error in what measures is none of its own: the end of the program, or the fault of a feature that changes numbers."""
+    """True if an error in what measures is none of its own: the end of the program, or the fault of a feature that changes numbers."""
     return not isinstance(error, Exception) or hasattr(error, _REFUSAL)
 
 
@@ -205,7 +205,7 @@ def _is_theirs(error: BaseException) -> bool:
 
 
 def _is_of_data(error: BaseException) -> bool:
-    """Whether a library that orch calls refuses what it is given, data and models of the program as a rule, or calls a function of the
+    """True if a library that orch calls refuses what it is given, data and models of the program as a rule, or calls a function of the
     program which fails.
     """
     below: list[bool] = []

@@ -78,7 +78,7 @@ class Sources:
 
 
 def _directory_of(package: str) -> str:
-    """Where this interpreter finds a package. The package is not imported."""
+    """Return where this interpreter finds a package. The package is not imported."""
     from importlib.machinery import PathFinder
 
     loaded = sys.modules.get(package)
@@ -134,7 +134,7 @@ def fingerprint(block: str) -> str:
 
 
 def _left_out(text: str) -> Iterator[tuple[int, int, int, int]]:
-    """Where the comments and docstrings are: the first line and column, and the last ones."""
+    """Return where the comments and docstrings are: the first line and column, and the last ones."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -166,7 +166,7 @@ def arguments(block: str) -> list[str] | None:
 
 
 def problems_of(feature: str, sources: Sources) -> list[str]:
-    """Which names of a feature do not fit these packages, and why; empty: the feature is on."""
+    """Return which names of a feature do not fit these packages, and why; empty: the feature is on."""
     found = _of_feature(FEATURES[feature], sources)
     for other in FEATURES[feature].needs:
         found += [f"it needs {other!r}: {why}" for why in problems_of(other, sources)[:1]]

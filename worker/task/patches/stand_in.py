@@ -70,7 +70,7 @@ def make(real: Any, name: str, ours: Callable[..., Any], feature: str, *, measur
 
 
 def is_of(function: Any, feature: str) -> bool:
-    """Whether this function, or one that it replaces, is the stand-in of a feature."""
+    """True if this function, or one that it replaces, is the stand-in of a feature."""
     while hasattr(function, FEATURE):
         if getattr(function, FEATURE) == feature:
             return True

@@ -23,7 +23,7 @@ class Values:
         self._told = b""
 
     def read(self, arrays: dict[str, Any]) -> tuple[bytes, list[Any]]:
-        """What the tensors are, as JSON, and their bytes. `arrays`: more, which all workers have alike.
+        """Return what the tensors are, as JSON, and their bytes. `arrays`: more, which all workers have alike.
 
         The bytes are those of TensorFlow, so they are to be written before the next step.
         """

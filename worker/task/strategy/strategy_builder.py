@@ -25,7 +25,7 @@ def current() -> Any:
 
 
 def only_serves(task: Context) -> bool:
-    """Whether the task is only a `tf.distribute.Server` for other tasks, and has no strategy itself."""
+    """True if the task is only a `tf.distribute.Server` for other tasks, and has no strategy itself."""
     return task.strategy == "parameter_server" and task.type in ("worker", "ps")
 
 

@@ -178,7 +178,7 @@ def _describe_absence(where: str, hosts: Sequence[str], said: str) -> str:
 
 
 def has_tpu_support() -> bool:
-    """Whether this TensorFlow can drive a TPU of this machine: whether it has the kernel that starts a TPU."""
+    """True if this TensorFlow can drive a TPU of this machine: whether it has the kernel that starts a TPU."""
     from tensorflow.python.framework import kernels
 
     return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)

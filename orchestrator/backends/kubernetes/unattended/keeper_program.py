@@ -75,7 +75,7 @@ class Keeper:
         self._is_ending = True
 
     def _has_ended(self) -> bool:
-        """Whether there was a controller, and nobody holds the lock of its file any more."""
+        """True if there was a controller, and nobody holds the lock of its file any more."""
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

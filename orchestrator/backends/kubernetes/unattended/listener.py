@@ -104,7 +104,7 @@ class Listener:
         return self._lines.pop(pod)
 
     async def end_of(self, line: DialledLine, limit_s: float = END_S) -> End:
-        """How the program of a connection has ended that is over; code `UNKNOWN`: the pod has not said so in this time."""
+        """Return how the program of a connection has ended that is over; code `UNKNOWN`: the pod has not said so in this time."""
         key = line.pod, line.number
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_ended(key), limit_s)

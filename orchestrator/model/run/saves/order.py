@@ -20,12 +20,12 @@ ANSWER_S = 1.0
 
 
 def is_possible(cluster: Cluster) -> bool:
-    """Whether a training runs that can save on order, and is not about to."""
+    """True if a training runs that can save on order, and is not about to."""
     return cluster.phase in (Phase.STARTING, Phase.RUNNING) and cluster.saving is None and bool(able(cluster))
 
 
 def is_last(cluster: Cluster) -> bool:
-    """Whether a save goes on, after which there is no other attempt."""
+    """True if a save goes on, after which there is no other attempt."""
     return cluster.saving is not None and not cluster.saving.again
 
 
@@ -48,7 +48,7 @@ def replace_ending(cluster: Cluster, former: Saving, ending: Verdict, limit_s: f
 
 
 def hear(cluster: Cluster, event: events.TaskSaves) -> Step:
-    """What a training says while a save goes on."""
+    """Return what a training says while a save goes on."""
     saving = cluster.saving
     if saving is None or cluster.tasks[event.task].is_aside:
         return cluster, ()

@@ -42,7 +42,7 @@ def end_now(cluster: Cluster, at: float, failure: Cause | None = None) -> Step:
 
 
 def has_saved(event: events.TaskExited) -> bool:
-    """Whether a task has ended as after its save, or as after the end of its training."""
+    """True if a task has ended as after its save, or as after the end of its training."""
     return event.code == 0 or (event.code == PREEMPTED and not event.killed)
 
 
@@ -55,7 +55,7 @@ def failure_of(cluster: Cluster, event: events.TaskExited) -> Cause | None:
 
 
 def ending_of(cluster: Cluster, failure: Cause | None = None) -> Verdict:
-    """How the attempt ends after its save, or after the time of the save is over, or after a failure."""
+    """Return how the attempt ends after its save, or after the time of the save is over, or after a failure."""
     saving = cluster.saving
     assert saving is not None
     ending, cause = saving.ending, saving.ending.cause

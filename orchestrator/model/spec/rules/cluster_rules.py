@@ -139,7 +139,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...
 
 
 def problems(draft: Draft, spoiled: Container[str]) -> Iterator[Problem]:
-    """What is wrong with values that are right one by one. `spoiled`: the keys of the document that have a mistake."""
+    """Return what is wrong with values that are right one by one. `spoiled`: the keys of the document that have a mistake."""
     for reads, rule in RULES:
         if not any(key in spoiled for key in reads):
             for path, message, hint in rule(draft):

@@ -55,12 +55,12 @@ class BackendSpec:
 
     @property
     def copies_workdir(self) -> bool:
-        """Whether orch copies the working directory, so that its path on the hosts differs."""
+        """True if orch copies the working directory, so that its path on the hosts differs."""
         return False
 
     @property
     def requeues(self) -> bool:
-        """Whether an engine starts the run again that ends because its allocation does."""
+        """True if an engine starts the run again that ends because its allocation does."""
         return False
 
     def detached(self) -> BackendSpec:
@@ -72,7 +72,7 @@ class BackendSpec:
         return self
 
     def complaint(self) -> tuple[str, str] | None:
-        """What is wrong between the keys, and what to do; None: nothing."""
+        """Return what is wrong between the keys, and what to do; None: nothing."""
         return None
 
     @staticmethod
@@ -321,7 +321,7 @@ class KubernetesSettings(BackendSpec):
 
     @property
     def is_unattended(self) -> bool:
-        """Whether the controller is in the cluster."""
+        """True if the controller is in the cluster."""
         return self.controller == "cluster"
 
     def detached(self) -> KubernetesSettings:
@@ -339,7 +339,7 @@ class KubernetesSettings(BackendSpec):
         return not self.code_in_image
 
     def pods_for(self, tasks: int) -> int:
-        """How many pods a run with so many tasks gets."""
+        """Return how many pods a run with so many tasks gets."""
         return self.pods or -(-tasks // self.tasks_per_pod)
 
     def complaint(self) -> tuple[str, str] | None:

@@ -286,6 +286,6 @@ class ClusterSpec:
 
 
 def works(task_type: str, spec: ClusterSpec) -> bool:
-    """Whether tasks of this type run the training. A server is different: it may write lines while the training hangs."""
+    """True if tasks of this type run the training. A server is different: it may write lines while the training hangs."""
     serves = task_type == "ps" or (task_type == "worker" and spec.serve)
     return trains(task_type) and not serves

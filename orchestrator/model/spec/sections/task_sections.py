@@ -23,7 +23,7 @@ MAX_TASKS = 100_000
 
 
 def trains(task_type: str) -> bool:
-    """Whether tasks of this type are in the training cluster. An evaluator, and a task of the tf.data service or of orch's own, are not."""
+    """True if tasks of this type are in the training cluster. An evaluator, and a task of the tf.data service or of orch's own, are not."""
     return task_type not in ("evaluator", PREPARE, TENSORBOARD, *DATA_SERVICE)
 
 
