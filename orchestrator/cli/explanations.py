@@ -18,7 +18,7 @@ PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")
 
 TOPICS = "topics"
 _WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash", "134": "crash", "127": "program"} | {
-    **dict.fromkeys(("hang", "hangs"), "stalls"),
+    **dict.fromkeys(("hang", "hangs", "stuck", "deadlock", "barrier", "waits", "missing"), "stalls"),
     **dict.fromkeys(("stdin", "input()"), "keyboard"),
     "shape": "shapes",
     **dict.fromkeys(("segfault", "sigsegv", "sigabrt", "segmentation-fault"), "crash"),

@@ -239,7 +239,10 @@ class ScriptCommand(click.Command):
 
     @staticmethod
     def _flag_before(args: Sequence[str], message: str) -> str:
-        """Return what to say if the word that is too much follows an option to which other programs give a value; empty if none is there."""
+        """Return what to say if the word that is too much follows an option to which other programs give a value.
+
+        Empty if none is there.
+        """
         for option, word in itertools.pairwise(args):
             if option == "-v" and ":" in word and "/" in word:  # as in docker; the script may be the word that is too much
                 return f"-v is --verbose, and takes no value: {MOUNTS_NOTHING}"

@@ -35,6 +35,10 @@ class Samples:
         """Return which tasks have not come to where the others wait at a hang, in words; empty: no task is awaited."""
         return stragglers.describe_absent(self._latest, stragglers.training(cluster), at_a_hang=True)
 
+    def describe_awaited(self, cluster: Cluster) -> str:
+        """Return the same for tasks of which a line has told that they did not come, and that have not come since."""
+        return stragglers.describe_absent(self._latest, stragglers.training(cluster)) if self._standstill.missing else ""
+
     def close(self) -> None:
         """Close the files."""
         self._files.close()

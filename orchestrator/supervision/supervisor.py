@@ -268,7 +268,8 @@ class Supervisor:
             if line := self._agents.leave_output():
                 self.note(line)
         else:
-            self._on_event(events.StopRequested(reason, code, now(), saves))
+            awaited = self._samples.describe_awaited(self.cluster) if self._samples is not None else ""
+            self._on_event(events.StopRequested("; ".join(filter(None, (reason, awaited))), code, now(), saves))
 
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""

@@ -28,6 +28,7 @@ from orchestrator.record.text.event_messages import Messages
 from orchestrator.supervision import supervisor as supervisor_module
 from orchestrator.supervision.log_collector import LogCollector
 from orchestrator.supervision.preparation import Preparation
+from orchestrator.supervision.sampling import Samples
 from orchestrator.supervision.supervisor import Supervisor
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
@@ -156,6 +157,21 @@ def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path,
     told = refusal(tmp_path, Elsewhere(("red", "blue"), {}), 2, messages.Program("command", "sh", ("-c", "echo hello; exec sleep 1000")))
     assert "cannot be recorded" in told
     assert "No space left on device" in told
+
+
+def test_who_ends_a_hang_reads_which_task_was_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = supervisor_of(tmp_path, Elsewhere(("red", "blue"), {}), 2)
+    given: list[Any] = []
+    monkeypatch.setattr(supervisor, "_on_event", given.append)
+    monkeypatch.setattr(supervisor, "_samples", Samples(supervisor._rundir))
+    for awaited in ("", "worker-1 did not come: worker-0 waits for it after step 47"):
+        monkeypatch.setattr(Samples, "describe_awaited", lambda self, cluster, awaited=awaited: awaited)
+        supervisor.stop("interrupted (Ctrl-C)", 130)
+    assert [event.reason for event in given] == [
+        "interrupted (Ctrl-C)",
+        "interrupted (Ctrl-C); worker-1 did not come: worker-0 waits for it after step 47",
+    ]
+    supervisor._rundir.close()
 
 
 @pytest.mark.parametrize("cut", [False, True])

@@ -291,6 +291,10 @@ OTHERS = {
         "a-file-that-is-not-found",
         "{path} is not on this host, or the directory in which it should be written is not: orch makes no directories of a script",
     ),
+    r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'": Remedy(
+        "a-file-without-permission",
+        "the user of the task may not read or write {path}: give the script another path, or that user the permission (ls -ld {path})",
+    ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",
         "a task has no keyboard: input() and breakpoint() end there. Give values after -- on the command line; to debug, start the script "

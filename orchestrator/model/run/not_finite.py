@@ -14,7 +14,8 @@ WORDS = ("nan", "inf", "-inf")
 _WHEN = ("epoch", "step")
 ABOUT = "a-loss-that-is-nan"
 """The heading of docs/why.md."""
-REMEDY = f"a smaller learning rate, clipped gradients, or the data has such values; --fail-on-nan ends such a run; more: orch help {ABOUT}"
+_REMEDY = "a smaller learning rate, clipped gradients, or the data has such values"
+REMEDY = f"{_REMEDY}; --fail-on-nan ends such a run; more: orch help {ABOUT}"
 
 
 def as_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,5 +66,6 @@ def cause(cluster: Cluster, at: float) -> Cause | None:
     """Why the run has failed, if a training task has reported such a value and the user wants that to be a failure."""
     for task in cluster.tasks.values() if cluster.policy.fail_on_nan else ():
         for name, what in task.not_finite.items() if task.trains else ():
-            return Cause(f"reported that {name} is {what} (--fail-on-nan)", at, task.name, task.host, attempt=task.attempt)
+            what = f"reported that {name} is {what} (--fail-on-nan)"
+            return Cause(what, at, task.name, task.host, attempt=task.attempt, remedy=_REMEDY, about=ABOUT)
     return None

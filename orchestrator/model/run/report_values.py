@@ -9,7 +9,7 @@ _PROGRESS = ("epoch", "step", "steps_per_s")
 
 
 def place_of(key: str) -> int:
-    """Return where a value of a report stands if there is little room: what a training is judged by, all others, how far the training is."""
+    """Return the rank of a value of a report where there is little room: first what a training is judged by, last how far it is."""
     return 0 if key.startswith("val_") else 1 if "loss" in key else 3 if key in _PROGRESS else 2
 
 

@@ -76,6 +76,7 @@ FAILURES = [
     ("ValueError", "Unknown metric function: 'acuracy'. Please ensure", "no metric of the name acuracy; did you mean accuracy?"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/x.npz'", "data/x.npz is looked for in the directory of orch up"),
     ("FileNotFoundError", "[Errno 2] No such file or directory: '/nodir/m.keras'", "/nodir/m.keras is not on this host, or the directory"),
+    ("PermissionError", "[Errno 13] Permission denied: '/root/m.keras'", "the user of the task may not read or write /root/m.keras"),
     (
         f"{TF}InvalidArgumentError",
         "Graph execution error:\n\nReceived a label value of 1 which is outside the valid range of [0, 1).  Label values: 1 0 1",

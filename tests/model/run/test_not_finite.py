@@ -88,6 +88,7 @@ def test_such_a_report_ends_the_run_if_the_user_wants_that_and_nothing_restarts(
     assert (verdict.outcome, verdict.exit_code, verdict.remarks) == (Outcome.FAILED, 1, ())
     assert verdict.cause is not None
     assert (verdict.cause.task, verdict.cause.what) == ("worker-1", "reported that loss is nan by step 8 (--fail-on-nan)")
+    assert (verdict.cause.about, verdict.cause.remedy.split(",")[0]) == ("a-loss-that-is-nan", "a smaller learning rate")
 
 
 def test_the_last_report_counts_also_if_it_comes_after_the_end_of_its_task() -> None:

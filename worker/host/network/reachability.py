@@ -92,7 +92,7 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
 
 
 def _try_in_threads(places: list[tuple[Target, int, str]]) -> list[tuple[str, int, str, str]]:
-    """Return what was not reached, as `Refused` has it. No thread is waited for: one of them may wait for a resolver that does not answer."""
+    """Return what was not reached, as `Refused` has it. Threads that still wait for a resolver are left."""
     import queue
     import threading
 

@@ -112,7 +112,7 @@ class TaskOutput:
         return task_files.size(os.path.join(self.directory, task_files.SAVING)) > 0
 
     def read_saving(self) -> Iterator[messages.TaskSaves]:
-        """Return what the training has said of saves on order since the last call: of each state the newest, however often it was written."""
+        """Return what the training has said of saves on order since the last call: the newest of each state."""
         path = os.path.join(self.directory, task_files.SAVING)
         if task_files.size(path) <= self.saving_read:
             return

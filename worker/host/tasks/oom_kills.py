@@ -34,7 +34,10 @@ class OomCounter:
             self._seen = count
 
     def claim(self) -> str:
-        """Return whether a kill explains a task that was just ended by SIGKILL, in words; empty if none does. Each kill explains one task."""
+        """Return whether a kill explains a task that was just ended by SIGKILL, in words; empty if none does.
+
+        Each kill explains one task.
+        """
         self.poll()
         if not self._kills:
             return ""

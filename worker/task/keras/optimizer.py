@@ -376,7 +376,7 @@ def _marked(loss: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Return what a program shows: a loss that is a replica's share of the loss of all, because Keras has divided it, times the replicas."""
+    """Return what a program shows: a replica's share of the loss, which Keras has divided, times the number of replicas."""
     is_share = any(each is value for each in list(_shares or ()))
     return value * _replicas() if is_share and _replicas() else value
 

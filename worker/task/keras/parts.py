@@ -107,7 +107,10 @@ def _tell_of_added_losses(model: Any) -> None:
 
 
 def current() -> Part | None:
-    """Return what the replica of this thread computes from: None outside of a step of `fit`, `evaluate` and `predict` with several workers."""
+    """Return what the replica of this thread computes from.
+
+    None outside of a step of `fit`, `evaluate` and `predict` with several workers.
+    """
     return getattr(_here, "part", None)
 
 
