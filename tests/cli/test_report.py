@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.looking.profile_command import _show
+from orchestrator.cli.commands.profile_command import _show
 from orchestrator.insight.profiling.answers import ProfileAnswer
 from orchestrator.record.storage.samples import read_latest
 from tests.conftest import Orch

@@ -22,8 +22,8 @@ from ...record.storage.run_progress import read_cluster
 from ...record.storage.run_store import plan_of
 from ...requests import LONGEST_PROFILE_S, ask_running
 from .. import completion
-from ..commands.run_commands import refuse_unclear
 from ..options import exact_run_argument, only_tasks
+from .run_commands import refuse_unclear
 
 TASK = "Profile only this task, or tasks of this type. May be repeated."
 FOR = "How long the profiler runs: seconds, or 500ms. Default: 2s."
