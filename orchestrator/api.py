@@ -14,14 +14,14 @@ from .backends import imagine
 from .backends.allocations import use_allocation
 from .errors import Problem, SpecError, UsageError
 from .handle import Run
-from .model.spec import PROGRAM_KINDS, ClusterSpec
-from .model.spec import document as documents
-from .model.spec.derive import struct_of
-from .model.spec.describe import options
-from .model.spec.document import Node
-from .model.spec.findings import nearest
-from .model.spec.parse import parse, to_document
-from .model.spec.tree import refusal
+from .model.settings import PROGRAM_KINDS, ClusterSpec
+from .model.settings import document as documents
+from .model.settings.derive import struct_of
+from .model.settings.describe import options
+from .model.settings.document import Node
+from .model.settings.findings import nearest
+from .model.settings.parse import parse, to_document
+from .model.settings.tree import refusal
 from .sources import as_seen_from, chooses_backend, read_file, tasks_directory, with_program, with_value
 from .starting import create, request_for, start_controller, submit
 

@@ -39,8 +39,8 @@ from . import end_process
 from .backends import Request, load, warm_auto
 from .backends.connection.agent_process import StartedAgent
 from .errors import BROKEN, USAGE, OrchError, UsageError
-from .model.run.cluster import Cause, Cluster, Outcome, Verdict
-from .model.run.events import RunNoted, TemplateReady
+from .model.state.cluster import Cause, Cluster, Outcome, Verdict
+from .model.state.events import RunNoted, TemplateReady
 from .record.storage.run_directory import RunDir
 from .record.storage.run_lock import LOCK_S
 from .record.storage.run_progress import resume
@@ -198,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         if (rundir.path / "events.jsonl").exists() or (rundir.path / "result.json").exists():
             if not given.submitted:
                 raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
-            from .model.run.submission import REQUEUED
+            from .model.policy.submission import REQUEUED
 
             if (past := rundir.own_verdict()) is not None and past.exit_code not in REQUEUED:
                 say(f"{rundir.run_id} ended with exit code {past.exit_code}, and is left as it is; orch up starts a new run")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from worker.machine.clock import now, patience
 
 from .errors import TERMINATED, OrchError, UsageError
-from .model.run import submission
-from .model.run.submission import Heard, Word
+from .model.policy import submission
+from .model.policy.submission import Heard, Word
 from .record.storage import engine_files, run_store
 from .record.storage.run_directory import RunDir
 

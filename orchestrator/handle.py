@@ -22,10 +22,10 @@ from worker.values.excerpts import shorten_line
 from worker.values.fast_dataclass import dataclass
 
 from .errors import BROKEN, OrchError, UsageError
-from .model.run import not_finite
-from .model.run.cluster import Cause, Cluster, TaskStatus
-from .model.run.report_values import describe_report
-from .model.spec.durations import EXAMPLES, seconds_of
+from .model.policy import not_finite
+from .model.settings.durations import EXAMPLES, seconds_of
+from .model.state.cluster import Cause, Cluster, TaskStatus
+from .model.state.report_values import describe_report
 from .model.task_names import group_tasks
 from .record.lines import LineSplitter
 from .record.output.follower import Follower

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .errors import INTERRUPTED, TERMINATED, OrchError, UsageError
-from .model.run import restarts
-from .model.run.cluster import Phase
+from .model.policy import restarts
+from .model.state.cluster import Phase
 from .record.output.follower import Follower
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import read_cluster

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from .backends import Request, RunFacts, load, load_checked
 from .errors import OrchError, UnansweredError
-from .model.spec import ClusterSpec
-from .model.spec.parse import to_document
+from .model.settings import ClusterSpec
+from .model.settings.parse import to_document
 from .record.storage.run_directory import RunDir
 from .record.storage.run_files import private_opener
 from .record.storage.run_store import cannot_keep, create_run, discard
 from .signals import hold_signals
 
 if TYPE_CHECKING:  # most runs have no engine
-    from .model.run.submission import Submission
+    from .model.policy.submission import Submission
 
 PROGRAM = Path(__file__).with_name("controller.py")
 

@@ -21,8 +21,8 @@ from typing import get_type_hints
 import pytest
 
 from orchestrator import __version__, backends
-from orchestrator.model.spec import BACKENDS
-from orchestrator.model.spec.sections.task_sections import TaskDevices
+from orchestrator.model.settings import BACKENDS
+from orchestrator.model.settings.task_sections import TaskDevices
 from orchestrator.model.strategies import STRATEGIES
 from worker.settings.declare import settings_of
 from worker.settings.task_settings import TaskSettings
@@ -35,7 +35,7 @@ BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings", "worker.te
 MODEL = ("orchestrator.model", *BELOW)
 # The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
-ROOMS = tuple(f"orchestrator.model.{name}" for name in ("spec", "planning", "input", "run.cluster", "cause", "run"))
+ROOMS = tuple(f"orchestrator.model.{name}" for name in ("settings", "planning", "state", "cause", "policy"))
 # The rooms of the record, from the ground up: bytes as lines, files, the output of tasks, and text for people.
 RECORD = tuple(f"orchestrator.record.{name}" for name in ("lines", "storage", "output", "text"))
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
@@ -446,7 +446,7 @@ def test_a_strategy_that_is_named_elsewhere_is_found(source: str, times: int) ->
 
 # In worker.settings.tpu_settings "local" is TensorFlow's word for a TPU.
 PLACE_TABLES = (
-    "orchestrator.model.spec.sections.backend_sections",
+    "orchestrator.model.settings.backend_sections",
     "orchestrator.backends",
     "worker.settings.tpu_settings",
     *backends.MODULES.values(),
@@ -618,20 +618,20 @@ BAD = {
     "model imports os": ("orchestrator.model.planning.plan", "import os.path", "pure code imports os"),
     "model imports the clock": ("orchestrator.model.planning.plan", "from time import monotonic", "pure code imports time"),
     "model imports chance": ("orchestrator.model.planning.plan", "import random", "pure code imports random"),
-    "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
-    "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
+    "model imports Path": ("orchestrator.model.settings", "from pathlib import Path", "pure code imports pathlib"),
+    "model imports YAML early": ("orchestrator.model.settings", "import yaml", "pure code imports yaml"),
     "a slow dataclass": ("worker.protocol.messages", "from dataclasses import dataclass, field", "made by worker.values.fast_dataclass"),
     "a spec imports a plan": (
-        "orchestrator.model.spec.parse",
+        "orchestrator.model.settings.parse",
         "from ..planning import plan",
         "must not import orchestrator.model.planning",
     ),
     "a cause imports the policy": ("orchestrator.model.cause.root_cause", "from ..run import lifecycle", "must not import"),
-    "model opens a file": ("orchestrator.model.spec", "def f(p):\n    return open(p).read()", "spec:2: pure code calls open()"),
+    "model opens a file": ("orchestrator.model.settings", "def f(p):\n    return open(p).read()", "settings:2: pure code calls open()"),
     "model prints beside main": (
-        "orchestrator.model.spec",
+        "orchestrator.model.settings",
         "if __name__ == '__main__':\n    print(1)\nprint(2)",
-        "spec:3: pure code calls print()",
+        "settings:3: pure code calls print()",
     ),
     "the contract prints": ("worker.protocol.messages", "print(1)", "pure code calls print()"),
     "record imports a backend": ("orchestrator.record.output.log_view", "from orchestrator.backends import local", "must not import"),
@@ -692,11 +692,11 @@ GOOD = {
     ),
     "model": (
         "orchestrator.model.planning.plan",
-        "import json\nfrom worker.protocol.messages import TaskId\nfrom worker.protocol import messages\nfrom ..spec import X",
+        "import json\nfrom worker.protocol.messages import TaskId\nfrom worker.protocol import messages\nfrom ..settings import X",
     ),
-    "model reads YAML late": ("orchestrator.model.spec.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
-    "model joins paths": ("orchestrator.model.spec.parse", "from pathlib import PurePosixPath"),
-    "model as a program": ("orchestrator.model.spec.describe", "if __name__ == '__main__':\n    print(1)"),
+    "model reads YAML late": ("orchestrator.model.settings.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
+    "model joins paths": ("orchestrator.model.settings.parse", "from pathlib import PurePosixPath"),
+    "model as a program": ("orchestrator.model.settings.describe", "if __name__ == '__main__':\n    print(1)"),
     "start, under the private name": ("worker.task.start_task", "from _orch_worker.task import bootstrap"),
     "host": ("worker.host.agent", "import os\nfrom ..protocol.messages import Hello\nfrom ..protocol import channel\nfrom . import loop"),
     "task": ("worker.task.strategy.strategy_builder", "def f():\n    import tensorflow as tf\n    import numpy"),

@@ -19,7 +19,7 @@ import pytest
 from orchestrator import controller, signals
 from orchestrator.backends import Backend, Request
 from orchestrator.backends.local import Local
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run, discard
 from orchestrator.record.text.event_messages import Messages

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends import load
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskSpec
 from orchestrator.record.output.log_view import LogView
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.console import Console, Sink

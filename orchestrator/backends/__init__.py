@@ -18,10 +18,10 @@ from worker.values.fast_dataclass import dataclass
 
 from ..errors import Problem, SpecError
 from ..model.cause.exit_status import describe_return
-from ..model.spec import ClusterSpec
+from ..model.settings import ClusterSpec
 
 if TYPE_CHECKING:  # most runs have no engine
-    from ..model.run.submission import Submission, Word
+    from ..model.policy.submission import Submission, Word
     from .connection.agent_pipes import AgentProgram
     from .engines import Channel
 

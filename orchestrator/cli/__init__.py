@@ -142,7 +142,7 @@ class Commands(click.Group):
                 return super().resolve_command(ctx, [*meant.split(), *args[1:]])
             if name in OTHERWISE:
                 raise click.UsageError(f"there is no command {name!r}: {OTHERWISE[name]}", ctx)
-            from ..model.spec.findings import nearest
+            from ..model.settings.findings import nearest
 
             if name in importlib.import_module(".explanations", __name__).PAGES:
                 raise click.UsageError(f"there is no command {name!r}: orch help {name} tells about it", ctx)

@@ -14,8 +14,8 @@ from .. import import_asyncio
 from ..backends import Request
 from ..backends.connection.agent_process import start_ahead
 from ..errors import OrchError, UsageError
+from ..model.settings import ClusterSpec
 from ..model.slots import behind_the_chief, task_ids
-from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_store import discard

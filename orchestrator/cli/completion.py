@@ -39,8 +39,8 @@ def one_of(words: tuple[str, ...]) -> Complete:
 
 def assignments(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The keys of orch.yaml, for ``--set``."""
-    from ..model.spec.describe import root
-    from ..model.spec.kinds import Struct
+    from ..model.settings.describe import root
+    from ..model.settings.kinds import Struct
 
     def paths(struct: Struct, around: str) -> Iterator[str]:
         for name, key in struct.keys.items():

@@ -11,7 +11,7 @@ import time
 import click
 
 from ..errors import BROKEN, USAGE
-from ..model.run.cluster import Phase
+from ..model.state.cluster import Phase
 from ..record.output.follower import Follower
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Progress

@@ -20,8 +20,8 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import few
 
 from ..errors import UsageError
-from ..model.spec.durations import EXAMPLES, seconds_of
-from ..model.spec.findings import nearest
+from ..model.settings.durations import EXAMPLES, seconds_of
+from ..model.settings.findings import nearest
 from ..model.task_names import group_tasks
 from ..sources import HOME, home_of_new_run
 from ..sources import nearest as nearest_above

@@ -17,8 +17,8 @@ from worker.protocol.task_id import STREAMS
 from .. import engine_jobs
 from ..controller import Ended, refusal
 from ..errors import OrchError
-from ..model.run.events import RunNoted
-from ..model.run.submission import Submission
+from ..model.policy.submission import Submission
+from ..model.state.events import RunNoted
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_files import size_of
 from ..record.storage.run_progress import Progress, read_cluster

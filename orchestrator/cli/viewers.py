@@ -10,8 +10,8 @@ from typing import Any
 
 from ..controller import Ended
 from ..errors import UsageError
-from ..model.run.cluster import Cluster
-from ..model.run.events import Event
+from ..model.state.cluster import Cluster
+from ..model.state.events import Event
 from ..record.lines import RESET
 from ..record.output.log_view import LogView
 from ..record.storage import event_log

@@ -9,7 +9,7 @@ from worker.protocol import messages
 from worker.values.words import few
 
 from ..backends.connection.agent_link import AgentLink
-from ..model.run.cluster import Cluster
+from ..model.state.cluster import Cluster
 from .preparation import Preparation
 
 Ordered = messages.StopTasks | messages.ShowStacks | messages.SignalTasks | messages.SaveTasks | messages.Profile

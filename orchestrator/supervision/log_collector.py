@@ -14,8 +14,8 @@ from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
 from worker.values.words import count_of
 
-from ..model.run.events import TaskFirstOutput
-from ..model.spec import ClusterSpec, works
+from ..model.settings import ClusterSpec, works
+from ..model.state.events import TaskFirstOutput
 from ..record.output.log_index import Marks
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_files import open_own

@@ -25,7 +25,7 @@ from ..model.cause import version_mismatch
 from ..model.planning import addresses, elastic, plan
 from ..model.planning.facts_of_hosts import HostFacts
 from ..model.planning.plan import Plan
-from ..model.run.events import Allocated
+from ..model.state.events import Allocated
 from ..model.strategies import Strategy, named
 from ..record.storage.run_directory import RunDir
 

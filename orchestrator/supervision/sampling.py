@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from worker.protocol.messages import Sampled
 
-from ..model.run import stragglers
-from ..model.run.cluster import Cluster, Phase
-from ..model.run.stragglers import Standstill, Watch
+from ..model.policy import stragglers
+from ..model.policy.stragglers import Standstill, Watch
+from ..model.state.cluster import Cluster, Phase
 from ..record.storage.run_directory import RunDir
 from ..record.storage.samples import SampleFiles
 

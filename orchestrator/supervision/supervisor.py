@@ -1,6 +1,6 @@
 """The one loop: events in, actions out.
 
-The supervisor owns a run from the first agent to the verdict. `model.run.lifecycle` decides what is done, and the viewer how it is shown.
+The supervisor owns a run from the first agent to the verdict. `policy.lifecycle` decides what is done, and the viewer how it is shown.
 An event is a frame of an agent or a request of the user. `_on_event` records it, steps the cluster with it, and performs the actions.
 """
 
@@ -23,9 +23,10 @@ from ..backends.connection.agent_link import LostError, Unasked
 from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
 from ..model.planning import elastic
-from ..model.run import deadlines, endings, events, lifecycle, readiness, restarts
-from ..model.run.cluster import Cluster, Phase, Verdict
-from ..model.run.saves import order as saves
+from ..model.policy import deadlines, endings, lifecycle, readiness, restarts
+from ..model.policy import save_order as saves
+from ..model.state import events
+from ..model.state.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Snapshots

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from worker.protocol import task_files
 
 from ..errors import UsageError
-from ..model.run import not_finite
+from ..model.policy import not_finite
 from ..record.output.noise import Noise
 from ..record.storage import event_log
 from .connections import Connection

@@ -20,7 +20,7 @@ import orchestrator
 from orchestrator import engine_jobs
 from orchestrator.backends.connection import agent_process
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.submission import Submission
+from orchestrator.model.policy.submission import Submission
 from orchestrator.record.storage import engine_files
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run

@@ -25,7 +25,7 @@ from orchestrator.cli.commands import down_command
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.spec import ClusterSpec, HostSpec, SshSettings, TaskSpec
+from orchestrator.model.settings import ClusterSpec, HostSpec, SshSettings, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_lock import RunLock
 from orchestrator.record.storage.run_progress import read_cluster

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.input.sharding import File, Sharding, steps
+from orchestrator.model.planning.sharding import File, Sharding, steps
 from orchestrator.testing import cluster
 from tests.real.shard_draws import tally
 from worker.task.input.worker_parts import WorkerParts

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.cause import keras_2_names, remedies
-from orchestrator.model.run.cluster import TaskStatus
+from orchestrator.model.state.cluster import TaskStatus
 from orchestrator.record.output.log_view import LogView
 from orchestrator.testing import cluster
 from worker.protocol.messages import Evidence, Failure

@@ -20,9 +20,9 @@ from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Tr
 from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink
 from orchestrator.model.planning import plan
-from orchestrator.model.run import events as ev
-from orchestrator.model.run.cluster import Outcome, Verdict
-from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
+from orchestrator.model.settings import ClusterSpec, GpuWish, TaskDevices, TaskSpec
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Outcome, Verdict
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
 from orchestrator.supervision import supervisor as supervisor_module

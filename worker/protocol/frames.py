@@ -1,7 +1,7 @@
 """The frames that an agent sends to the controller. Pure values.
 
 Most of them are events: the controller records them in `events.jsonl` as they are, under the names of their classes (``task_exited``), and
-steps the run's state with them (`orchestrator/model/run/lifecycle.py`). A frame does not name its host: `host` is empty on the wire. The
+steps the run's state with them (`orchestrator/model/policy/lifecycle.py`). A frame does not name its host: `host` is empty on the wire. The
 controller's end of the connection fills it in.
 
 Times are seconds since the epoch, by the agent's clock (`clock.py`); the controller's end of the connection moves them to its own clock.

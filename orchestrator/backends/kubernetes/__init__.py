@@ -18,7 +18,7 @@ from worker.machine.clock import patience
 
 from ...errors import OrchError, Problem, SpecError, UnansweredError, UsageError
 from ...model.planning import plan
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.settings import ClusterSpec, KubernetesSettings
 from .. import (
     Backend,
     Cleanup,

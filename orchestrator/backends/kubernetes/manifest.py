@@ -26,7 +26,7 @@ from ...errors import Problem, SpecError, UsageError
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.plan import Plan
-from ...model.spec import ClusterSpec, KubernetesSettings, trains
+from ...model.settings import ClusterSpec, KubernetesSettings, trains
 from ...model.strategies import named
 from .job_set import INDEX_VARIABLE, Group, job_set, jobs
 from .object_names import labels_of

@@ -16,7 +16,7 @@ from worker.host.tasks import pod_entry
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.settings import ClusterSpec, KubernetesSettings
 from ..code_sync import collect
 from .manifest import MOST_BYTES, ManifestFiles
 

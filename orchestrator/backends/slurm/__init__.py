@@ -16,7 +16,7 @@ from typing import Any
 from worker.machine.clock import now
 
 from ...errors import OrchError, Problem
-from ...model.spec import ClusterSpec, NodeSpec, SlurmSettings
+from ...model.settings import ClusterSpec, NodeSpec, SlurmSettings
 from .. import (
     Backend,
     Cleanup,

@@ -19,7 +19,7 @@ from ...insight.doctor import doctor_report
 from ...insight.doctor.finding import Wanted
 from ...insight.doctor.rules import judge
 from ...model.planning import plan
-from ...model.spec import PROGRAM_KINDS, ClusterSpec
+from ...model.settings import PROGRAM_KINDS, ClusterSpec
 from ...record.output.log_view import wants_color
 from ..options import color_option, import_timeout_option, new_home_option, spec_options
 from ..script_command import ScriptCommand

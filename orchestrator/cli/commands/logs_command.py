@@ -17,8 +17,8 @@ from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES, TENSORBOARD
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError, Problem, SpecError, UsageError
+from ...model.settings.durations import seconds_of
 from ...model.slots import behind_the_chief
-from ...model.spec.durations import seconds_of
 from ...model.strategies import named
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color

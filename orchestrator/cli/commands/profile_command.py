@@ -14,7 +14,7 @@ from worker.values.words import count_of
 
 from ...errors import OrchError, Problem, SpecError, UsageError
 from ...insight.profiling import answers
-from ...model.spec.durations import seconds_of
+from ...model.settings.durations import seconds_of
 from ...model.task_names import group_tasks
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir

@@ -19,9 +19,9 @@ from worker.values.words import few
 
 from ...engine_jobs import find, find_all
 from ...errors import BROKEN, DEADLINE, OrchError, UsageError
-from ...model.run import restarts, stragglers
-from ...model.run.cluster import Cluster, Outcome, Phase
-from ...model.spec.findings import nearest
+from ...model.policy import restarts, stragglers
+from ...model.settings.findings import nearest
+from ...model.state.cluster import Cluster, Outcome, Phase
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster

@@ -13,7 +13,7 @@ import click
 
 from ...errors import UsageError
 from ...model.planning.plan import Plan
-from ...model.run import stragglers
+from ...model.policy import stragglers
 from ...model.task_names import group_tasks
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir

@@ -16,8 +16,8 @@ from ...errors import UsageError
 from ...insight.tpu import tpu_report as words
 from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
-from ...model.spec.kinds import Numbers
-from ...model.spec.tree import scalar
+from ...model.settings.kinds import Numbers
+from ...model.settings.tree import scalar
 from ...record.output.log_view import wants_color
 from ..options import color_option, spec_options
 from ..script_command import ScriptCommand

@@ -1,7 +1,7 @@
 """Forms of a program's dataset that the planner of ``orch shards`` does not model, found by the program's syntax alone.
 
-The planner (orchestrator/model/input/sharding.py) knows files that are read, and `batch` as the last step. For other forms TensorFlow gives
-other batches, or fails; tests/real/test_shards.py asks TensorFlow about each form in `CASES` of tests/real/shard_forms.py.
+The planner (`planning.sharding`) knows files that are read, and `batch` as the last step. For other forms TensorFlow gives other
+batches, or fails; tests/real/test_shards.py asks TensorFlow about each form in `CASES` of tests/real/shard_forms.py.
 Only a dataset that the program gives to `fit`, to `experimental_distribute_dataset` or to `worker.distribute` is looked at.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from worker.values.fast_dataclass import dataclass
 
-from ...model.input.sharding import Applied
-from ...model.input.sharding_advice import Sharded
-from ...model.spec import ClusterSpec
+from ...model.planning.sharding import Applied
+from ...model.planning.sharding_advice import Sharded
+from ...model.settings import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)

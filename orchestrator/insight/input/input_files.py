@@ -21,7 +21,7 @@ from worker.data_files.element_counts import Damaged
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
-from ...model.input.sharding import File
+from ...model.planning.sharding import File
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from worker.data_files.element_counts import WITH_READER
 from worker.values.words import bytes_of, count_of
 
 from ...errors import UsageError
-from ...model.input.sharding import Epoch, Tally, epoch, steps, whole_batch
-from ...model.input.sharding_advice import Sharded, advise
-from ...model.input.spec_inputs import SpecInput
+from ...model.planning.sharding import Epoch, Tally, epoch, steps, whole_batch
+from ...model.planning.sharding_advice import Sharded, advise
+from ...model.planning.spec_inputs import SpecInput
 from ...record.text.format import aligned, wrap
 from .input_files import Found
 

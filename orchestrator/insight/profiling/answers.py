@@ -11,7 +11,7 @@ from worker.protocol import task_files
 from worker.protocol.task_id import PROFILE
 from worker.values.fast_dataclass import dataclass
 
-from ...model.run.cluster import Cluster
+from ...model.state.cluster import Cluster
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import private_opener, size_of
 from ...record.storage.run_progress import read_cluster

@@ -17,8 +17,8 @@ from worker.values.words import bytes_of, count_of
 from ... import __version__
 from ...errors import OrchError, UsageError
 from ...model.cause.exit_status import describe_code
-from ...model.run import endings
-from ...model.run.cluster import Outcome, TaskState, TaskStatus
+from ...model.policy import endings
+from ...model.state.cluster import Outcome, TaskState, TaskStatus
 from ...record.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import read_file

@@ -9,8 +9,9 @@ from dataclasses import field, replace
 from worker.protocol.messages import Sampled
 from worker.values.fast_dataclass import dataclass
 
-from ...model.run import events, lifecycle
-from ...model.run.cluster import Cluster, PastAttempt, Phase, TaskState, TaskStatus
+from ...model.policy import lifecycle
+from ...model.state import events
+from ...model.state.cluster import Cluster, PastAttempt, Phase, TaskState, TaskStatus
 
 WAITS, PREPARES, STARTS, TRAINS, LOST, STOPS, PAUSES = "waits for hosts", "prepares", "starts", "trains", "lost", "stops", "pauses"
 """What a run does, in the words of the report. ``lost``: it trained, and a restart began at an earlier step again."""

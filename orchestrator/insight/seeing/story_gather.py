@@ -13,7 +13,7 @@ from typing import Any
 from worker.protocol import task_files
 from worker.values.codec import MOMENTS
 
-from ...model.run.not_finite import as_numbers
+from ...model.policy.not_finite import as_numbers
 from ...record.storage import samples
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_progress import read_cluster

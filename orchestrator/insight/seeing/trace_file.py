@@ -18,7 +18,7 @@ from typing import Any
 from worker.values.redact import hide_secrets
 
 from ...model.cause.exit_status import describe_code
-from ...model.run import events
+from ...model.state import events
 from ...record.lines import clean
 from ...record.text import timeline
 from .charts import numbers_of, thin

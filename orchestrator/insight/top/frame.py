@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 
-from ...model.run.stragglers import milliseconds
+from ...model.policy.stragglers import milliseconds
 from ...record.lines import clean
 from ...record.text.format import describe_seconds, display_width, fit, pad, wrap
 from .top_state import Row, TopState

@@ -11,8 +11,8 @@ from worker.protocol import task_files
 from worker.protocol.messages import Sampled
 from worker.protocol.task_id import STREAMS
 
-from ...model.run import stragglers
-from ...model.run.cluster import Cluster, Outcome
+from ...model.policy import stragglers
+from ...model.state.cluster import Cluster, Outcome
 from ...record.lines import clean
 from ...record.output.noise import Noise
 from ...record.storage import samples

@@ -1,6 +1,6 @@
 """`events.jsonl`: the events of a run, one JSON object a line, in the order in which the controller received them.
 
-A line is ``{"event": NAME, …fields…}``, an event of `model.run.events`: ``TaskExited(task="worker-0", …)`` is written as
+A line is ``{"event": NAME, …fields…}``, an event of `model.state.events`: ``TaskExited(task="worker-0", …)`` is written as
 ``{"event":"task_exited","task":"worker-0",…}``. Damaged lines and unknown events are skipped.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from worker.values.codec import ContractError, from_json, to_json
 
-from ...model.run.events import Event
+from ...model.state.events import Event
 from .run_files import open_file
 
 

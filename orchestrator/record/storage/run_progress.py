@@ -17,10 +17,10 @@ from worker.values.codec import Size, from_json, to_json
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
-from ...model.run import lifecycle
-from ...model.run.cluster import Cluster, Phase
-from ...model.run.events import Event, HostLost, RunResumed
-from ...model.spec import Restart
+from ...model.policy import lifecycle
+from ...model.settings import Restart
+from ...model.state.cluster import Cluster, Phase
+from ...model.state.events import Event, HostLost, RunResumed
 from .event_log import EventReader
 from .run_directory import RunDir
 from .run_files import read_file, size_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from worker.checkpoint_files import saves
 
 from ...errors import UsageError
-from ...model.spec import ClusterSpec
+from ...model.settings import ClusterSpec
 from .run_directory import RunDir
 from .run_store import find_run
 

@@ -17,7 +17,7 @@ from worker.machine.clock import now
 from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError
-from ...model.run.cluster import TaskStatus
+from ...model.state.cluster import TaskStatus
 from ..lines import clean
 from ..output.follower import Follower
 from ..output.log_view import LogView

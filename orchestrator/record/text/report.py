@@ -14,7 +14,7 @@ from worker.values.words import count_of
 from ...errors import OrchError
 from ...model.cause import graph_errors, root_cause, together
 from ...model.cause.exit_status import describe_code
-from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
+from ...model.state.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.task_names import group_tasks
 from ..lines import LineSplitter, clean
 from ..output.follower import Follower

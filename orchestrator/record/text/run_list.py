@@ -15,9 +15,9 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
-from ...model.run.cluster import Outcome
-from ...model.run.not_finite import WORDS
-from ...model.run.report_values import describe_number, describe_report, place_of
+from ...model.policy.not_finite import WORDS
+from ...model.state.cluster import Outcome
+from ...model.state.report_values import describe_number, describe_report, place_of
 from ..lines import clean
 from ..storage.run_directory import RunDir
 from ..storage.run_progress import read_cluster
@@ -27,7 +27,7 @@ from .format import aligned, cut, describe_moment, describe_seconds
 from .run_table import LONGEST_REASON, describe_failure
 
 if TYPE_CHECKING:
-    from ...model.run.cluster import Cluster
+    from ...model.state.cluster import Cluster
 
 ARGUMENTS, LONGEST_ARGUMENTS = 5, 50
 """The place of the arguments in a row, and their most characters."""

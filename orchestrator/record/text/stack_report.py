@@ -22,7 +22,7 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ...model.planning.plan import Plan
-from ...model.run.cluster import Cluster
+from ...model.state.cluster import Cluster
 from ...model.task_names import group_tasks
 from ..output.stack_frames import FRAME, HEAD, START, StackFrame, frames_of, is_ours, own_directory
 from ..storage.run_directory import RunDir

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from orchestrator.cli.viewers import JsonLines
 from orchestrator.controller import Ended
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.cluster import Cluster, Outcome, Verdict
-from orchestrator.model.run.events import RunNoted
+from orchestrator.model.state.cluster import Cluster, Outcome, Verdict
+from orchestrator.model.state.events import RunNoted
 from orchestrator.record.lines import LineSplitter
 from orchestrator.record.output import follower as followers
 from orchestrator.record.output.follower import Follower, tail_offset

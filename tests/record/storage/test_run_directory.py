@@ -15,9 +15,9 @@ import pytest
 from orchestrator.errors import OrchError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import events
-from orchestrator.model.run.cluster import Cause, Outcome, TaskState, Verdict
-from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskDevices, TaskSpec
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cause, Outcome, TaskState, Verdict
 from orchestrator.record.output.log_index import Marks
 from orchestrator.record.storage import run_directory
 from orchestrator.record.storage.event_log import EventReader

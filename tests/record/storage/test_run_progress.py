@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.run import endings, events, lifecycle
-from orchestrator.model.run.cluster import Cluster
+from orchestrator.model.policy import endings, lifecycle
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster
 from orchestrator.record.storage import run_progress
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_progress import Progress, Snapshots

@@ -13,9 +13,9 @@ import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.insight.checkpoints import saves_report
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.document import from_data
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.document import from_data
+from orchestrator.model.settings.parse import parse, to_document
 from orchestrator.record.storage import saves_of_run
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run

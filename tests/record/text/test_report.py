@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cause, Cluster, Outcome, Secondary, Verdict
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cause, Cluster, Outcome, Secondary, Verdict
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.record.text.report import report

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.model.run import events
+from orchestrator.model.state import events
 from orchestrator.record.text import run_list
 from orchestrator.record.text.format import aligned, describe_moment
 from orchestrator.record.text.run_list import RunSummary

@@ -13,7 +13,7 @@ from pathlib import Path
 from worker.values.words import count_of
 
 from ....errors import OrchError, Problem
-from ....model.spec import ClusterSpec, KubernetesSettings
+from ....model.settings import ClusterSpec, KubernetesSettings
 from ... import (
     Cleanup,
     Diagnosis,

@@ -7,7 +7,7 @@ from typing import Any
 
 from worker.values.excerpts import shorten_line
 
-from ....model.run.submission import Word
+from ....model.policy.submission import Word
 from ..object_names import INSTANCE, MAIN
 from ..pod_states import PodState, describe_end, describe_waiting, read, remedy_of
 from .objects import AGENT, COMPONENT, CONTROLLER, controller_pod

@@ -12,8 +12,8 @@ from dataclasses import replace
 from worker.values.fast_dataclass import dataclass
 
 from ....errors import OrchError, UnansweredError
-from ....model.run.submission import Submission, Word
-from ....model.spec import ClusterSpec, KubernetesSettings
+from ....model.policy.submission import Submission, Word
+from ....model.settings import ClusterSpec, KubernetesSettings
 from ... import Request, RunFacts, interpreters
 from ...engines import Channel
 from ..kubectl import ask, create, create_owner, delete_owner, kubectl_argv, pin, refuse_without_exec

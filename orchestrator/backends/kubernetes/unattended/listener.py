@@ -19,7 +19,7 @@ from typing import Any
 
 from worker.values.fast_dataclass import dataclass
 
-from ....model.spec.sections.pod_section import LABEL
+from ....model.settings.pod_section import LABEL
 from ...connection.agent_pipes import MOST_BYTES, UNKNOWN, make_protocol
 from .keeper_program import first_to_go
 

@@ -17,7 +17,7 @@ from typing import Any
 from worker.host.connection import dialler
 from worker.machine.clock import patience
 
-from ....model.spec import ClusterSpec, KubernetesSettings, PodSettings
+from ....model.settings import ClusterSpec, KubernetesSettings, PodSettings
 from ..object_names import INSIDE, MAIN, labels_of
 from ..pods import HOME, QUEUE, Manifest, Owner, PodWish, literal, pod, pod_template
 from ..run_objects import OWNER_UID, RELEASE_S, deadline_of, network_policy, service

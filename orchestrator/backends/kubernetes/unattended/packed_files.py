@@ -15,8 +15,8 @@ from pathlib import Path
 import worker
 
 from ....errors import UsageError
-from ....model.spec import ClusterSpec, KubernetesSettings
-from ....model.spec.parse import to_document
+from ....model.settings import ClusterSpec, KubernetesSettings
+from ....model.settings.parse import to_document
 from ... import RunFacts
 from ...code_sync import collect
 from ..manifest_files import Packed, needed_file, tar
