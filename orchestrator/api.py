@@ -102,7 +102,7 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     _check_script(spec)
     if spec.checkpoints.resume:
-        from .record.storage.saves_of_run import resumed  # most runs resume none
+        from .record.saves_of_run import resumed  # most runs resume none
 
         spec = resumed(Path(os.path.abspath(home)), spec, engine_jobs.find)
     run = create(Path(os.path.abspath(home)), spec)

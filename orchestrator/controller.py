@@ -41,10 +41,10 @@ from .backends.connection.agent_process import StartedAgent
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.state.cluster import Cause, Cluster, Outcome, Verdict
 from .model.state.events import RunNoted, TemplateReady
-from .record.storage.run_directory import RunDir
-from .record.storage.run_lock import LOCK_S
-from .record.storage.run_progress import resume
-from .record.storage.run_store import cannot_keep
+from .record.run_directory import RunDir
+from .record.run_lock import LOCK_S
+from .record.run_progress import resume
+from .record.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
@@ -142,7 +142,7 @@ async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bo
 
 def _find_report() -> Callable[..., str]:
     """`report`, whose module has regular expressions for logs and stacks: a start need not wait for them, and neither need a verdict."""
-    from .record.text.report import report
+    from .record.report import report
 
     return report
 

@@ -19,8 +19,8 @@ from worker.machine.clock import now, patience
 from .errors import TERMINATED, OrchError, UsageError
 from .model.policy import submission
 from .model.policy.submission import Heard, Word
-from .record.storage import engine_files, run_store
-from .record.storage.run_directory import RunDir
+from .record import engine_files, run_store
+from .record.run_directory import RunDir
 
 if TYPE_CHECKING:  # most runs have no engine
     from .backends import Engine, RunFacts
@@ -98,7 +98,7 @@ class _Renewer:
 
     def _fetch(self, channel: Channel, heard: Heard) -> bool:
         """Returns whether all has come that the controller has written until now."""
-        from .record.storage import mirror
+        from .record import mirror
 
         program, limit = mirror.SOURCE.read_text(), time.monotonic() + FETCH_S
         with engine_files.exclusive(self._run.path / "mirroring", ASKER_S) as is_alone:
@@ -203,7 +203,7 @@ def deliver(run: RunDir, line: bytes) -> None:
     if channel is None:
         engine_files.append_request(run.path, line)
     else:
-        from .record.storage import mirror
+        from .record import mirror
 
         for _ in channel.exchange(mirror.SOURCE.read_text(), "deliver", line):
             pass

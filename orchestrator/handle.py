@@ -27,13 +27,12 @@ from .model.settings.durations import EXAMPLES, seconds_of
 from .model.state.cluster import Cause, Cluster, TaskStatus
 from .model.state.report_values import describe_report
 from .model.task_names import group_tasks
-from .record.lines import LineSplitter
-from .record.output.follower import Follower
-from .record.storage import event_log
-from .record.storage.run_directory import RunDir
-from .record.storage.run_progress import Progress
-from .record.text import stack_report
-from .record.text.report import report
+from .record import event_log, stack_report
+from .record.follower import Follower
+from .record.report import report
+from .record.run_directory import RunDir
+from .record.run_progress import Progress
+from .record.text.lines import LineSplitter
 from .requests import ask_restart, ask_running, ask_stop
 
 STOPPED = "stopped by the program that launched it"

@@ -17,9 +17,9 @@ from .backends import Request, RunFacts, load, load_checked
 from .errors import OrchError, UnansweredError
 from .model.settings import ClusterSpec
 from .model.settings.parse import to_document
-from .record.storage.run_directory import RunDir
-from .record.storage.run_files import private_opener
-from .record.storage.run_store import cannot_keep, create_run, discard
+from .record.run_directory import RunDir
+from .record.run_files import private_opener
+from .record.run_store import cannot_keep, create_run, discard
 from .signals import hold_signals
 
 if TYPE_CHECKING:  # most runs have no engine
@@ -59,7 +59,7 @@ def submit(run: RunDir, request: Request) -> Submission | None:
     engine = load(request.run.spec).engine(request.run.spec)
     if engine is None:
         return None
-    from .record.storage.engine_files import keep_submission, seal_key
+    from .record.engine_files import keep_submission, seal_key
 
     try:
         seal_key()  # before there is a job

@@ -14,10 +14,10 @@ from orchestrator.model.settings import ClusterSpec, TaskSpec
 from orchestrator.model.settings.run_sections import Restart
 from orchestrator.model.state import events
 from orchestrator.model.state.cluster import Cluster, Phase
-from orchestrator.record.storage.event_log import to_line
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.storage.samples import SampleFiles
+from orchestrator.record.event_log import to_line
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
+from orchestrator.record.samples import SampleFiles
 from worker.protocol.messages import Failure, GpuUse, HostReady, HostUse, Program, Sampled, TaskUse
 from worker.protocol.task_files import INPUT
 

@@ -36,8 +36,6 @@ MODEL = ("orchestrator.model", *BELOW)
 # The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
 ROOMS = tuple(f"orchestrator.model.{name}" for name in ("settings", "planning", "state", "cause", "policy"))
-# The rooms of the record, from the ground up: bytes as lines, files, the output of tasks, and text for people.
-RECORD = tuple(f"orchestrator.record.{name}" for name in ("lines", "storage", "output", "text"))
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
 # The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
 INSIGHT = (
@@ -49,7 +47,7 @@ INSIGHT = (
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.lines", "orchestrator.record.text.format", *MODEL)),
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.text.lines", "orchestrator.record.text.format", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli", "orchestrator.forget_working_directory"),
     "orchestrator.cli": (
         *(
@@ -96,8 +94,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("worker", "worker.machine", "worker.host.connection.dialler", "worker.host.tasks.pod_entry", "worker.host.warm"),
         *MODEL,
     ),
-    "orchestrator.record": ("worker.machine", *MODEL),
-    **{room: ("worker.machine", "worker.checkpoint_files", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
+    "orchestrator.record": ("worker.checkpoint_files", "worker.machine", *MODEL),
+    "orchestrator.record.text": MODEL,
     "orchestrator.model": BELOW,
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
     **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
@@ -605,7 +603,7 @@ BAD = {
     "model imports a backend by name": ("orchestrator.model.planning.plan", "from orchestrator import backends", "orchestrator.backends"),
     "model imports it relatively": (
         "orchestrator.model.planning.plan",
-        "from ...record.storage import run_directory",
+        "from ...record import run_directory",
         "must not import orchestrator.record",
     ),
     "model imports it late": ("orchestrator.model.planning.plan", "def f():\n    import orchestrator.record", "plan:2: "),
@@ -634,8 +632,8 @@ BAD = {
         "settings:3: pure code calls print()",
     ),
     "the contract prints": ("worker.protocol.messages", "print(1)", "pure code calls print()"),
-    "record imports a backend": ("orchestrator.record.output.log_view", "from orchestrator.backends import local", "must not import"),
-    "record imports the supervisor": ("orchestrator.record.output.log_view", "import orchestrator.supervision", "must not import"),
+    "record imports a backend": ("orchestrator.record.text.log_view", "from orchestrator.backends import local", "must not import"),
+    "record imports the supervisor": ("orchestrator.record.text.log_view", "import orchestrator.supervision", "must not import"),
     "a backend imports the supervisor": (
         "orchestrator.backends.local",
         "from orchestrator.supervision.supervisor import Supervisor",
@@ -669,7 +667,7 @@ BAD = {
     ),
     "a judge of facts imports the run directory": (
         "orchestrator.insight.doctor.rules",
-        "from ...record.storage import run_directory",
+        "from ...record import run_directory",
         "must not import",
     ),
     "the channel imports the host": ("worker.protocol.channel", "from ..host import agent", "must not import worker.host"),

@@ -20,8 +20,8 @@ from orchestrator import controller, signals
 from orchestrator.backends import Backend, Request
 from orchestrator.backends.local import Local
 from orchestrator.model.settings import ClusterSpec, TaskSpec
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run, discard
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run, discard
 from orchestrator.record.text.event_messages import Messages
 from orchestrator.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask, handle_requests
 from orchestrator.starting import create, request_for

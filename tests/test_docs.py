@@ -18,7 +18,7 @@ from orchestrator import cli
 from orchestrator.cli.explanations import PAGES, about, explanations, settings_of
 from orchestrator.model.cause import remedies, together
 from orchestrator.model.policy import endings, not_finite
-from orchestrator.record.text import report
+from orchestrator.record import report
 from tests import tfrecords
 from tests.conftest import ROOT, Orch
 

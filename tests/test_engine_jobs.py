@@ -19,9 +19,9 @@ from orchestrator.model.policy.submission import GRACE_S, Heard, Submission, Wor
 from orchestrator.model.settings import BACKENDS, derive
 from orchestrator.model.state.cluster import Cluster
 from orchestrator.model.state.events import Event, RunNoted
-from orchestrator.record.storage import engine_files
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.record import engine_files
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from tests.backends import crate, crate_engine
 from tests.backends.test_crate import orch
 from tests.record.storage.test_saves_of_run import save

@@ -16,9 +16,9 @@ import pytest
 
 from orchestrator.backends import load
 from orchestrator.model.settings import ClusterSpec, TaskSpec
-from orchestrator.record.output.log_view import LogView
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.console import Console, Sink
+from orchestrator.record.console import Console, Sink
+from orchestrator.record.run_store import create_run
+from orchestrator.record.text.log_view import LogView
 from orchestrator.starting import request_for
 from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch

@@ -243,7 +243,7 @@ def _open_missing_streams() -> None:
 
 
 def _complaint(error: OrchError) -> str:
-    from ..record.lines import clean  # an error may have the words of a host or a task
+    from ..record.text.lines import clean  # an error may have the words of a host or a task
 
     lines = clean(str(error)).splitlines() or [type(error).__name__]
     return "Error: " + "\n       ".join(lines)

@@ -17,8 +17,8 @@ from ..errors import OrchError, UsageError
 from ..model.settings import ClusterSpec
 from ..model.slots import behind_the_chief, task_ids
 from ..model.strategies import named
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_store import discard
+from ..record.run_directory import RunDir
+from ..record.run_store import discard
 from ..signals import hold_signals
 from ..starting import create, request_for, submit
 from .options import ViewOptions, only_tasks
@@ -68,7 +68,7 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
 
 def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
     """What shows an attached run. Raises `OrchError`."""
-    from ..record.output.log_view import LogView, wants_color
+    from ..record.text.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
     if as_json:

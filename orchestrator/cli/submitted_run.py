@@ -19,11 +19,11 @@ from ..controller import Ended, refusal
 from ..errors import OrchError
 from ..model.policy.submission import Submission
 from ..model.state.events import RunNoted
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_files import size_of
-from ..record.storage.run_progress import Progress, read_cluster
+from ..record.report import report_again
+from ..record.run_directory import RunDir
+from ..record.run_files import size_of
+from ..record.run_progress import Progress, read_cluster
 from ..record.text.event_messages import say
-from ..record.text.report import report_again
 from ..requests import ask_stop
 from ..signals import ENDINGS, release_signals
 

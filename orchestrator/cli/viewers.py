@@ -12,13 +12,13 @@ from ..controller import Ended
 from ..errors import UsageError
 from ..model.state.cluster import Cluster
 from ..model.state.events import Event
-from ..record.lines import RESET
-from ..record.output.log_view import LogView
-from ..record.storage import event_log
-from ..record.storage.run_directory import RunDir
+from ..record import event_log
+from ..record.console import Console, Sink
+from ..record.run_directory import RunDir
 from ..record.text import timeline
-from ..record.text.console import Console, Sink
 from ..record.text.format import iso_times
+from ..record.text.lines import RESET
+from ..record.text.log_view import LogView
 from ..signals import release_signals
 
 _RED = "\x1b[1;31m"

@@ -16,9 +16,9 @@ from worker.values.words import count_of
 
 from ..model.settings import ClusterSpec, works
 from ..model.state.events import TaskFirstOutput
-from ..record.output.log_index import Marks
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_files import open_own
+from ..record.log_index import Marks
+from ..record.run_directory import RunDir
+from ..record.run_files import open_own
 
 
 class LogCollector:

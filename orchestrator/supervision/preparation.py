@@ -27,7 +27,7 @@ from ..model.planning.facts_of_hosts import HostFacts
 from ..model.planning.plan import Plan
 from ..model.state.events import Allocated
 from ..model.strategies import Strategy, named
-from ..record.storage.run_directory import RunDir
+from ..record.run_directory import RunDir
 
 MOST_PLANS = 5
 """How often a plan is made, if each time another run takes the GPUs first."""

@@ -7,8 +7,8 @@ from worker.protocol.messages import Sampled
 from ..model.policy import stragglers
 from ..model.policy.stragglers import Standstill, Watch
 from ..model.state.cluster import Cluster, Phase
-from ..record.storage.run_directory import RunDir
-from ..record.storage.samples import SampleFiles
+from ..record.run_directory import RunDir
+from ..record.samples import SampleFiles
 
 
 class Samples:

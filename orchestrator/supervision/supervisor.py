@@ -28,8 +28,8 @@ from ..model.policy import save_order as saves
 from ..model.state import events
 from ..model.state.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_progress import Snapshots
+from ..record.run_directory import RunDir
+from ..record.run_progress import Snapshots
 from ..record.text.event_messages import Messages
 from .agents import Agents
 from .log_collector import LogCollector

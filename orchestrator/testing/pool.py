@@ -31,7 +31,7 @@ from ..model.settings.backend_sections import LocalSettings
 from ..model.settings.durations import EXAMPLES, seconds_of
 from ..model.settings.parse import to_document
 from ..model.strategies import STRATEGIES
-from ..record.text import stack_report
+from ..record import stack_report
 from .connections import Connection
 from .failures import ClusterLost
 from .outcomes import describe_exit

@@ -14,8 +14,8 @@ from worker.protocol import task_files
 
 from ..errors import UsageError
 from ..model.policy import not_finite
-from ..record.output.noise import Noise
-from ..record.storage import event_log
+from ..record import event_log
+from ..record.text.noise import Noise
 from .connections import Connection
 from .outcomes import Outcome, describe_exit
 from .session import LEVEL, Session

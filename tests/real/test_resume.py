@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 from tests.bed import Bed
 from tests.worker.agent_double import ROOT
 from worker.checkpoint_files import saves

@@ -23,7 +23,7 @@ from orchestrator.model.planning import plan
 from orchestrator.model.settings import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.model.state import events as ev
 from orchestrator.model.state.cluster import Outcome, Verdict
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
 from orchestrator.supervision import supervisor as supervisor_module
 from orchestrator.supervision.log_collector import LogCollector

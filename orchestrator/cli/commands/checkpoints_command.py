@@ -34,7 +34,7 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
     an old one: orch up --resume RUN.
     """
     from ...insight.checkpoints import saves_report  # not for a help text
-    from ...record.storage import saves_of_run
+    from ...record import saves_of_run
 
     base = run if run and Path(run).is_dir() else saves_of_run.directory(find_to_look(home, run))
     if saves_of_run.is_remote(base):

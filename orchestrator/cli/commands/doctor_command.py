@@ -20,7 +20,7 @@ from ...insight.doctor.finding import Wanted
 from ...insight.doctor.rules import judge
 from ...model.planning import plan
 from ...model.settings import PROGRAM_KINDS, ClusterSpec
-from ...record.output.log_view import wants_color
+from ...record.text.log_view import wants_color
 from ..options import color_option, import_timeout_option, new_home_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec, says

@@ -16,9 +16,9 @@ from worker.values.words import few
 from ...backends import Cleanup, RunFacts, load
 from ...engine_jobs import clear, find, find_all
 from ...errors import OrchError, UsageError
-from ...record.storage.engine_files import read_submission
-from ...record.storage.run_directory import RunDir
-from ...record.text.run_list import summarise
+from ...record.engine_files import read_submission
+from ...record.run_directory import RunDir
+from ...record.run_list import summarise
 from ...requests import ask_stop
 from .. import completion
 from ..options import home_option

@@ -16,10 +16,10 @@ from ...errors import OrchError, Problem, SpecError, UsageError
 from ...insight.profiling import answers
 from ...model.settings.durations import seconds_of
 from ...model.task_names import group_tasks
-from ...record.lines import clean
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import plan_of
+from ...record.run_directory import RunDir
+from ...record.run_progress import read_cluster
+from ...record.run_store import plan_of
+from ...record.text.lines import clean
 from ...requests import LONGEST_PROFILE_S, ask_running
 from .. import completion
 from ..options import exact_run_argument, only_tasks

@@ -11,7 +11,7 @@ import click
 from worker.values.words import count_of
 
 from ...errors import OrchError, UsageError
-from ...record.storage.run_directory import RunDir
+from ...record.run_directory import RunDir
 from ..completion import files
 from ..options import run_argument
 

@@ -22,7 +22,7 @@ from ...model.planning.sharding import Sharding
 from ...model.planning.sharding_advice import Sharded, advise
 from ...model.planning.spec_inputs import SpecInput, input_of
 from ...model.settings import ClusterSpec
-from ...record.lines import clean
+from ...record.text.lines import clean
 from ...sources import read_file, with_program
 from ..options import Count
 from ..spec_overlays import says

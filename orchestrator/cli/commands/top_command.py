@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...record.storage.run_directory import RunDir
+from ...record.run_directory import RunDir
 from ..options import run_argument
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from ...insight.top.frame import frame, room_of, troubled
 from ...insight.top.keys import press
 from ...insight.top.top_state import TopState, View
 from ...insight.top.watcher import Watcher
-from ...record.lines import clean
-from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import plan_of
-from ...record.text import stack_report
+from ...record import stack_report
+from ...record.run_progress import read_cluster
+from ...record.run_store import plan_of
+from ...record.text.lines import clean
 from ...requests import ask_restart, ask_running
 
 EVERY_S = 0.5

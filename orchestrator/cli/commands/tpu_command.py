@@ -18,7 +18,7 @@ from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
 from ...model.settings.kinds import Numbers
 from ...model.settings.tree import scalar
-from ...record.output.log_view import wants_color
+from ...record.text.log_view import wants_color
 from ..options import color_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec

@@ -42,7 +42,7 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         spec = replace(spec, backend=spec.backend.detached())
     if spec.checkpoints.resume:
         from ... import engine_jobs
-        from ...record.storage.saves_of_run import resumed  # most runs resume none
+        from ...record.saves_of_run import resumed  # most runs resume none
 
         spec = resumed(home, spec, engine_jobs.find)
     if dry_run:

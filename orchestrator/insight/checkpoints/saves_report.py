@@ -11,8 +11,8 @@ from worker.checkpoint_files.saves import LOCAL, UNFINISHED, Save
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 
-from ...record.lines import clean
 from ...record.text.format import aligned, describe_seconds
+from ...record.text.lines import clean
 
 __all__ = ["UNFINISHED", "SaveRow", "SeriesRow", "read", "to_text"]
 

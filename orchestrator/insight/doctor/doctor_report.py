@@ -10,8 +10,8 @@ from typing import Any
 from worker.values.redact import disclose
 from worker.values.words import bytes_of, count_of
 
-from ...record.lines import clean
 from ...record.text.format import wrap
+from ...record.text.lines import clean
 from .facts import HostReport, Machine, TensorFlow
 from .finding import Finding, Severity, Wanted
 

@@ -13,10 +13,10 @@ from worker.values.words import count_of
 
 from ...errors import OrchError
 from ...model.task_names import group_tasks
-from ...record.lines import clean
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_files import open_file
+from ...record.run_directory import RunDir
+from ...record.run_files import open_file
 from ...record.text.format import aligned, wrap
+from ...record.text.lines import clean
 from .cross_device_reads import VariableRead
 from .placement_log import BOOKKEEPING, OperationCount, StreamScan, TaskPlacement, scan, summarise
 

@@ -12,9 +12,9 @@ from worker.protocol.task_id import PROFILE
 from worker.values.fast_dataclass import dataclass
 
 from ...model.state.cluster import Cluster
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_files import private_opener, size_of
-from ...record.storage.run_progress import read_cluster
+from ...record.run_directory import RunDir
+from ...record.run_files import private_opener, size_of
+from ...record.run_progress import read_cluster
 
 POLL_S = 0.1
 PATIENCE_S = 60.0

@@ -19,12 +19,13 @@ from ...errors import OrchError, UsageError
 from ...model.cause.exit_status import describe_code
 from ...model.policy import endings
 from ...model.state.cluster import Outcome, TaskState, TaskStatus
-from ...record.lines import clean
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_files import read_file
-from ...record.text import report, timeline
+from ...record import report
+from ...record.run_directory import RunDir
+from ...record.run_files import read_file
+from ...record.text import timeline
 from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds
+from ...record.text.lines import clean
 from . import charts
 from .charts import Chart
 from .run_story import LOST, TRAINS, AttemptCost, Story, losses

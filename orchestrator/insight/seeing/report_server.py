@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ...errors import OrchError
-from ...record.storage.run_directory import RunDir
+from ...record.run_directory import RunDir
 from .report_page import page
 
 REFRESH_S = 5.0

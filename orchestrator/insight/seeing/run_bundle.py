@@ -10,7 +10,7 @@ from pathlib import Path
 from worker.protocol import task_files
 from worker.values.redact import redact, redact_json
 
-from ...record.storage.run_directory import RunDir
+from ...record.run_directory import RunDir
 
 MOST_OF_A_FILE = 4 << 20
 """Of a larger file, the archive has the beginning and the end, half of this each."""

@@ -14,9 +14,9 @@ from worker.protocol import task_files
 from worker.values.codec import MOMENTS
 
 from ...model.policy.not_finite import as_numbers
-from ...record.storage import samples
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_progress import read_cluster
+from ...record import samples
+from ...record.run_directory import RunDir
+from ...record.run_progress import read_cluster
 from .charts import COLUMNS
 from .run_story import Reported, Story, tell, with_losses
 

@@ -19,8 +19,8 @@ from worker.values.redact import hide_secrets
 
 from ...model.cause.exit_status import describe_code
 from ...model.state import events
-from ...record.lines import clean
 from ...record.text import timeline
+from ...record.text.lines import clean
 from .charts import numbers_of, thin
 from .run_story import Reported, Story, Stretch, through_epochs
 

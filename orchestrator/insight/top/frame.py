@@ -8,8 +8,8 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 
 from ...model.policy.stragglers import milliseconds
-from ...record.lines import clean
 from ...record.text.format import describe_seconds, display_width, fit, pad, wrap
+from ...record.text.lines import clean
 from .top_state import Row, TopState
 
 HELP = (

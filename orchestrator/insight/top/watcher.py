@@ -13,13 +13,13 @@ from worker.protocol.task_id import STREAMS
 
 from ...model.policy import stragglers
 from ...model.state.cluster import Cluster, Outcome
-from ...record.lines import clean
-from ...record.output.noise import Noise
-from ...record.storage import samples
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_files import size_of
-from ...record.storage.run_progress import Progress, read_cluster
+from ...record import samples
+from ...record.run_directory import RunDir
+from ...record.run_files import size_of
+from ...record.run_progress import Progress, read_cluster
 from ...record.text.event_messages import describe_outcome, headline
+from ...record.text.lines import clean
+from ...record.text.noise import Noise
 from .top_state import TopState, View, rows_of
 
 LOG_BYTES = 64 * 1024

@@ -14,7 +14,7 @@ from worker.values.words import bytes_of, count_of
 
 from ...model import tpu_topology
 from ...model.tpu_topology import Mesh
-from ...record.lines import RESET
+from ...record.text.lines import RESET
 
 MOST_SHOWN = 256
 """The most devices in the table and the picture; --json has all."""

@@ -15,8 +15,8 @@ from ...model.state import events
 from ...model.state.cluster import Cause, Cluster, Outcome, Phase, Saving
 from ...model.strategies import named
 from ...model.task_names import group_tasks
-from ..lines import clean
 from .format import describe_seconds
+from .lines import clean
 
 
 def describe_outcome(outcome: Outcome) -> str:

@@ -12,9 +12,9 @@ from ...model.planning import input_counts
 from ...model.policy import endings, readiness, stragglers
 from ...model.state.cluster import Cluster, Phase, TaskState, TaskStatus
 from ...model.state.report_values import describe_report, place_of
-from ..lines import clean
-from ..output.noise import Noise
 from .format import aligned, cut, describe_seconds
+from .lines import clean
+from .noise import Noise
 
 LONGEST_REASON = 120
 """Characters of the error of a task."""

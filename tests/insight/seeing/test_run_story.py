@@ -8,7 +8,7 @@ from orchestrator.insight.seeing import charts, run_story, trace_file
 from orchestrator.insight.seeing.story_gather import gather
 from orchestrator.model.state import events
 from orchestrator.model.state.cluster import Cluster
-from orchestrator.record.storage.run_progress import read_cluster
+from orchestrator.record.run_progress import read_cluster
 from tests.made_up_run import MadeUpRun
 from worker.protocol.messages import Sampled, TaskUse
 

@@ -11,19 +11,19 @@ from worker.protocol.task_id import STREAMS
 from worker.values.excerpts import WHERE, shorten_line
 from worker.values.words import count_of
 
-from ...errors import OrchError
-from ...model.cause import graph_errors, root_cause, together
-from ...model.cause.exit_status import describe_code
-from ...model.state.cluster import Cause, Cluster, Outcome, TaskState, Verdict
-from ...model.task_names import group_tasks
-from ..lines import LineSplitter, clean
-from ..output.follower import Follower
-from ..output.noise import Noise
-from ..storage.run_directory import RunDir
-from ..storage.run_files import read_file, size_of
-from ..storage.run_progress import read_cluster
-from .event_messages import describe_outcome, headline
-from .format import describe_seconds
+from ..errors import OrchError
+from ..model.cause import graph_errors, root_cause, together
+from ..model.cause.exit_status import describe_code
+from ..model.state.cluster import Cause, Cluster, Outcome, TaskState, Verdict
+from ..model.task_names import group_tasks
+from .follower import Follower
+from .run_directory import RunDir
+from .run_files import read_file, size_of
+from .run_progress import read_cluster
+from .text.event_messages import describe_outcome, headline
+from .text.format import describe_seconds
+from .text.lines import LineSplitter, clean
+from .text.noise import Noise
 
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
@@ -85,7 +85,7 @@ def _describe_saves(run: RunDir, directory: Path) -> str:
         # A spec has only what was given, so most runs are done here: the verdict waits for these lines.
         if b'"checkpoints"' not in read_file(run.path / "spec.yaml") and not (run.path / "checkpoints").is_dir():
             return ""
-        from ..storage import saves_of_run
+        from . import saves_of_run
 
         base, spec = saves_of_run.directory(run), run.read_spec()
         save = None if saves_of_run.is_remote(base) else saves_of_run.newest(base)
@@ -221,7 +221,7 @@ def last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
             continue
         lines = Noise(shows_losses=True).fold([*splitter.feed(data.rstrip()), *splitter.flush()])
         if any("Fatal Python error: " in line for line in lines):
-            from ..output import stack_frames
+            from .text import stack_frames
 
             lines = stack_frames.of_crash(lines)
         if any(lines):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from worker.protocol.task_id import TASK_TYPES
 from worker.values.words import few
 
-from ...errors import OrchError, UsageError
-from ..lines import clean
+from ..errors import OrchError, UsageError
 from .run_directory import RESERVE_BYTES, RunDir
 from .run_files import write_whole
+from .text.lines import clean
 
 if TYPE_CHECKING:  # see run_directory.py
-    from ...model.planning.plan import Plan
+    from ..model.planning.plan import Plan
 
 
 _ID_WITHOUT_NAME = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from worker.values.fast_dataclass import dataclass
 
-from ...errors import OrchError
-from ...model.cause.exit_status import describe_code
-from ...model.policy.not_finite import WORDS
-from ...model.state.cluster import Outcome
-from ...model.state.report_values import describe_number, describe_report, place_of
-from ..lines import clean
-from ..storage.run_directory import RunDir
-from ..storage.run_progress import read_cluster
-from ..storage.run_store import LATEST, name_of
-from .event_messages import describe_outcome
-from .format import aligned, cut, describe_moment, describe_seconds
-from .run_table import LONGEST_REASON, describe_failure
+from ..errors import OrchError
+from ..model.cause.exit_status import describe_code
+from ..model.policy.not_finite import WORDS
+from ..model.state.cluster import Outcome
+from ..model.state.report_values import describe_number, describe_report, place_of
+from .run_directory import RunDir
+from .run_progress import read_cluster
+from .run_store import LATEST, name_of
+from .text.event_messages import describe_outcome
+from .text.format import aligned, cut, describe_moment, describe_seconds
+from .text.lines import clean
+from .text.run_table import LONGEST_REASON, describe_failure
 
 if TYPE_CHECKING:
-    from ...model.state.cluster import Cluster
+    from ..model.state.cluster import Cluster
 
 ARGUMENTS, LONGEST_ARGUMENTS = 5, 50
 """The place of the arguments in a row, and their most characters."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from worker.values.fast_dataclass import dataclass
 
-from ...errors import OrchError
+from ..errors import OrchError
 from . import mirror_source
 from .mirror_source import FETCH_BYTES, GONE, MARK, PIECE_BYTES, WHOLE_BYTES, grows, is_mirrored
 from .run_files import open_own, write_all, write_whole

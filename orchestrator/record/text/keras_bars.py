@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 
-from ..lines import strip_colors
+from .lines import strip_colors
 
 _COUNT = r" *\d+/(?:\d+|Unknown)"
 _TIME = r"\d+(?:s|(?::\d\d){1,2})"

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from worker.values.codec import ContractError, from_json, to_json
 
-from ...model.state.events import Event
+from ..model.state.events import Event
 from .run_files import open_file
 
 

@@ -12,9 +12,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..storage.run_directory import RunDir
-from ..storage.run_files import open_file, private_opener, read_file
 from .follower import BLOCK
+from .run_directory import RunDir
+from .run_files import open_file, private_opener, read_file
 
 EVERY_S = 1.0
 """Seconds between two lines, with up to `MOST_A_SECOND` streams: `KeptMarks.offset` may begin so much too early."""

@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import OrchError
-from ..lines import clean
+from ..errors import OrchError
 from .run_files import open_file, open_own
+from .text.lines import clean
 
 LOCK_S = 2.0
 """How long a new controller waits for the lock, in seconds: a process that checks whether the run is alive holds it for a moment."""

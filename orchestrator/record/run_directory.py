@@ -41,17 +41,17 @@ from worker.machine.directory import Directory
 from worker.protocol.task_id import STACKS, file_of
 from worker.values.codec import ContractError, from_json, to_json
 
-from ...errors import OrchError
+from ..errors import OrchError
 from .run_files import open_file, open_own, read_file, write_all, write_whole
 from .run_lock import RunLock
 
 # Functions import the model: `orch up` makes the directory and starts its agent first, and imports the model meanwhile.
 if TYPE_CHECKING:
-    from ...model.planning.plan import Plan
-    from ...model.policy.submission import Heard
-    from ...model.settings import ClusterSpec
-    from ...model.state.cluster import Verdict
-    from ...model.state.events import Event
+    from ..model.planning.plan import Plan
+    from ..model.policy.submission import Heard
+    from ..model.settings import ClusterSpec
+    from ..model.state.cluster import Verdict
+    from ..model.state.events import Event
 
 RESERVE_BYTES = 32 * 1024
 """Kept free, so that `result.json` can be written when the disk is full."""
@@ -211,7 +211,7 @@ class RunDir:
             return True
         if not self.is_submitted:
             return False
-        from ...model.policy import submission
+        from ..model.policy import submission
 
         self.renew()
         return submission.lives(self.heard(), self.own_verdict(), now(), self._late_s())
@@ -220,7 +220,7 @@ class RunDir:
         """How late this directory may show what the controller of a submitted run has written, in seconds."""
         from worker.machine.file_system import is_of_this_machine
 
-        from ...model.policy.submission import GRACE_S
+        from ..model.policy.submission import GRACE_S
         from .engine_files import read_submission
 
         submitted = read_submission(self.path)
@@ -246,7 +246,7 @@ class RunDir:
         return self.task_dir(task, attempt) / file_of(stream)
 
     def task_dir(self, task: str, attempt: int) -> Path:
-        from ...model.planning.plan import log_dir
+        from ..model.planning.plan import log_dir
 
         return self.path / log_dir(attempt, task)
 
@@ -297,7 +297,7 @@ class RunDir:
 
     def read_plan(self) -> Plan | None:
         """The plan; None if there is no plan yet, or if the run ended without one (`run_store.plan_of` tells these apart)."""
-        from ...model.planning.plan import Plan
+        from ..model.planning.plan import Plan
 
         try:
             return from_json(Plan, json.loads(read_file(self.path / "plan.json")))
@@ -311,8 +311,8 @@ class RunDir:
 
     def read_spec(self) -> ClusterSpec:
         """The spec in `spec.yaml`. Raises `OrchError`."""
-        from ...model.settings.document import read
-        from ...model.settings.parse import parse
+        from ..model.settings.document import read
+        from ..model.settings.parse import parse
 
         path = self.path / "spec.yaml"
         try:
@@ -328,7 +328,7 @@ class RunDir:
         found: dict[str, Any] | None = self._read_own_result()
         if found is not None or not self.is_submitted:
             return found
-        from ...model.policy import submission
+        from ..model.policy import submission
         from .engine_files import read_submission
 
         submitted, heard = read_submission(self.path), self.heard()
@@ -366,7 +366,7 @@ def _leave() -> None:
 def _verdict(result: dict[str, Any] | None) -> Verdict | None:
     if result is None:
         return None
-    from ...model.state.cluster import Verdict
+    from ..model.state.cluster import Verdict
 
     known = {field.name for field in dataclasses.fields(Verdict)}
     try:

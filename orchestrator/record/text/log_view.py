@@ -19,7 +19,7 @@ from worker.values.excerpts import shorten_line
 from worker.values.words import count_of
 
 from ...model.task_names import group_tasks
-from ..lines import RESET, LineSplitter, strip_colors
+from .lines import RESET, LineSplitter, strip_colors
 
 if TYPE_CHECKING:
     from .noise import Noise

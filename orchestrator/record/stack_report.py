@@ -20,13 +20,13 @@ from typing import Any
 from worker.protocol import task_files
 from worker.values.fast_dataclass import dataclass
 
-from ...errors import OrchError
-from ...model.planning.plan import Plan
-from ...model.state.cluster import Cluster
-from ...model.task_names import group_tasks
-from ..output.stack_frames import FRAME, HEAD, START, StackFrame, frames_of, is_ours, own_directory
-from ..storage.run_directory import RunDir
-from ..storage.run_files import open_file, size_of
+from ..errors import OrchError
+from ..model.planning.plan import Plan
+from ..model.state.cluster import Cluster
+from ..model.task_names import group_tasks
+from .run_directory import RunDir
+from .run_files import open_file, size_of
+from .text.stack_frames import FRAME, HEAD, START, StackFrame, frames_of, is_ours, own_directory
 
 POLL_S = 0.1
 GIVE_UP_S = 10.0

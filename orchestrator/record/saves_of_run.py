@@ -8,8 +8,8 @@ from pathlib import Path
 
 from worker.checkpoint_files import saves
 
-from ...errors import UsageError
-from ...model.settings import ClusterSpec
+from ..errors import UsageError
+from ..model.settings import ClusterSpec
 from .run_directory import RunDir
 from .run_store import find_run
 

@@ -25,8 +25,8 @@ from typing import TypeVar
 
 from worker.values.codec import from_json, to_json
 
-from ...errors import OrchError
-from ...model.policy.submission import Heard, Submission
+from ..errors import OrchError
+from ..model.policy.submission import Heard, Submission
 from .run_files import open_own, read_file, write_all, write_whole
 from .run_lock import try_lock
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from worker.machine.clock import now
 
-from ..output.follower import BLOCK, Follower
-from ..output.log_index import KeptMarks
-from ..output.log_view import LogView
-from ..output.time_order import LogPiece, LogStretch, in_order
-from ..storage.run_directory import RunDir
-from ..storage.run_files import size_of
-from ..storage.run_progress import read_cluster
 from .console import Sink
-from .event_messages import describe_attempt
+from .follower import BLOCK, Follower
+from .log_index import KeptMarks
+from .run_directory import RunDir
+from .run_files import size_of
+from .run_progress import read_cluster
+from .text.event_messages import describe_attempt
+from .text.log_view import LogView
+from .text.time_order import LogPiece, LogStretch, in_order
 
 
 class LogReader:

@@ -16,11 +16,11 @@ from worker.machine.clock import now
 from worker.values.codec import Size, from_json, to_json
 from worker.values.fast_dataclass import dataclass
 
-from ...errors import OrchError
-from ...model.policy import lifecycle
-from ...model.settings import Restart
-from ...model.state.cluster import Cluster, Phase
-from ...model.state.events import Event, HostLost, RunResumed
+from ..errors import OrchError
+from ..model.policy import lifecycle
+from ..model.settings import Restart
+from ..model.state.cluster import Cluster, Phase
+from ..model.state.events import Event, HostLost, RunResumed
 from .event_log import EventReader
 from .run_directory import RunDir
 from .run_files import read_file, size_of

@@ -11,7 +11,7 @@ from typing import IO
 
 from worker.protocol import task_files
 
-from ...errors import OrchError
+from ..errors import OrchError
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from worker.machine.clock import now
 from worker.protocol.task_id import STREAMS
 
-from ...errors import OrchError
-from ...model.state.cluster import TaskStatus
-from ..lines import clean
-from ..output.follower import Follower
-from ..output.log_view import LogView
-from ..storage.run_directory import RunDir
-from .event_messages import Messages
+from ..errors import OrchError
+from ..model.state.cluster import TaskStatus
+from .follower import Follower
+from .run_directory import RunDir
+from .text.event_messages import Messages
+from .text.lines import clean
+from .text.log_view import LogView
 
 CHUNK = 256 * 1024
 IDLE_S = 0.25

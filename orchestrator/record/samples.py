@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
 from worker.values.codec import MOMENTS, ContractError
 
-from ...errors import OrchError
+from ..errors import OrchError
 from .event_log import objects
 from .run_directory import RunDir
 from .run_files import open_file, open_own, write_all

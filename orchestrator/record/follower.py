@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..storage.run_files import open_file, size_of
+from .run_files import open_file, size_of
 
 BLOCK = 1 << 16
 """The bytes of one read. The allocator reuses blocks of this size; a larger block costs a page fault each time."""
