@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import engine_jobs
 from .backends import imagine
 from .backends.allocations import use_allocation
+from .control import engine_jobs
+from .control.starting import create, request_for, start_controller, submit
 from .errors import Problem, SpecError, UsageError
 from .handle import Run
 from .model.settings import PROGRAM_KINDS, ClusterSpec
@@ -23,7 +24,6 @@ from .model.settings.findings import nearest
 from .model.settings.parse import parse, to_document
 from .model.settings.tree import refusal
 from .sources import as_seen_from, chooses_backend, read_file, tasks_directory, with_program, with_value
-from .starting import create, request_for, start_controller, submit
 
 FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options()}
 """The options of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""

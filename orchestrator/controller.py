@@ -38,6 +38,10 @@ from worker.values.fast_dataclass import dataclass
 from . import end_process
 from .backends import Request, load, warm_auto
 from .backends.connection.agent_process import StartedAgent
+from .control.requests import end_with_parent, handle_requests
+from .control.signals import handle_signals, hold_signals, once
+from .control.starting import request_for
+from .control.supervisor import Supervisor
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.state.cluster import Cause, Cluster, Outcome, Verdict
 from .model.state.events import RunNoted, TemplateReady
@@ -47,10 +51,6 @@ from .record.run_progress import resume
 from .record.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
-from .requests import end_with_parent, handle_requests
-from .signals import handle_signals, hold_signals, once
-from .starting import request_for
-from .supervision.supervisor import Supervisor
 
 SUBMITTING_S = patience(120.0)
 """How long the job of an engine waits for the process that submits it: that process holds the run until it has recorded the job."""

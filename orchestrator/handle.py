@@ -21,6 +21,7 @@ from worker.protocol.task_id import STREAMS
 from worker.values.excerpts import shorten_line
 from worker.values.fast_dataclass import dataclass
 
+from .control.requests import ask_restart, ask_running, ask_stop
 from .errors import BROKEN, OrchError, UsageError
 from .model.policy import not_finite
 from .model.settings.durations import EXAMPLES, seconds_of
@@ -33,7 +34,6 @@ from .record.report import report
 from .record.run_directory import RunDir
 from .record.run_progress import Progress
 from .record.text.lines import LineSplitter
-from .requests import ask_restart, ask_running, ask_stop
 
 STOPPED = "stopped by the program that launched it"
 POLL_S = 0.02

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from orchestrator import backends, engine_jobs
+from orchestrator import backends
 from orchestrator.cli import submitted_run
+from orchestrator.control import engine_jobs
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.policy.submission import GRACE_S, Heard, Submission, Word
 from orchestrator.model.settings import BACKENDS, derive

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.control.signals import ENDINGS
 from orchestrator.record.run_store import create_run
-from orchestrator.signals import ENDINGS
 from tests.conftest import IMPATIENT, Orch, Running
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.worker.controller_double import patched_agent

@@ -13,14 +13,14 @@ from worker.protocol.task_id import PREPARE, TENSORBOARD
 from .. import import_asyncio
 from ..backends import Request
 from ..backends.connection.agent_process import start_ahead
+from ..control.signals import hold_signals
+from ..control.starting import create, request_for, submit
 from ..errors import OrchError, UsageError
 from ..model.settings import ClusterSpec
 from ..model.slots import behind_the_chief, task_ids
 from ..model.strategies import named
 from ..record.run_directory import RunDir
 from ..record.run_store import discard
-from ..signals import hold_signals
-from ..starting import create, request_for, submit
 from .options import ViewOptions, only_tasks
 
 if TYPE_CHECKING:

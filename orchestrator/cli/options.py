@@ -102,7 +102,7 @@ def exact_run_argument(command: F) -> F:
     """RUN (default: the latest) and ``--run-dir``, for a command that acts on the run: several runs that begin as RUN are a mistake."""
 
     def find_exactly(home: Path, name: str | None) -> RunDir:
-        from ..engine_jobs import find  # not for a help text
+        from ..control.engine_jobs import find  # not for a help text
 
         return find(home, name)
 
@@ -129,7 +129,7 @@ def find_and_name_others(home: Path, name: str | None) -> RunDir:
 
 def find_to_look(home: Path, name: str | None) -> RunDir:
     """The run that `name` names, or of several that begin so the newest, which a line says. Raises `UsageError`."""
-    from ..engine_jobs import attach, find  # not for a help text
+    from ..control.engine_jobs import attach, find  # not for a help text
     from ..record.run_store import SeveralRunsError
 
     try:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from ..control.signals import release_signals
 from ..controller import Ended
 from ..errors import UsageError
 from ..model.state.cluster import Cluster
@@ -19,7 +20,6 @@ from ..record.text import timeline
 from ..record.text.format import iso_times
 from ..record.text.lines import RESET
 from ..record.text.log_view import LogView
-from ..signals import release_signals
 
 _RED = "\x1b[1;31m"
 _MARKS = {"  first failure:": _RED, "  what to do:": "\x1b[1m"}

@@ -79,7 +79,7 @@ class RunDir:
         """A line end, if the last line of `events.jsonl` may lack one: the next event must not continue that line."""
         self._held: Directory | None = None
         self.renew: Callable[[], None] = _leave
-        """Brings the record of a submitted run up to date, if that is due; set by whoever can ask engines (orchestrator/engine_jobs.py)."""
+        """Brings the record of a submitted run up to date, if that is due; set by whoever can ask engines: `control.engine_jobs`."""
 
     @property
     def path(self) -> Path:

@@ -3,7 +3,7 @@
     lock        locked (flock), so the kernel knows whether the run is alive. Inside: pid and host of the controller, for people, and
                 which directory it is, so that a copy of the directory is known for a copy
     .           the directory is locked too, where the file system can lock one (NFS cannot): nobody replaces a directory by accident
-    control     a named pipe from which the controller reads requests (orchestrator/requests.py)
+    control     a named pipe from which the controller reads requests (orchestrator/control/requests.py)
 
 Whoever makes the run opens all three and passes them on to the controller. So a request that comes early waits in the pipe.
 No request needs a pid: on another host or in a container the pid in the lock means another process, and a user can write any pid there.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # see run_directory.py
 _ID_WITHOUT_NAME = re.compile(r"-\d{8}-\d{6}-[0-9a-f]+$")
 """What the id of a run has after its name."""
 _IS_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-\d{8}-\d{6}-[0-9a-f]{8}")
-"""An id as orch makes it (orchestrator/starting.py)."""
+"""An id as orch makes it (orchestrator/control/starting.py)."""
 _HARMLESS = re.compile(r"\w[\w.+@,=-]*")
 """The names of directories that are listed: a copy may have a name of its own, on which neither a shell nor a terminal acts."""
 BEGINNING_S = 60.0

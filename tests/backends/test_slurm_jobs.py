@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import starting
 from orchestrator.backends import RunFacts, load
 from orchestrator.backends.engines import Channel
 from orchestrator.backends.slurm import queue
 from orchestrator.backends.slurm.batch_script import BatchScript
 from orchestrator.backends.slurm.engine import SlurmEngine
+from orchestrator.control import starting
 from orchestrator.errors import OrchError, SpecError, UnansweredError, UsageError
 from orchestrator.model.policy.submission import Submission, Word
 from orchestrator.model.settings import SlurmSettings

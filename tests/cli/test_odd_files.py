@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator import engine_jobs
 from orchestrator.backends.connection import agent_process
+from orchestrator.control import engine_jobs
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.policy.submission import Submission
 from orchestrator.record import engine_files

@@ -49,7 +49,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     The options of orch up describe the planned run; orch doctor checks what this run needs. Without a script or orch.yaml it checks
     what any run needs. The exit code is 0 if a run can start, and 1 if not.
     """
-    from ...supervision.examination import examine  # --help need not load asyncio
+    from ...control.examination import examine  # --help need not load asyncio
 
     spec, document = read_spec(ctx, needs_program=False)
     spec = replace(spec, backend=spec.backend.attached())

@@ -12,6 +12,7 @@ import click
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TENSORBOARD
 from worker.values.words import count_of
 
+from ...control.requests import LONGEST_PROFILE_S, ask_running
 from ...errors import OrchError, Problem, SpecError, UsageError
 from ...insight.profiling import answers
 from ...model.settings.durations import seconds_of
@@ -20,7 +21,6 @@ from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
 from ...record.text.lines import clean
-from ...requests import LONGEST_PROFILE_S, ask_running
 from .. import completion
 from ..options import exact_run_argument, only_tasks
 from .run_commands import refuse_unclear

@@ -16,7 +16,7 @@ import click
 from worker.machine.file_system import mounts_in
 from worker.values.words import bytes_of, few
 
-from ...engine_jobs import find, find_all
+from ...control.engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
 from ...model.policy.submission import REQUEUED
 from ...record.run_directory import RunDir

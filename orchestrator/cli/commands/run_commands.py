@@ -17,7 +17,8 @@ import click
 from worker.machine.clock import now
 from worker.values.words import few
 
-from ...engine_jobs import find, find_all
+from ...control.engine_jobs import find, find_all
+from ...control.requests import ask_restart
 from ...errors import BROKEN, DEADLINE, OrchError, UsageError
 from ...model.policy import restarts, stragglers
 from ...model.settings.findings import nearest
@@ -33,7 +34,6 @@ from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds, iso_times
 from ...record.text.lines import clean
 from ...record.text.run_table import table
-from ...requests import ask_restart
 from .. import completion
 from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from ...control.requests import ask_running
 from ...errors import UsageError
 from ...model.planning.plan import Plan
 from ...model.policy import stragglers
@@ -21,7 +22,6 @@ from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
 from ...record.samples import read_latest
 from ...record.text.lines import clean
-from ...requests import ask_running
 from .. import completion
 from ..options import only_tasks, run_argument
 

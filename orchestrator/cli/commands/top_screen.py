@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Key, Resize
 from textual.widgets import Static
 
+from ...control.requests import ask_restart, ask_running
 from ...errors import OrchError
 from ...insight.top.frame import frame, room_of, troubled
 from ...insight.top.keys import press
@@ -26,7 +27,6 @@ from ...record import stack_report
 from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
 from ...record.text.lines import clean
-from ...requests import ask_restart, ask_running
 
 EVERY_S = 0.5
 """The run is read, and the screen drawn if anything has changed, twice a second."""

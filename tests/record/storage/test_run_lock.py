@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.control.requests import ask
 from orchestrator.errors import OrchError
 from orchestrator.record import run_lock
 from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_store import create_run
-from orchestrator.requests import ask
 from tests.conftest import Orch
 from tests.live import PROGRAMS, held_run, plan_for
 

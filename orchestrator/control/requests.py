@@ -21,16 +21,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .errors import INTERRUPTED, TERMINATED, OrchError, UsageError
-from .model.policy import restarts
-from .model.state.cluster import Phase
-from .record.follower import Follower
-from .record.run_directory import RunDir
-from .record.run_progress import read_cluster
-from .record.run_store import no_tasks_yet
+from ..errors import INTERRUPTED, TERMINATED, OrchError, UsageError
+from ..model.policy import restarts
+from ..model.state.cluster import Phase
+from ..record.follower import Follower
+from ..record.run_directory import RunDir
+from ..record.run_progress import read_cluster
+from ..record.run_store import no_tasks_yet
 
 if TYPE_CHECKING:  # a program that only asks has no supervisor
-    from .supervision.supervisor import Supervisor
+    from .supervisor import Supervisor
 
 ORPHANED = "the program that launched it has ended"
 PARENT_S = 0.2
@@ -111,7 +111,7 @@ def handle_requests(rundir: RunDir, supervisor: Supervisor, *, has_file: bool = 
     if fd is not None:
         asyncio.get_running_loop().add_reader(fd, Requests(fd, supervisor).read)
     if has_file:
-        from .record import engine_files  # most runs have no engine
+        from ..record import engine_files  # most runs have no engine
 
         file = Follower(rundir.path / "requests", offset=engine_files.read_offset(rundir.path))
         # Once the run has begun, or was resumed: before that, the end of a run has no meaning.
@@ -122,7 +122,7 @@ def _read_file(rundir: RunDir, file: Follower, requests: Requests) -> None:
     """Act on the new lines of the file `requests`, now and then each second. A file server tells nobody when a file grows."""
     import asyncio
 
-    from .record import engine_files
+    from ..record import engine_files
 
     asyncio.get_running_loop().call_later(FILE_S, _read_file, rundir, file, requests)
     with contextlib.suppress(OSError, OrchError):

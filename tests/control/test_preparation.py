@@ -19,16 +19,16 @@ import pytest
 from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, interpreters, local
 from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink
+from orchestrator.control import supervisor as supervisor_module
+from orchestrator.control.log_collector import LogCollector
+from orchestrator.control.preparation import Preparation
+from orchestrator.control.supervisor import Supervisor
 from orchestrator.model.planning import plan
 from orchestrator.model.settings import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.model.state import events as ev
 from orchestrator.model.state.cluster import Outcome, Verdict
 from orchestrator.record.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
-from orchestrator.supervision import supervisor as supervisor_module
-from orchestrator.supervision.log_collector import LogCollector
-from orchestrator.supervision.preparation import Preparation
-from orchestrator.supervision.supervisor import Supervisor
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
 from tests.model.run.test_saves import shrunk

@@ -13,19 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .backends import Request, RunFacts, load, load_checked
-from .errors import OrchError, UnansweredError
-from .model.settings import ClusterSpec
-from .model.settings.parse import to_document
-from .record.run_directory import RunDir
-from .record.run_files import private_opener
-from .record.run_store import cannot_keep, create_run, discard
+from ..backends import Request, RunFacts, load, load_checked
+from ..errors import OrchError, UnansweredError
+from ..model.settings import ClusterSpec
+from ..model.settings.parse import to_document
+from ..record.run_directory import RunDir
+from ..record.run_files import private_opener
+from ..record.run_store import cannot_keep, create_run, discard
 from .signals import hold_signals
 
 if TYPE_CHECKING:  # most runs have no engine
-    from .model.policy.submission import Submission
+    from ..model.policy.submission import Submission
 
-PROGRAM = Path(__file__).with_name("controller.py")
+PROGRAM = Path(__file__).parents[1] / "controller.py"
 
 
 def request_for(run: RunDir, spec: ClusterSpec) -> Request:
@@ -59,7 +59,7 @@ def submit(run: RunDir, request: Request) -> Submission | None:
     engine = load(request.run.spec).engine(request.run.spec)
     if engine is None:
         return None
-    from .record.engine_files import keep_submission, seal_key
+    from ..record.engine_files import keep_submission, seal_key
 
     try:
         seal_key()  # before there is a job

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from .errors import INTERRUPTED, TERMINATED
+from ..errors import INTERRUPTED, TERMINATED
 
 ENDINGS = {
     signal.SIGINT: ("interrupted (Ctrl-C)", INTERRUPTED),

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from worker.machine.clock import now, patience
 
-from .errors import TERMINATED, OrchError, UsageError
-from .model.policy import submission
-from .model.policy.submission import Heard, Word
-from .record import engine_files, run_store
-from .record.run_directory import RunDir
+from ..errors import TERMINATED, OrchError, UsageError
+from ..model.policy import submission
+from ..model.policy.submission import Heard, Word
+from ..record import engine_files, run_store
+from ..record.run_directory import RunDir
 
 if TYPE_CHECKING:  # most runs have no engine
-    from .backends import Engine, RunFacts
-    from .backends.engines import Channel
+    from ..backends import Engine, RunFacts
+    from ..backends.engines import Channel
 
 ASK_S, SELDOM_S = patience(12.0), patience(30.0)
 """The shortest time between two questions to an engine, in seconds; and the time if the answer has been the same for ten times as long."""
@@ -98,7 +98,7 @@ class _Renewer:
 
     def _fetch(self, channel: Channel, heard: Heard) -> bool:
         """Returns whether all has come that the controller has written until now."""
-        from .record import mirror
+        from ..record import mirror
 
         program, limit = mirror.SOURCE.read_text(), time.monotonic() + FETCH_S
         with engine_files.exclusive(self._run.path / "mirroring", ASKER_S) as is_alone:
@@ -169,7 +169,7 @@ def _ask(runs: list[RunDir]) -> None:
 
 def _job_of(run: RunDir) -> tuple[Engine, RunFacts, str]:
     """The engine of a submitted run, the run as the engine knows it, and its job. Raises `OrchError`."""
-    from .backends import RunFacts, load
+    from ..backends import RunFacts, load
 
     submitted, spec = engine_files.read_submission(run.path), run.read_spec()
     trouble = OrchError(f"{run.run_id}: {run.path / 'submission.json'} cannot be read, or its place has no engine")
@@ -203,7 +203,7 @@ def deliver(run: RunDir, line: bytes) -> None:
     if channel is None:
         engine_files.append_request(run.path, line)
     else:
-        from .record import mirror
+        from ..record import mirror
 
         for _ in channel.exchange(mirror.SOURCE.read_text(), "deliver", line):
             pass
