@@ -171,7 +171,7 @@ def median_with_bounds(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def report(*, quick: bool) -> None:
-    from orchestrator.insight.seeing import report_page
+    from orchestrator.views import report_page
     from tests.made_up_run import MadeUpRun
 
     rows = []

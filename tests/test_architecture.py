@@ -39,11 +39,11 @@ ROOMS = tuple(f"orchestrator.model.{name}" for name in ("settings", "planning", 
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
 # The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
 INSIGHT = (
-    *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
-    *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "placement_log")),
-    *(f"orchestrator.insight.seeing.{name}" for name in ("charts", "run_story")),
-    *(f"orchestrator.insight.top.{name}" for name in ("frame", "keys", "top_state")),
-    "orchestrator.insight.tpu.tpu_report",
+    *(f"orchestrator.checks.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
+    *(f"orchestrator.views.{name}" for name in ("cross_device_reads", "placement_log")),
+    *(f"orchestrator.views.{name}" for name in ("charts", "run_story")),
+    *(f"orchestrator.views.{name}" for name in ("frame", "keys", "top_state")),
+    "orchestrator.checks.tpu_report",
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
@@ -61,7 +61,14 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.control.starting",
             "orchestrator.control.examination",
         ),
-        *("orchestrator.sources", "orchestrator.control.signals", "orchestrator.insight", "worker.machine", "worker.data_files"),
+        *(
+            "orchestrator.sources",
+            "orchestrator.control.signals",
+            "orchestrator.checks",
+            "orchestrator.views",
+            "worker.machine",
+            "worker.data_files",
+        ),
         *("worker.host.warm.warm_socket", "worker.host.program.program_checks", "worker.host.machine_survey", *PLACES),
     ),
     "orchestrator.controller": (
@@ -93,9 +100,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),
     "orchestrator.control.engine_jobs": PLACES,
     "orchestrator.control": PLACES,
-    "orchestrator.control.examination": ("orchestrator.insight", *PLACES),
+    "orchestrator.control.examination": ("orchestrator.checks", *PLACES),
     "orchestrator.control.signals": ("orchestrator.errors",),
-    "orchestrator.insight": ("orchestrator.__version__", "orchestrator.record", "worker.checkpoint_files", "worker.data_files", *MODEL),
+    "orchestrator.checks": ("orchestrator.record.text", "worker.data_files", *MODEL),
+    "orchestrator.views": ("orchestrator.__version__", "orchestrator.record", "worker.checkpoint_files", *MODEL),
     "orchestrator.backends": (
         *("worker", "worker.machine", "worker.host.connection.dialler", "worker.host.tasks.pod_entry", "worker.host.warm"),
         *MODEL,
@@ -532,7 +540,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not found, "\n".join(found)
 
 
-SLOW_IMPORTS = {"click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.insight", "tensorflow"}
+SLOW_IMPORTS = {"click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.checks", "orchestrator.views", "tensorflow"}
 """What the controller of a run on this machine does not need: each of them takes milliseconds."""
 
 
@@ -667,13 +675,13 @@ BAD = {
     "task imports the host privately": ("worker.task.start_task", "from _orch_worker.host import agent", "must not import worker.host"),
     "task imports the host": ("worker.task.strategy.strategy_builder", "from ...host import agent", "must not import worker.host"),
     "a judge of facts opens a file": (
-        "orchestrator.insight.doctor.rules",
+        "orchestrator.checks.rules",
         "def f(p):\n    return open(p).read()",
         "rules:2: pure code calls open()",
     ),
     "a judge of facts imports the run directory": (
-        "orchestrator.insight.doctor.rules",
-        "from ...record import run_directory",
+        "orchestrator.checks.rules",
+        "from ..record import run_directory",
         "must not import",
     ),
     "the channel imports the host": ("worker.protocol.channel", "from ..host import agent", "must not import worker.host"),

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import click
 
 from ..backends import imagine
+from ..checks import dataset_forms, input_files, shards_report
 from ..errors import UsageError
-from ..insight.input import dataset_forms, input_files, shards_report
 from ..model.planning.sharding_advice import Advice, advise
 from ..model.planning.spec_inputs import input_of
 from ..model.settings import ClusterSpec

@@ -20,8 +20,8 @@ from worker.values.codec import ContractError, from_json
 from ..backends import Backend, Host, Request, interpreters, load_checked
 from ..backends.connection.agent_link import AgentLink, LostError, reach
 from ..backends.connection.agent_start import NotReachedError
+from ..checks.facts import HostReport, Machine, Python, TensorFlow
 from ..errors import OrchError
-from ..insight.doctor.facts import HostReport, Machine, Python, TensorFlow
 from ..model.cause.exit_status import describe_answer
 
 ALLOCATION_S = patience(300.0)

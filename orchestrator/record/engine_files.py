@@ -2,7 +2,7 @@
 
     submission.json     what was submitted, sealed; written once, when the engine has accepted the run
     engine.json         the last word of the engine about the job
-    requests            lines for the controller (orchestrator/control/requests.py), which reads the file again each second: a named pipe reaches
+    requests            lines for the controller (control/requests.py), which reads the file again each second: a named pipe reaches
                         no other machine
     requests.offset     the offset in `requests` up to which controllers have acted
 

@@ -15,11 +15,10 @@ import pytest
 import yaml
 
 from orchestrator.backends import RunFacts, load
-from orchestrator.backends.kubernetes import kubectl
-from orchestrator.backends.kubernetes.unattended import inside, packed_files
-from orchestrator.backends.kubernetes.unattended.job_words import GONE, words_of
-from orchestrator.backends.kubernetes.unattended.listener import Listener
-from orchestrator.backends.kubernetes.unattended.packed_files import CODE_DIR, PART_BYTES, pack
+from orchestrator.backends.kubernetes import inside, kubectl, packed_files
+from orchestrator.backends.kubernetes.job_words import GONE, words_of
+from orchestrator.backends.kubernetes.listener import Listener
+from orchestrator.backends.kubernetes.packed_files import CODE_DIR, PART_BYTES, pack
 from orchestrator.errors import UsageError
 from orchestrator.model.policy.submission import Submission, Word
 from orchestrator.model.settings import ClusterSpec, KubernetesSettings

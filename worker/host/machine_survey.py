@@ -2,7 +2,7 @@
 
     python -I start_agent.py machine_survey '{"run_dir": ".orch", "ports": [41000, 41999]}'
 
-The facts are the fields of `orchestrator.insight.doctor.facts`; unknown facts are left out. This module neither judges nor changes
+The facts are the fields of `orchestrator.checks.facts`; unknown facts are left out. This module neither judges nor changes
 anything.
 """
 

@@ -77,7 +77,7 @@ class Kubernetes:
     def engine(self, spec: ClusterSpec) -> Engine | None:
         if not _settings(spec).is_unattended:
             return None
-        from .unattended.kubernetes_engine import engine_of  # an attached run has none
+        from .kubernetes_engine import engine_of  # an attached run has none
 
         return engine_of(_settings(spec))
 
@@ -156,7 +156,7 @@ class Kubernetes:
 
 def make() -> Backend:
     if os.environ.get(INSIDE):
-        from .unattended.inside import DialledPods  # only a controller in a pod
+        from .inside import DialledPods  # only a controller in a pod
 
         return DialledPods()
     return Kubernetes()
@@ -184,9 +184,9 @@ def _request(run: RunFacts, turn: int) -> Request:
 
 def _request_unattended(run: RunFacts) -> Request:
     """The objects of a run whose controller is in a pod."""
-    from .unattended import objects
-    from .unattended.inside import stand_ins
-    from .unattended.kubernetes_engine import NAME as RUN
+    from . import objects
+    from .inside import stand_ins
+    from .kubernetes_engine import NAME as RUN
 
     settings, hosts = _settings(run.spec), stand_ins(run)
     gpus = gpus_of(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))

@@ -33,8 +33,8 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
     These are the saves of worker.checkpoints, of worker.KerasCheckpoint and of --checkpoint. A new run continues with the newest save of
     an old one: orch up --resume RUN.
     """
-    from ...insight.checkpoints import saves_report  # not for a help text
     from ...record import saves_of_run
+    from ...views import saves_report  # not for a help text
 
     base = run if run and Path(run).is_dir() else saves_of_run.directory(find_to_look(home, run))
     if saves_of_run.is_remote(base):

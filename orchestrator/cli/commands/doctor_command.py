@@ -15,9 +15,9 @@ from worker.protocol.messages import Examine
 from worker.values.words import few
 
 from ...backends import Host, RunFacts, load_checked, slots_of
-from ...insight.doctor import doctor_report
-from ...insight.doctor.finding import Wanted
-from ...insight.doctor.rules import judge
+from ...checks import doctor_report
+from ...checks.finding import Wanted
+from ...checks.rules import judge
 from ...model.planning import plan
 from ...model.settings import PROGRAM_KINDS, ClusterSpec
 from ...record.text.log_view import wants_color

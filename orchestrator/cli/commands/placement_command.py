@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import click
 
-from ...insight.placement import run_placement
 from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
 from ...record.run_store import check_attempt, plan_of
+from ...views import run_placement
 from .. import completion
 from ..options import Count, only_tasks, run_argument
 

@@ -14,13 +14,13 @@ from worker.values.words import count_of
 
 from ...control.requests import LONGEST_PROFILE_S, ask_running
 from ...errors import OrchError, Problem, SpecError, UsageError
-from ...insight.profiling import answers
 from ...model.settings.durations import seconds_of
 from ...model.task_names import group_tasks
 from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
 from ...record.text.lines import clean
+from ...views import answers
 from .. import completion
 from ..options import exact_run_argument, only_tasks
 from .run_commands import refuse_unclear

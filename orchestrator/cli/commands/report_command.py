@@ -39,7 +39,7 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
     The page and the archive leave passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you
     give it away: it holds the logs, without the middle of long ones. Only you can read these files.
     """
-    from ...insight.seeing import report_page  # not for a help text
+    from ...views import report_page  # not for a help text
 
     if serve:
         if bundle or as_json or output is not None:
@@ -47,7 +47,7 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
         return _serve(run)
     text = report_page.page(run)
     path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
-    from ...insight.seeing.run_bundle import write_bundle, write_private
+    from ...views.run_bundle import write_bundle, write_private
 
     hidden = 0
     try:
@@ -66,7 +66,7 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
 
 def _serve(run: RunDir) -> int:
     """Serve the page until Ctrl-C."""
-    from ...insight.seeing.report_server import ReportServer
+    from ...views.report_server import ReportServer
 
     try:
         server = ReportServer(run)

@@ -118,8 +118,8 @@ def ps_command(
 
 
 def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:
-    from ...insight.seeing import story_gather, trace_file  # not for a help text
-    from ...insight.seeing.run_bundle import write_private
+    from ...views import story_gather, trace_file  # not for a help text
+    from ...views.run_bundle import write_private
 
     made = trace_file.trace(story_gather.gather(run))
     try:

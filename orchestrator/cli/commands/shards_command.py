@@ -15,9 +15,9 @@ import click
 from worker.data_files.element_counts import KINDS
 from worker.values.words import bytes_of
 
+from ...checks import dataset_forms, input_files, shards_report
+from ...checks.input_files import Found
 from ...errors import UsageError
-from ...insight.input import dataset_forms, input_files, shards_report
-from ...insight.input.input_files import Found
 from ...model.planning.sharding import Sharding
 from ...model.planning.sharding_advice import Sharded, advise
 from ...model.planning.spec_inputs import SpecInput, input_of

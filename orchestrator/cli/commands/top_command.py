@@ -15,7 +15,7 @@ from ...record.run_directory import RunDir
 from ..options import run_argument
 
 if TYPE_CHECKING:
-    from ...insight.top.watcher import Watcher
+    from ...views.watcher import Watcher
 
 MISSING = "orch top shows the state once: for the live view, pip install 'orch-tf[top]'"
 UNCUT = 100_000
@@ -37,8 +37,8 @@ def top_command(run: RunDir, once: bool, as_json: bool) -> int:
 
     The view reads the directory of the run: it works from another shell, and after the end of the run.
     """
-    from ...insight.top import top_state  # not for a help text
-    from ...insight.top.watcher import Watcher
+    from ...views import top_state  # not for a help text
+    from ...views.watcher import Watcher
 
     watcher = Watcher(run)
     if as_json:
@@ -56,8 +56,8 @@ def top_command(run: RunDir, once: bool, as_json: bool) -> int:
 
 
 def _print(watcher: Watcher) -> int:
-    from ...insight.top.frame import frame
-    from ...insight.top.top_state import View
+    from ...views.frame import frame
+    from ...views.top_state import View
 
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT
     for line in frame(watcher.read(View()), columns):

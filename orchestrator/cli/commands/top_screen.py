@@ -1,4 +1,4 @@
-"""The terminal of `orch top`. Textual owns it: the alternate screen, the keys, the size. `insight/top` makes what is shown."""
+"""The terminal of `orch top`. Textual owns it: the alternate screen, the keys, the size. `views` makes what is shown."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from textual.widgets import Static
 
 from ...control.requests import ask_restart, ask_running
 from ...errors import OrchError
-from ...insight.top.frame import frame, room_of, troubled
-from ...insight.top.keys import press
-from ...insight.top.top_state import TopState, View
-from ...insight.top.watcher import Watcher
 from ...record import stack_report
 from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
 from ...record.text.lines import clean
+from ...views.frame import frame, room_of, troubled
+from ...views.keys import press
+from ...views.top_state import TopState, View
+from ...views.watcher import Watcher
 
 EVERY_S = 0.5
 """The run is read, and the screen drawn if anything has changed, twice a second."""

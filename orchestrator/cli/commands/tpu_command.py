@@ -12,9 +12,9 @@ import click
 
 from worker.settings.tpu_settings import Partition, TpuSettings
 
+from ...checks import tpu_report as words
+from ...checks.tpu_assignment import request_assignment
 from ...errors import UsageError
-from ...insight.tpu import tpu_report as words
-from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
 from ...model.settings.kinds import Numbers
 from ...model.settings.tree import scalar

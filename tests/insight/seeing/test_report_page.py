@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.insight.seeing import charts, report_page, run_bundle, run_story
-from orchestrator.insight.seeing.run_story import Reported, Stretch
-from orchestrator.insight.seeing.story_gather import gather
+from orchestrator.views import charts, report_page, run_bundle, run_story
+from orchestrator.views.run_story import Reported, Stretch
+from orchestrator.views.story_gather import gather
 from tests.made_up_run import BEGAN, MadeUpRun
 
 SECRET = "hunter2"
