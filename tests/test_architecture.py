@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the house -> what it may import of the house. A part may always import itself.
 # A module belongs to the longest name that fits it; the name must be listed.
-BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts")
+BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings")
 MODEL = ("orchestrator.model", *BELOW)
 # The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
@@ -67,7 +67,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.checks",
             "orchestrator.views",
             "worker.machine",
-            "worker.data_files",
+            "worker.formats",
         ),
         *("worker.host.warm.warm_socket", "worker.host.program.program_checks", "worker.host.machine_survey", *PLACES),
     ),
@@ -102,13 +102,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.control": PLACES,
     "orchestrator.control.examination": ("orchestrator.checks", *PLACES),
     "orchestrator.control.signals": ("orchestrator.errors",),
-    "orchestrator.checks": ("orchestrator.record.text", "worker.data_files", *MODEL),
-    "orchestrator.views": ("orchestrator.__version__", "orchestrator.record", "worker.checkpoint_files", *MODEL),
+    "orchestrator.checks": ("orchestrator.record.text", "worker.formats", *MODEL),
+    "orchestrator.views": ("orchestrator.__version__", "orchestrator.record", "worker.formats", *MODEL),
     "orchestrator.backends": (
         *("worker", "worker.machine", "worker.host.connection.dialler", "worker.host.tasks.pod_entry", "worker.host.warm"),
         *MODEL,
     ),
-    "orchestrator.record": ("worker.checkpoint_files", "worker.machine", *MODEL),
+    "orchestrator.record": ("worker.formats", "worker.machine", *MODEL),
     "orchestrator.record.text": MODEL,
     "orchestrator.model": BELOW,
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
@@ -117,31 +117,26 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
     # From the ground up: values and their texts, what this machine tells, the sections of a task, what crosses the wire.
     "worker.values": (),
-    "worker.data_files": (),
-    "worker.checkpoint_files": (),
+    "worker.formats": (),
     "worker.machine": (),
     "worker.machine.workdir": ("worker.protocol",),
     "worker.settings": (),
     "worker.protocol": ("worker.settings",),
     "worker.protocol.task_files": (),
-    "worker.tensorflow_facts": (),
     "worker.task": (
         *(
-            "worker.checkpoint_files",
-            "worker.data_files",
+            "worker.formats",
             "worker.machine",
             "worker.protocol.task_environment",
             "worker.protocol.task_files",
             "worker.settings",
         ),
-        "worker.tensorflow_facts",
     ),
     "worker.host": (
-        "worker.checkpoint_files",
+        "worker.formats",
         "worker.machine",
         "worker.protocol",
         "worker.settings",
-        "worker.tensorflow_facts",
     ),
     # Within the host, the room of the tasks uses these rooms, which do not know tasks.
     "worker.host.network": ("worker.host.connection.link", "worker.host.loop", "worker.machine", "worker.protocol"),
@@ -151,10 +146,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("worker.host.loop", "worker.host.memfd", "worker.host.processes", "worker.machine", "worker.protocol", "worker.task"),
     ),
     # Whether the tasks' Keras has the functions that orch replaces is read before the start.
-    "worker.host.program": (
-        *("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches", "worker.tensorflow_facts"),
-    ),
-    "worker.host.warm": ("worker.host", "worker.machine", "worker.protocol", "worker.task", "worker.tensorflow_facts"),
+    "worker.host.program": (*("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches"),),
+    "worker.host.warm": ("worker.host", "worker.machine", "worker.protocol", "worker.task", "worker.settings"),
     "worker": ("worker.protocol", "worker.task"),
 }
 
@@ -166,7 +159,7 @@ EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", *LEAVES, *ROOMS, "orchestrator.errors", *INSIGHT),
-    *("worker.protocol", "worker.settings", "worker.settings.declare", "worker.tensorflow_facts", "worker.values"),
+    *("worker.protocol", "worker.settings", "worker.settings.declare", "worker.values"),
 )
 PURE_IMPORTS = {
     "__future__",

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import worker.data_files.element_counts
-from worker.data_files import matching
-from worker.data_files.element_counts import Damaged
+import worker.formats.element_counts
+from worker.formats.data_files import matching
+from worker.formats.element_counts import Damaged
 from worker.values.fast_dataclass import dataclass
 
 from ..errors import UsageError
@@ -30,7 +30,7 @@ class Found:
 
     file: File
     kind: str
-    """One of `worker.data_files.element_counts.KINDS`."""
+    """One of `worker.formats.element_counts.KINDS`."""
     problem: str = ""
     """Why the file cannot be read, with its name."""
 
@@ -71,18 +71,18 @@ def inspect(names: Iterable[str], kind: str = "", elements: int | None = None, *
 
 
 def _inspect(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
-    kind = kind or worker.data_files.element_counts.kind_by_name(name)
+    kind = kind or worker.formats.element_counts.kind_by_name(name)
     mode = os.stat(name).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe would wait for a writer
         return Found(File(name, 0), kind or "other", f"{name}: is no regular file, so it cannot be read twice; write the data to a file")
     with open(name, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not kind:
-            kind = "tfrecord" if worker.data_files.element_counts.looks_like_tfrecord(file.read(16)) else "other"
+            kind = "tfrecord" if worker.formats.element_counts.looks_like_tfrecord(file.read(16)) else "other"
             file.seek(0)
         if elements is None and counts:
             try:
-                elements = worker.data_files.element_counts.count(file, size, kind)
+                elements = worker.formats.element_counts.count(file, size, kind)
             except Damaged as damage:
                 return Found(File(name, size), kind, f"{name}: {damage}")
     return Found(File(name, size, elements), kind)
@@ -90,7 +90,7 @@ def _inspect(name: str, kind: str, elements: int | None, *, counts: bool) -> Fou
 
 def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> list[Found]:
     """As `find` and `inspect`, with the file systems of TensorFlow. Raises `UsageError`."""
-    root = str(Path(worker.data_files.element_counts.__file__).parents[2])
+    root = str(Path(worker.formats.element_counts.__file__).parents[2])
     code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task.input import remote_files; remote_files.main(sys.argv[2])"
     request = json.dumps({"patterns": list(patterns), "kind": kind, "elements": elements})
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), "CUDA_VISIBLE_DEVICES": "-1"}

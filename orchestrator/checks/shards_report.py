@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from worker.data_files.element_counts import WITH_READER
+from worker.formats.element_counts import WITH_READER
 from worker.values.words import bytes_of, count_of
 
 from ..errors import UsageError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from worker.settings import keras_3, releases
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
+from worker.settings.releases import NEWEST_PYTHON
 from worker.settings.tpu_settings import AUTO, LOCAL
-from worker.tensorflow_facts import NEWEST_PYTHON, keras_3, releases
 from worker.values.words import count_of
 
 from ..model.strategies import named

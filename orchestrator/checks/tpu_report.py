@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from worker.settings.partition import ITEM_BYTES, complaints, count_bytes, part_of, show
 from worker.settings.tpu_settings import Partition
-from worker.tensorflow_facts.partition import ITEM_BYTES, complaints, count_bytes, part_of, show
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 

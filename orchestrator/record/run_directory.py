@@ -63,7 +63,7 @@ FAR_S = 0.5
 SEARCH_S = 0.5
 """How long such a search may take. The controller gives no sign of life meanwhile, and a file server may be slow."""
 _SERIES = re.compile("(fit|loop)-[0-9]+")
-"""The directories of orch's own saves (worker/checkpoint_files/saves.py)."""
+"""The directories of orch's own saves (worker/formats/saves.py)."""
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 

@@ -1,4 +1,4 @@
-"""The saves of a run (`worker/checkpoint_files`): where they are, and from which of them another run continues."""
+"""The saves of a run (`worker/formats`): where they are, and from which of them another run continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from worker.checkpoint_files import saves
+from worker.formats import saves
 
 from ..errors import UsageError
 from ..model.settings import ClusterSpec

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from worker.checkpoint_files import saves
-from worker.checkpoint_files.saves import LOCAL, UNFINISHED, Save
+from worker.formats import saves
+from worker.formats.saves import LOCAL, UNFINISHED, Save
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 

@@ -24,7 +24,7 @@ from orchestrator.errors import SpecError
 from orchestrator.model.settings import ClusterSpec, TaskSpec
 from tests.conftest import Orch
 from worker.protocol.messages import Program
-from worker.tensorflow_facts import NEWEST_PYTHON
+from worker.settings.releases import NEWEST_PYTHON
 
 Script = Callable[..., Path]
 

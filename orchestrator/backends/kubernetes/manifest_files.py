@@ -21,7 +21,7 @@ from ..code_sync import collect
 from .manifest import MOST_BYTES, ManifestFiles
 
 ENTRY = "start.py"
-_ROOMS = ("checkpoint_files", "data_files", "machine", "protocol", "settings", "task", "tensorflow_facts", "values")
+_ROOMS = ("formats", "machine", "protocol", "settings", "task", "values")
 """The rooms of worker/ that a task needs without an agent; of host/ two modules."""
 _OF_HOST = ("host/__init__.py", "host/memfd.py")
 _MOST_UNPACKED_MB = 100.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from worker.data_files.element_counts import KINDS
+from worker.formats.element_counts import KINDS
 from worker.values.words import bytes_of
 
 from ...checks import dataset_forms, input_files, shards_report

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
-from worker.tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS
+from worker.settings.releases import INSTALL_KERAS, KNOWN_KERAS
 
 from ..settings.findings import nearest
 from ..state.cluster import TaskStatus

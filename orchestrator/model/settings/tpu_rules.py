@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from worker.settings import partition
 from worker.settings.tpu_settings import ADDRESS, AUTO, LOCAL
-from worker.tensorflow_facts import partition
 
 from .. import tpu_topology
 from ..strategies import Complaint

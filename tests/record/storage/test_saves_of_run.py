@@ -20,7 +20,7 @@ from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_store import create_run
 from orchestrator.views import saves_report
 from tests.conftest import Orch
-from worker.checkpoint_files import saves
+from worker.formats import saves
 
 
 def spec_with(resume: str, workdir: Path) -> ClusterSpec:

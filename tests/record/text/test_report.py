@@ -15,7 +15,7 @@ from orchestrator.record.report import report
 from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_store import create_run
 from tests.record.states import BAD, TAMED, cluster, exited, lost
-from worker.checkpoint_files import saves
+from worker.formats import saves
 from worker.protocol.messages import Failure
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.checkpoint_files import saves, tensor_file
-from worker.checkpoint_files.saves import LOCAL
+from worker.formats import saves, tensor_file
+from worker.formats.saves import LOCAL
 from worker.task import import_hooks
 from worker.task.checkpoints import series, world_facts
 from worker.task.checkpoints.series import Place, Series

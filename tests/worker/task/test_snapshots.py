@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from worker.checkpoint_files import saves, snapshot_files, snapshot_memory
-from worker.checkpoint_files.saves import LOCAL
-from worker.checkpoint_files.snapshot_memory import Memory
+from worker.formats import saves, snapshot_files, snapshot_memory
+from worker.formats.saves import LOCAL
+from worker.formats.snapshot_memory import Memory
 from worker.task.snapshots.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
 from worker.task.snapshots.snapshots import LONG_S, TrainingSnapshots
 

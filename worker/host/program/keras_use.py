@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...protocol.messages import Hello
+from ...settings import keras_3, releases
 from ...settings.keras_settings import LEGACY, install_keras_2, is_legacy, minor_release
-from ...tensorflow_facts import keras_3, releases
 from .. import host_facts
 from . import program_notes
 from .import_path import find_module

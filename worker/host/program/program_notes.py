@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.frames import OWN_CLUSTER
-from ...tensorflow_facts import NEWEST_PYTHON
+from ...settings.releases import NEWEST_PYTHON
 from .import_path import find_module
 from .keras_source import Source, called_in
 

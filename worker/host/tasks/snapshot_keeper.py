@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from ...checkpoint_files import snapshot_memory
+from ...formats import snapshot_memory
 from ...protocol import messages
 from ...protocol.task_id import TaskId
 from ..helpers import Helpers
@@ -79,7 +79,7 @@ class SnapshotKeeper:
                 self._note(line)
 
         def write() -> list[str]:
-            from ...checkpoint_files.snapshot_files import write_saves
+            from ...formats.snapshot_files import write_saves
 
             return write_saves(paths)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ...checkpoint_files import snapshot_memory
+from ...formats import snapshot_memory
 from ...machine.cpu_cores import cores_of
 from ...protocol import messages
 from ...protocol.task_environment import compose, tf_config_of

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...checkpoint_files.tensor_file import DamagedError
+from ...formats.tensor_file import DamagedError
 from ...values.words import few
 from ..import_hooks import print_once
 from ..patches import refusal

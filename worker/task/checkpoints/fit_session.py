@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import Any
 
-from ...checkpoint_files import saves
+from ...formats import saves
 from ...values.words import few
 from .. import patches, save_orders
 from ..context import context

@@ -6,9 +6,9 @@ import dataclasses
 import os
 from typing import Any
 
-from ...checkpoint_files import saves
-from ...checkpoint_files.saves import Save
-from ...checkpoint_files.tensor_file import DamagedError, Tensor
+from ...formats import saves
+from ...formats.saves import Save
+from ...formats.tensor_file import DamagedError, Tensor
 from ...values.words import count_of, few
 from ..import_hooks import print_once
 from ..input import given, shuffle_order

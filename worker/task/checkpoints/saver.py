@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ...checkpoint_files import saves
+from ...formats import saves
 from ...values.words import count_of
 from .. import reports, save_orders
 from ..context import context

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import Any
 
-from ...checkpoint_files import saves, tensor_file
-from ...checkpoint_files.tensor_file import Tensor
+from ...formats import saves, tensor_file
+from ...formats.tensor_file import Tensor
 from ...values.words import few
 from .. import patches
 from ..context import Context

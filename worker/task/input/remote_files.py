@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from ...data_files import element_counts
+from ...formats import element_counts
 
 
 def main(request: str) -> None:

@@ -47,7 +47,7 @@ def _change_keras_2(is_reported: bool) -> None:
 
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     """Change what this release of Keras has."""
-    from ...tensorflow_facts import keras_3
+    from ...settings import keras_3
     from . import callbacks, fit, loops, optimizer, parts, saving
 
     if fit.TRAINER not in sys.modules:  # Keras 2, or another backend than TensorFlow

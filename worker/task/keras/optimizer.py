@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...tensorflow_facts import keras_3
+from ...settings import keras_3
 from .. import patches
 from ..import_hooks import print_once
 from ..patches.features import STEP, WARNINGS

@@ -70,7 +70,7 @@ def is_on(feature: str) -> bool:
 
 def describe(feature: str, why: list[str]) -> str:
     """A sentence about a feature that is off."""
-    from ...tensorflow_facts import releases
+    from ...settings import releases
     from .table import FEATURES
 
     return f"{feature}: off, because this release is unknown ({why[0]}); without it, {FEATURES[feature].lost}. {releases.REMEDY}"

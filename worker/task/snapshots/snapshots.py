@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ...checkpoint_files import saves, snapshot_memory
-from ...checkpoint_files.snapshot_memory import Memory
+from ...formats import saves, snapshot_memory
+from ...formats.snapshot_memory import Memory
 from ...machine import free_memory
 from ...values.words import bytes_of, count_of
 from ..checkpoints import random_state, variables

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...tensorflow_facts import partition
+from ...settings import partition
 from ..context import context
 from ..import_hooks import print_once
 

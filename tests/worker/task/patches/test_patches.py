@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from worker.settings import releases
 from worker.task import import_hooks, patches
 from worker.task.patches import features, table
 from worker.task.patches.names import NAMES, Name
 from worker.task.patches.package_sources import Sources, misfit, problems_of
 from worker.task.patches.table import FEATURES
-from worker.tensorflow_facts import releases
 
 ROOT = Path(__file__).resolve().parents[4]
 MOST = 64
