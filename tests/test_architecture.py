@@ -69,7 +69,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "worker.machine",
             "worker.formats",
         ),
-        *("worker.host.warm.warm_socket", "worker.host.program.program_checks", "worker.host.machine_survey", *PLACES),
+        *("worker.host.forkserver.warm_socket", "worker.host.facts.program_checks", "worker.host.facts.machine_survey", *PLACES),
     ),
     "orchestrator.controller": (
         *(
@@ -91,7 +91,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *PLACES,
     ),
     "orchestrator.testing": (
-        *("orchestrator.api", "orchestrator.handle", "worker.machine.cpu_cores", "worker.host.template.import_environment"),
+        *("orchestrator.api", "orchestrator.handle", "worker.machine.cpu_cores", "worker.host.forkserver.import_environment"),
         *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
     ),
     "orchestrator.handle": ("orchestrator.control.requests", *PLACES),
@@ -105,7 +105,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.checks": ("orchestrator.record.text", "worker.formats", *MODEL),
     "orchestrator.views": ("orchestrator.__version__", "orchestrator.record", "worker.formats", *MODEL),
     "orchestrator.backends": (
-        *("worker", "worker.machine", "worker.host.connection.dialler", "worker.host.tasks.pod_entry", "worker.host.warm"),
+        *("worker", "worker.machine", "worker.host.network.dialler", "worker.host.pod_entry", "worker.host.forkserver"),
         *MODEL,
     ),
     "orchestrator.record": ("worker.formats", "worker.machine", *MODEL),
@@ -138,16 +138,14 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "worker.protocol",
         "worker.settings",
     ),
-    # Within the host, the room of the tasks uses these rooms, which do not know tasks.
-    "worker.host.network": ("worker.host.connection.link", "worker.host.loop", "worker.machine", "worker.protocol"),
     "worker.host.processes": ("worker.machine", "worker.protocol"),
-    # The processes that fork tasks import a task's code before.
-    "worker.host.template": (
-        *("worker.host.loop", "worker.host.memfd", "worker.host.processes", "worker.machine", "worker.protocol", "worker.task"),
-    ),
+    "worker.host.network": ("worker.host.processes", "worker.machine", "worker.protocol"),
     # Whether the tasks' Keras has the functions that orch replaces is read before the start.
-    "worker.host.program": (*("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches"),),
-    "worker.host.warm": ("worker.host", "worker.machine", "worker.protocol", "worker.task", "worker.settings"),
+    "worker.host.facts": (
+        *("worker.host.network", "worker.host.processes", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches"),
+    ),
+    # The processes that fork tasks import a task's code before.
+    "worker.host.forkserver": ("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task"),
     "worker": ("worker.protocol", "worker.task"),
 }
 
@@ -663,7 +661,7 @@ BAD = {
     ),
     "worker imports psutil": ("worker.host.agent", "import psutil", "standard library alone: psutil"),
     "worker imports psutil late": ("worker.host.agent", "def f():\n    import psutil", "standard library alone: psutil"),
-    "host imports TensorFlow late": ("worker.host.template.template_server", "def f():\n    import tensorflow", "worker/task only"),
+    "host imports TensorFlow late": ("worker.host.forkserver.template_server", "def f():\n    import tensorflow", "worker/task only"),
     "task imports TensorFlow early": ("worker.task.strategy.strategy_builder", "import tensorflow as tf", "inside functions"),
     "task imports the host privately": ("worker.task.start_task", "from _orch_worker.host import agent", "must not import worker.host"),
     "task imports the host": ("worker.task.strategy.strategy_builder", "from ...host import agent", "must not import worker.host"),

@@ -242,7 +242,7 @@ def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
     wait_until_gone(tasks.values())
 
 
-_LINK = "link = importlib.import_module('_orch_worker.host.connection.link')"
+_LINK = "link = importlib.import_module('_orch_worker.host.network.link')"
 SILENT = """
 def send(self, message, data=b'', send=link.Link.send):
     if not isinstance(message, agent.messages.TaskSwept):
@@ -270,7 +270,7 @@ def test_an_agent_that_never_tells_of_the_end_of_its_tasks_does_not_hold_up_the_
 
 
 LYING = """
-link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.connection.link', 'protocol.channel'))
+link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.network.link', 'protocol.channel'))
 def encode(message, data=b'', real=link.encode, **more):
     whole = real(message, data)
     text = whole[16:len(whole) - len(data) - 1].replace(b'"code":7', b'"code":%s')

@@ -38,7 +38,7 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
     "orchestrator.model.planning.plan": {"make": ("the agent's facts are awaited", "plan")},
     "orchestrator.backends.connection.agent_link": {"AgentLink.order": ("", "{} is sent")},
     "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},
-    "worker.host.connection.link": {"Link.send": ("", "{} is sent")},
+    "worker.host.network.link": {"Link.send": ("", "{} is sent")},
     "worker.task.bootstrap": {"run": ("imports", "script")},
     "worker.protocol.task_files": {"write": ("bootstrap: {}", "")},
 }

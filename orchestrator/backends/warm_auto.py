@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import worker
-from worker.host.warm import warm_socket
+from worker.host.forkserver import warm_socket
 
 from ..errors import OrchError
 from ..model.settings import ClusterSpec

@@ -1,4 +1,4 @@
-"""The facts about a host: the answers of worker/host/machine_survey.py and worker/task/examine.py. Values only.
+"""The facts about a host: the answers of worker/host/facts/machine_survey.py and worker/task/examine.py. Values only.
 
 An unknown fact has its default, which never means "bad". The names end in the units: `_bytes`, `_s`, `_mb` (MiB).
 """

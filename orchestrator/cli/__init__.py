@@ -21,7 +21,7 @@ from .. import __version__, end_process, import_own_worker
 
 import_own_worker()
 
-from worker.host.warm import warm_socket  # noqa: E402
+from worker.host.forkserver import warm_socket  # noqa: E402
 
 from ..errors import BROKEN, OrchError  # noqa: E402
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.host.warm.warm_socket import EarlyRequest
+from worker.host.forkserver.warm_socket import EarlyRequest
 from worker.protocol.task_id import PREPARE, TENSORBOARD
 
 from .. import import_asyncio

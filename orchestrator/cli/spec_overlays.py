@@ -101,7 +101,7 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
 
 def _this_machine() -> str:
     """``this machine has 2 cores and no GPU``"""
-    from worker.host import machine_survey  # rarely needed
+    from worker.host.facts import machine_survey  # rarely needed
 
     gpus = len(machine_survey.nvidia()["gpus"])
     return f"this machine has {count_of(count_cores(), 'core')} and {count_of(gpus, 'GPU') if gpus else 'no GPU'}"

@@ -3,7 +3,7 @@
 The file holds the output of `faulthandler` for SIGQUIT (_Py_DumpTracebackThreads in CPython's Python/traceback.c): the youngest thread
 first, so the main thread last; in each thread the innermost call first. The heading "Current thread" means nothing here: the kernel may
 give the signal to any thread, also to one of TensorFlow. Lines that begin with ``orch: `` are from the agent
-(worker/host/tasks/task_stacks.py): the time of the request, and why a task will not answer.
+(worker/host/task_stacks.py): the time of the request, and why a task will not answer.
 """
 
 from __future__ import annotations

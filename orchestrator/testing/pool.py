@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from worker.host.template import import_environment
+from worker.host.forkserver import import_environment
 from worker.protocol import task_files
 from worker.protocol.task_id import TaskId
 from worker.task.calls import resident

@@ -19,7 +19,7 @@ from tests.backends.test_kubernetes_runs import holds
 from tests.conftest import Orch
 from tests.kubernetes_bed.bed import Namespace
 from tests.live import LiveRun, wait_until
-from worker.host.connection import dialler
+from worker.host.network import dialler
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.settings.document import read
 from orchestrator.model.settings.parse import parse
 from tests.conftest import Orch
-from worker.host.template.import_environment import compose_for_template
+from worker.host.forkserver.import_environment import compose_for_template
 from worker.protocol.messages import TemplateOrder
 from worker.protocol.task_environment import compose
 

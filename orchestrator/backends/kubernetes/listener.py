@@ -1,4 +1,4 @@
-"""The port of a controller in a pod, to which the other pods of its run dial (worker/host/connection/dialler.py).
+"""The port of a controller in a pod, to which the other pods of its run dial (worker/host/network/dialler.py).
 
 Whoever has reached the port can send what he wants: until the token of the run has come, nothing is read but as many bytes as the token
 has, nothing is sent, and the time and the number of such connections are bounded. A crowd of strangers keeps no pod out, because a new

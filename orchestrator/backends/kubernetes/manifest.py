@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from worker.host.tasks.pod_entry import ORDERS, RESTARTS
+from worker.host.pod_entry import ORDERS, RESTARTS
 from worker.protocol.messages import TaskOrder
 from worker.protocol.task_environment import EXEC_LIMIT
 from worker.protocol.task_id import DATA_SERVICE, TaskId

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from worker.host.connection import dialler
+from worker.host.network import dialler
 from worker.machine.clock import patience
 
 from ...model.settings import ClusterSpec, KubernetesSettings, PodSettings

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from worker.host.program import program_checks
+from worker.host.facts import program_checks
 from worker.machine.cpu_cores import count_cores
 from worker.protocol.task_environment import compose
 from worker.settings.task_settings import VARIABLE

@@ -16,7 +16,7 @@ CRASH = "Fatal Python error: "
 """The beginning of what `faulthandler` writes at a crash."""
 HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
-START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/template/start_template|host/warm/start_warm)\.py")
+START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/forkserver/start_template|host/forkserver/start_warm)\.py")
 """The outermost frame of a task. Its file tells where orch's worker/ is on this host; a user may have a directory of that name too."""
 _LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
 _CURRENT = "Current thread 0x"

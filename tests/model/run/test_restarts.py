@@ -13,7 +13,7 @@ from orchestrator.model.policy import lifecycle as lc
 from orchestrator.model.settings import Restart, Timeouts
 from orchestrator.model.state import events as ev
 from orchestrator.model.state.cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
-from worker.host.tasks import log_forwarder
+from worker.host import log_forwarder
 from worker.protocol.messages import Failure
 
 WORKERS = {"worker-0": "a", "worker-1": "b"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.sampling import pace_file
+from worker.host import pace_file
 from worker.protocol import task_files
 from worker.task import reports
 from worker.task.input import input_counter
