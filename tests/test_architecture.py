@@ -92,7 +92,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "orchestrator.testing": (
         *("orchestrator.api", "orchestrator.handle", "worker.machine.cpu_cores", "worker.host.forkserver.import_environment"),
-        *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
+        *("worker.task.barriers", "worker.task.calls", "worker.task.context", "worker.task.debugger", "worker.task.resident"),
+        *("worker.task.strategy.strategy_builder", "worker.task.task_coverage", *PLACES),
     ),
     "orchestrator.handle": ("orchestrator.control.requests", *PLACES),
     "orchestrator.sources": MODEL,

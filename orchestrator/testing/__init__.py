@@ -58,7 +58,7 @@ def barrier(timeout: float | None = None) -> None:
     from importlib import import_module
 
     # A task has orch's code under a name of its own. A test that calls this function itself gets the error.
-    barriers = sys.modules.get("_orch_worker.task.calls.barriers") or import_module("worker.task.calls.barriers")
+    barriers = sys.modules.get("_orch_worker.task.barriers") or import_module("worker.task.barriers")
     barriers.wait(timeout)
 
 

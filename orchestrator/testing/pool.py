@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from worker.host.forkserver import import_environment
 from worker.protocol import task_files
 from worker.protocol.task_id import TaskId
-from worker.task.calls import resident
+from worker.task import resident
 
 from ..api import read_spec, start
 from ..errors import UsageError

@@ -40,7 +40,7 @@ class ProfileAnswer:
 
 
 def find(data: bytes, request: str) -> ProfileAnswer | None:
-    """The answer to this request among the answers of a task (worker/task/looking/profiling.py); None: it is not there, or not complete."""
+    """The answer to this request among the answers of a task (worker/task/observe/profiling.py); None: it is not there, or not complete."""
     at = 0
     for _ in range(MOST_ANSWERS):
         end = data.find(b"\n", at, at + MOST_HEAD)

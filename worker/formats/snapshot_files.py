@@ -3,7 +3,7 @@
 The agent of each host does so when the tasks of an attempt have ended and another attempt begins. Each agent writes the own files of its
 tasks, of both of their snapshots, and then says which those are. The agent of the chief's host waits for what the others say, and makes
 the newest snapshot that all workers have a save. All workers make snapshots after the same steps, and none begins one before all have the
-one before (`worker/task/snapshots/snapshots.py`): so, of two snapshots of each worker, one is common.
+one before (`worker/task/checkpoints/snapshots.py`): so, of two snapshots of each worker, one is common.
 
 Where a host is lost, its workers say nothing. Then the snapshot is a save without their own values, whose manifest names them (`lost`).
 If it was the chief's host, one of the others takes its part.

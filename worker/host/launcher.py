@@ -217,7 +217,7 @@ class Launcher:
             task.stacks.request()
 
     def request_profile(self, order: messages.Profile) -> None:
-        """Leave the request where the tasks look for it (task/looking/profiling.py)."""
+        """Leave the request where the tasks look for it (task/observe/profiling.py)."""
         asked = {"id": order.id, "at": time.monotonic() + order.after_s, "seconds": order.seconds, "at_risk": order.at_risk}
         for task in self._running(order.tasks):
             task_files.write(task.output.directory, task_files.PROFILE_ASKED, json.dumps(asked))

@@ -1,4 +1,4 @@
-"""Reads how long the steps of a task take, from the file that the task writes (worker/task/pace/step_times.py)."""
+"""Reads how long the steps of a task take, from the file that the task writes (worker/task/observe/step_times.py)."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class Evidence:
     tensorflow: str = ""
     """The version of that interpreter's TensorFlow, if it can be found."""
     unclustered: bool = False
-    """The task was in no cluster; see task/membership.py."""
+    """The task was in no cluster; see task/observe/membership.py."""
     tf_config: str = ""
     """Where the program set a TF_CONFIG of its own."""
     has_trained: bool = False
@@ -376,7 +376,7 @@ class TaskUse:
     step: Rate = 0.0
     """The number of the newest step; 0: the task has made none, or orch does not know its steps."""
     rate: Rate = 0.0
-    """Steps per second. This and the next three are about the newest window of steps (worker/task/pace/step_times.py)."""
+    """Steps per second. This and the next three are about the newest window of steps (worker/task/observe/step_times.py)."""
     work: Rate = 0.0
     peers: Rate = 0.0
     input: Rate = 0.0

@@ -238,7 +238,7 @@ class ShowStacks:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Have these tasks profile themselves with TensorFlow's profiler, all at one moment; see task/looking/profiling.py."""
+    """Have these tasks profile themselves with TensorFlow's profiler, all at one moment; see task/observe/profiling.py."""
 
     tasks: tuple[str, ...]
     id: str

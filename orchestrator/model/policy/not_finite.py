@@ -10,7 +10,7 @@ from ..state.cluster import Cause, Cluster
 from ..task_names import group_tasks
 
 WORDS = ("nan", "inf", "-inf")
-"""The values in a report that JSON has no number for (worker/task/reports.py)."""
+"""The values in a report that JSON has no number for (worker/task/observe/reports.py)."""
 _WHEN = ("epoch", "step")
 ABOUT = "a-loss-that-is-nan"
 """The heading of docs/why.md."""

@@ -17,9 +17,9 @@ import pytest
 
 from worker.formats import saves, tensor_file
 from worker.formats.saves import LOCAL
-from worker.task import import_hooks
 from worker.task.checkpoints import series, world_facts
 from worker.task.checkpoints.series import Place, Series
+from worker.task.patches import import_hooks
 
 NAME = "loop-1"
 

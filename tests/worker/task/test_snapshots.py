@@ -17,8 +17,8 @@ import pytest
 from worker.formats import saves, snapshot_files, snapshot_memory
 from worker.formats.saves import LOCAL
 from worker.formats.snapshot_memory import Memory
-from worker.task.snapshots.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
-from worker.task.snapshots.snapshots import LONG_S, TrainingSnapshots
+from worker.task.checkpoints.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
+from worker.task.checkpoints.snapshots import LONG_S, TrainingSnapshots
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
 

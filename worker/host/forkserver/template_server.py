@@ -109,7 +109,7 @@ def _prepare_forks() -> None:
     import fcntl  # noqa: F401 - here, where `Safety` sees it
 
     from ...task import keras, sigterm  # noqa: F401
-    from ...task.pace import meetings, step_times  # noqa: F401
+    from ...task.observe import meetings, step_times  # noqa: F401
 
     with contextlib.suppress(Exception):  # a Keras that is made otherwise; each task says so
         keras.prepare_forks()

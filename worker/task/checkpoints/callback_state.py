@@ -18,8 +18,8 @@ from typing import Any
 
 from ...formats.tensor_file import DamagedError
 from ...values.words import few
-from ..import_hooks import print_once
 from ..patches import refusal
+from ..patches.import_hooks import print_once
 from . import variables
 
 ARRAYS = "callbacks"

@@ -25,8 +25,8 @@ from typing import Any
 
 from ...settings import keras_3
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import STEP, WARNINGS
+from ..patches.import_hooks import print_once
 from . import fit
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from .. import import_hooks
-from . import stand_in
+from . import import_hooks, stand_in
 from .guard import as_theirs as as_theirs
 from .guard import attempt as attempt
 from .guard import guard_hooks as guard_hooks

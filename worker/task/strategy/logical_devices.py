@@ -12,7 +12,7 @@ from typing import Any
 
 from ...settings import partition
 from ..context import context
-from ..import_hooks import print_once
+from ..patches.import_hooks import print_once
 
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:

@@ -12,9 +12,9 @@ from ...formats import saves, snapshot_memory
 from ...formats.snapshot_memory import Memory
 from ...machine import free_memory
 from ...values.words import bytes_of, count_of
-from ..checkpoints import random_state, variables
-from ..import_hooks import print_once
 from ..input import given
+from ..patches.import_hooks import print_once
+from . import random_state, variables
 from .schedule import Schedule
 from .values import Values
 

@@ -13,9 +13,9 @@ import json
 import os
 import shutil
 
-from . import patches
-from .import_hooks import print_once
-from .patches.features import PATHS
+from .. import patches
+from ..patches.features import PATHS
+from ..patches.import_hooks import print_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _save_aside(real: Any, obj: Any, export_dir: Any, *args: Any, **kwargs: Any)
     path = os.fspath(export_dir) if isinstance(export_dir, os.PathLike) else export_dir
     if not isinstance(path, str) or "://" in path:
         return real(obj, export_dir, *args, **kwargs)
-    from .keras.saving import locked
+    from .saving import locked
 
     path = os.path.abspath(path)
     number = _saves[path] = _saves.get(path, 0) + 1

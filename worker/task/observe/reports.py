@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..protocol import task_files
-from .import_hooks import print_once
-from .pace import step_times
+from ...protocol import task_files
+from ..patches.import_hooks import print_once
+from . import step_times
 
 INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"

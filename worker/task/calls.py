@@ -22,12 +22,12 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import Any
 
-from .. import failure, patches, reports
-from ..context import context
-from ..patches.features import TESTS
-from ..strategy import strategy_builder
-from ..strategy.serve import start_server
-from . import asserts, barriers, debugger, resident, task_coverage
+from . import asserts, barriers, debugger, failure, patches, resident, task_coverage
+from .context import context
+from .observe import reports
+from .patches.features import TESTS
+from .strategy import strategy_builder
+from .strategy.serve import start_server
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""

@@ -11,8 +11,8 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
-from .. import patches
-from ..patches.features import TESTS
+from . import patches
+from .patches.features import TESTS
 
 MOST_LINES = 8
 """Lines of an explanation; pytest cuts it there without ``-vv`` (_pytest/assertion/truncate.py)."""

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import Any
 
-from ...machine.own_process import die_with_parent, move_own_fd, reseed
+from ..machine.own_process import die_with_parent, move_own_fd, reseed
 from . import task_coverage
 
 VARIABLE = "ORCH_CALLS"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ..checkpoints import variables
-from ..checkpoints.variables import NamedVariable
+from . import variables
+from .variables import NamedVariable
 
 
 class Values:

@@ -22,9 +22,10 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from ..protocol import task_files
-from . import patches, reports, sigterm
-from .patches.features import SAVES
+from ...protocol import task_files
+from .. import patches, sigterm
+from ..observe import reports
+from ..patches.features import SAVES
 
 Series = Any
 """A `checkpoints.series.Series`."""
