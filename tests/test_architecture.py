@@ -29,126 +29,61 @@ from worker.settings.task_settings import TaskSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Part of the house -> what it may import of the house. A part may always import itself.
-# A module belongs to the longest name that fits it; the name must be listed.
 BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings")
 MODEL = ("orchestrator.model", *BELOW)
-# The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
+# Tables and names that all rooms of the model use.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
-ROOMS = tuple(f"orchestrator.model.{name}" for name in ("settings", "planning", "state", "cause", "policy"))
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
-# The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
-INSIGHT = (
-    *(f"orchestrator.checks.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
-    *(f"orchestrator.views.{name}" for name in ("cross_device_reads", "placement_log")),
-    *(f"orchestrator.views.{name}" for name in ("charts", "run_story")),
-    *(f"orchestrator.views.{name}" for name in ("frame", "keys", "top_state")),
-    "orchestrator.checks.tpu_report",
+# The pure part of the rooms that answer questions: modules that count, judge and word. Their other modules read files and start processes.
+ANSWERS = (
+    *(f"orchestrator.checks.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules", "tpu_report")),
+    *(
+        f"orchestrator.views.{name}"
+        for name in ("charts", "cross_device_reads", "frame", "keys", "placement_log", "run_story", "top_state")
+    ),
 )
-ARROWS: dict[str, tuple[str, ...]] = {
+MODULES: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.text.lines", "orchestrator.record.text.format", *MODEL)),
+    **dict.fromkeys(ANSWERS, (*ANSWERS, "orchestrator.record.text.lines", "orchestrator.record.text.format", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli", "orchestrator.forget_working_directory"),
-    "orchestrator.cli": (
-        *(
-            "orchestrator.__version__",
-            "orchestrator.end_process",
-            "orchestrator.controller",
-            "orchestrator.import_asyncio",
-            "orchestrator.control.engine_jobs",
-            "orchestrator.import_own_worker",
-            "orchestrator.control.requests",
-            "orchestrator.control.starting",
-            "orchestrator.control.examination",
-        ),
-        *(
-            "orchestrator.sources",
-            "orchestrator.control.signals",
-            "orchestrator.checks",
-            "orchestrator.views",
-            "worker.machine",
-            "worker.formats",
-        ),
-        *("worker.host.forkserver.warm_socket", "worker.host.facts.program_checks", "worker.host.facts.machine_survey", *PLACES),
-    ),
     "orchestrator.controller": (
-        *(
-            "orchestrator.end_process",
-            "orchestrator.forget_working_directory",
-            "orchestrator.import_asyncio",
-            "orchestrator.import_own_worker",
-            "orchestrator.control.requests",
-            "orchestrator.control.signals",
-            "orchestrator.control.starting",
-        ),
-        *("orchestrator.control.supervisor", *PLACES),
+        *("orchestrator.end_process", "orchestrator.forget_working_directory", "orchestrator.import_asyncio"),
+        *("orchestrator.import_own_worker", "orchestrator.control", *PLACES),
     ),
-    "orchestrator.api": (
-        "orchestrator.control.engine_jobs",
-        "orchestrator.handle",
-        "orchestrator.sources",
-        "orchestrator.control.starting",
-        *PLACES,
-    ),
-    "orchestrator.testing": (
-        *("orchestrator.api", "orchestrator.handle", "worker.machine.cpu_cores", "worker.host.forkserver.import_environment"),
-        *("worker.task.barriers", "worker.task.calls", "worker.task.context", "worker.task.debugger", "worker.task.resident"),
-        *("worker.task.strategy.strategy_builder", "worker.task.task_coverage", *PLACES),
-    ),
+    "orchestrator.api": ("orchestrator.control", "orchestrator.handle", "orchestrator.sources", *PLACES),
     "orchestrator.handle": ("orchestrator.control.requests", *PLACES),
     "orchestrator.sources": MODEL,
-    "orchestrator.control.starting": ("orchestrator.control.signals", *PLACES),
     "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),
-    "orchestrator.control.engine_jobs": PLACES,
-    "orchestrator.control": PLACES,
-    "orchestrator.control.examination": ("orchestrator.checks", *PLACES),
     "orchestrator.control.signals": ("orchestrator.errors",),
-    "orchestrator.checks": ("orchestrator.record.text", "worker.formats", *MODEL),
-    "orchestrator.views": ("orchestrator.__version__", "orchestrator.record", "worker.formats", *MODEL),
-    "orchestrator.backends": (
-        *("worker", "worker.machine", "worker.host.network.dialler", "worker.host.pod_entry", "worker.host.forkserver"),
-        *MODEL,
-    ),
-    "orchestrator.record": ("worker.formats", "worker.machine", *MODEL),
-    "orchestrator.record.text": MODEL,
-    "orchestrator.model": BELOW,
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
-    **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
     "orchestrator.errors": (),
-    "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
-    # From the ground up: values and their texts, what this machine tells, the sections of a task, what crosses the wire.
-    "worker.values": (),
-    "worker.formats": (),
-    "worker.machine": (),
-    "worker.machine.workdir": ("worker.protocol",),
-    "worker.settings": (),
-    "worker.protocol": ("worker.settings",),
     "worker.protocol.task_files": (),
-    "worker.task": (
-        *(
-            "worker.formats",
-            "worker.machine",
-            "worker.protocol.task_environment",
-            "worker.protocol.task_files",
-            "worker.settings",
-        ),
-    ),
-    "worker.host": (
-        "worker.formats",
-        "worker.machine",
-        "worker.protocol",
-        "worker.settings",
-    ),
-    "worker.host.processes": ("worker.machine", "worker.protocol"),
-    "worker.host.network": ("worker.host.processes", "worker.machine", "worker.protocol"),
-    # Whether the tasks' Keras has the functions that orch replaces is read before the start.
-    "worker.host.facts": (
-        *("worker.host.network", "worker.host.processes", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches"),
-    ),
-    # The processes that fork tasks import a task's code before.
-    "worker.host.forkserver": ("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task"),
+    # The interfaces for programs, whose docstrings are theirs.
+    "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
     "worker": ("worker.protocol", "worker.task"),
 }
+"""Modules that may import less than their room, or that are in none."""
+_MAY_IMPORT = re.compile(r"^May import: (.*)\.$", re.MULTILINE | re.DOTALL)
+
+
+def _rooms() -> Iterator[tuple[str, str]]:
+    """The name and the docstring of each room, without the two tops."""
+    for path in sorted((*ROOT.glob("orchestrator/*/**/__init__.py"), *ROOT.glob("worker/*/**/__init__.py"))):
+        yield ".".join(path.parent.relative_to(ROOT).parts), ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def _may_import(docstring: str) -> tuple[str, ...]:
+    """The names after ``May import:``, at the end of the docstring of a room."""
+    found = _MAY_IMPORT.search(docstring)
+    assert found is not None, docstring
+    names = tuple(name.strip() for name in found[1].split(","))
+    return () if names == ("nothing",) else names
+
+
+ROOMS = dict(_rooms())
+# Part of the house -> what it may import of the house. A part may always import itself.
+# A module belongs to the longest name that fits it; the name must be listed.
+ARROWS = {**{room: _may_import(docstring) for room, docstring in ROOMS.items()}, **MODULES}
 
 EVERYWHERE = ("worker.values", "worker.settings.declare")
 """What every part may import, for these are to all of them what the standard library is."""
@@ -157,8 +92,8 @@ EVERYWHERE = ("worker.values", "worker.settings.declare")
 EXACT = ("orchestrator", "worker")
 
 PURE = (
-    *("orchestrator.model", *LEAVES, *ROOMS, "orchestrator.errors", *INSIGHT),
-    *("worker.protocol", "worker.settings", "worker.settings.declare", "worker.values"),
+    *(room for room, docstring in ROOMS.items() if docstring.partition("\n\n")[0].endswith("Pure.")),
+    *("orchestrator.errors", "worker.settings.declare", *LEAVES, *ANSWERS),
 )
 PURE_IMPORTS = {
     "__future__",
@@ -202,7 +137,6 @@ IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint", "__im
 TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
 # The name under which worker/ runs inside a task, where `worker` may be the user's own.
 PRIVATE_NAME = "_orch_worker"
-TENSORFLOW_PARTS = ("worker", "worker.task")
 
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 52
 MOST_MODULES = 20
@@ -284,16 +218,20 @@ def _import_complaints(part: str, item: Import) -> Iterator[str]:
         if part.startswith("worker") and not item.relative:
             yield f"worker/ is also loaded under another name: import {item.module} relatively"
         return
-    if item.top in TENSORFLOW and not (part in TENSORFLOW_PARTS and item.deferred):
+    if item.top in TENSORFLOW and not (_may_use_tensorflow(part) and item.deferred):
         yield f"{item.top} is imported inside functions of worker/__init__ and worker/task only"
     if item.module == "dataclasses" and "dataclass" in item.names and part not in EVERYWHERE:
         yield "dataclasses are made by worker.values.fast_dataclass: those of the standard library take their time at every start"
-    if item.top == "click" and part != "orchestrator.cli":
+    if item.top == "click" and not f"{part}.".startswith("orchestrator.cli."):
         yield "only orchestrator/cli imports click"
-    if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and part in TENSORFLOW_PARTS):
+    if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and _may_use_tensorflow(part)):
         yield f"worker/ starts with the standard library alone: {item.top}"
     if part in PURE and not _is_pure(item):
         yield f"pure code imports {item.top}"
+
+
+def _may_use_tensorflow(part: str) -> bool:
+    return part == "worker" or f"{part}.".startswith("worker.task.")
 
 
 def _is_pure(item: Import) -> bool:
@@ -403,6 +341,38 @@ def test_a_name_of_a_module_is_given_once() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+def room_of(module: str, house: Mapping[str, tuple[str, bool]]) -> str:
+    return module if house[module][1] else module.rpartition(".")[0]
+
+
+def test_no_room_leads_back() -> None:
+    """A room and the rooms inside of it may use each other."""
+    house = {module: (source, is_package) for module, source, is_package in modules()}
+    arrows: dict[str, set[str]] = {room_of(module, house): set() for module in house}
+    for module, (source, is_package) in house.items():
+        room = room_of(module, house)
+        for item in imports(ast.parse(source), module, is_package):
+            found = {target if target in house else target.rpartition(".")[0] for target in item.targets()} & house.keys()
+            others = {room_of(one, house) for one in found} - {room}
+            arrows[room] |= {other for other in others if not f"{other}.".startswith(f"{room}.") and not f"{room}.".startswith(f"{other}.")}
+    assert circles({room: ("\n".join(f"import {other}" for other in sorted(others)), False) for room, others in arrows.items()}) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_it_is_for_and_what_it_may_import(room: str) -> None:
+    """In the docstring of its ``__init__``, of which the arrows are made. What it may import exists, and a module of it does import it."""
+    assert re.match(r"[A-Z].{20,}?\.(\s|$)", ROOMS[room], re.DOTALL), ROOMS[room]
+    own = [(module, source, is_package) for module, source, is_package in modules() if part_in(module) == room]
+    used = {
+        target for module, source, is_package in own for item in imports(ast.parse(source), module, is_package) for target in item.targets()
+    }
+    assert [name for name in _may_import(ROOMS[room]) if not any(f"{target}.".startswith(f"{name}.") for target in used)] == []
+
+
+def part_in(module: str) -> str:
+    return module if module in ROOMS else module.rpartition(".")[0]
+
+
 def test_no_room_is_crowded() -> None:
     rooms = Counter(module.rpartition(".")[0] for module, _, is_package in modules() if not is_package)
     assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
@@ -468,7 +438,8 @@ def place_names(module: str, source: str) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and node.attr in SETTINGS and ast.unparse(node.value).endswith(".backend"):
             yield f"{module}:{node.lineno}: reads a backend's settings: {ast.unparse(node)}"
     for item in imports(tree, module, is_package=False):
-        if own := {item.module, *item.targets()} & {*backends.MODULES.values()}:
+        own = {item.module, *item.targets()} & {*backends.MODULES.values()}
+        if own and not module.startswith(tuple(f"{one}." for one in own)):
             yield f"{module}:{item.line}: imports {own.pop()}"
 
 
@@ -682,7 +653,7 @@ BAD = {
 
 GOOD = {
     "cli": (
-        "orchestrator.cli.commands.up_command",
+        "orchestrator.cli.completion",
         "import click\nfrom orchestrator.record.text import run_table\nfrom orchestrator import __version__",
     ),
     "cli, relative": ("orchestrator.cli.commands.up_command", "from .. import options\nfrom ...errors import OrchError"),
@@ -692,7 +663,7 @@ GOOD = {
     ),
     "backend": (
         "orchestrator.backends.connection.agent_link",
-        "import worker\nfrom worker.protocol import channel\nfrom worker.protocol.channel import Decoder",
+        "from worker.protocol import channel\nfrom worker.protocol.channel import Decoder",
     ),
     "model": (
         "orchestrator.model.planning.plan",

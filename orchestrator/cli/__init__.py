@@ -1,6 +1,11 @@
 """The command line. Only this room imports Click.
 
 The module of a subcommand is imported when this subcommand runs, so that ``orch --help`` is fast.
+
+May import: orchestrator.__version__, orchestrator.backends, orchestrator.backends.connection, orchestrator.checks, orchestrator.control,
+    orchestrator.controller, orchestrator.end_process, orchestrator.errors, orchestrator.import_asyncio, orchestrator.import_own_worker,
+    orchestrator.model, orchestrator.record, orchestrator.sources, worker.host.facts.machine_survey, worker.host.forkserver.warm_socket,
+    worker.machine, worker.protocol.
 """
 
 from __future__ import annotations

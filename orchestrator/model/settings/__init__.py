@@ -1,4 +1,10 @@
-"""The spec: what the user wants. `document` reads a text, `parse` makes a `ClusterSpec` of it; the values are re-exported here."""
+"""Declares, reads and checks the settings of orch.yaml: what the user wants. Pure.
+
+`document` reads a text, `parse` makes a `ClusterSpec` of it; the values are re-exported here.
+
+May import: orchestrator.errors, orchestrator.model.device_names, orchestrator.model.strategies, orchestrator.model.tpu_topology,
+    worker.protocol, worker.settings.
+"""
 
 from .backend_sections import BACKENDS as BACKENDS
 from .backend_sections import BackendSpec as BackendSpec

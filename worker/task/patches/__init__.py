@@ -2,6 +2,8 @@
 
 `replace`, `add` and `put` take the names of `table`. A feature is on if each of its names fits the installed release, as its
 source files tell (`package_sources`). If one does not, the whole feature is off, and one task prints a line about what is lost.
+
+May import: worker.settings, worker.task.failure, worker.task.shared.
 """
 
 from __future__ import annotations
