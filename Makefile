@@ -125,7 +125,7 @@ format: $(READY)
 # Of the declared settings: what the schema and the reference say.
 generated: $(READY)
 	@mkdir -p build
-	@$(BIN)/python -m orchestrator.model.spec.describe > build/orch.schema.json && mv build/orch.schema.json orchestrator/model/spec/orch.schema.json
+	@$(BIN)/python -m orchestrator.model.settings.describe > build/orch.schema.json && mv build/orch.schema.json orchestrator/model/settings/orch.schema.json
 	@$(BIN)/python docs/make_reference.py > build/reference.md && mv build/reference.md docs/reference.md
 
 SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -E -c docs -d build/doctrees

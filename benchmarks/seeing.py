@@ -34,7 +34,7 @@ class Sampler:
     def begin(self): pass
 class Instead:
     def find_spec(self, name, path=None, target=None):
-        return importlib.util.spec_from_loader(name, self) if name.endswith("host.sampling.sampler") else None
+        return importlib.util.spec_from_loader(name, self) if name.endswith("host.sampler") else None
     def create_module(self, spec): return None
     def exec_module(self, module): module.Sampler, module.Watched = Sampler, tuple
 sys.meta_path.insert(0, Instead())
@@ -171,7 +171,7 @@ def median_with_bounds(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def report(*, quick: bool) -> None:
-    from orchestrator.insight.seeing import report_page
+    from orchestrator.views import report_page
     from tests.made_up_run import MadeUpRun
 
     rows = []

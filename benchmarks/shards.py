@@ -26,7 +26,7 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps([taken, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), file=sys.stderr)
 """
 IMPORT = "from orchestrator.cli.commands import shards_command"
-PLAN = "from orchestrator.model.input.sharding import File, Sharding, Tally, batches, epoch"
+PLAN = "from orchestrator.model.planning.sharding import File, Sharding, Tally, batches, epoch"
 COMMAND = """
 from orchestrator.cli import main
 try:

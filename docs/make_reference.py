@@ -12,8 +12,8 @@ import click
 
 from orchestrator import cli
 from orchestrator.cli.script_command import OPTIONS
-from orchestrator.model.spec.describe import root
-from orchestrator.model.spec.kinds import Struct, sentence
+from orchestrator.model.settings.describe import root
+from orchestrator.model.settings.kinds import Struct, sentence
 from worker.settings.declare import Setting
 
 HEAD = """# Every key, option and variable

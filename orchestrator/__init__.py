@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .handle import Run as Run
     from .handle import RunFailed as RunFailed
     from .handle import Task as Task
-    from .model.run.cluster import Cause as Cause
-    from .model.spec import ClusterSpec as ClusterSpec
+    from .model.settings import ClusterSpec as ClusterSpec
+    from .model.state.cluster import Cause as Cause
 
 __version__ = "0.1.0"
 
@@ -29,8 +29,8 @@ _HOMES = {
     **dict.fromkeys(("find", "launch"), "api"),
     **dict.fromkeys(("OrchError", "SpecError", "UsageError"), "errors"),
     **dict.fromkeys(("Line", "Result", "Run", "RunFailed", "Task"), "handle"),
-    "Cause": "model.run.cluster",
-    "ClusterSpec": "model.spec",
+    "Cause": "model.state.cluster",
+    "ClusterSpec": "model.settings",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -9,21 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import engine_jobs
 from .backends import imagine
 from .backends.allocations import use_allocation
+from .control import engine_jobs
+from .control.starting import create, request_for, start_controller, submit
 from .errors import Problem, SpecError, UsageError
 from .handle import Run
-from .model.spec import PROGRAM_KINDS, ClusterSpec
-from .model.spec import document as documents
-from .model.spec.derive import struct_of
-from .model.spec.describe import options
-from .model.spec.document import Node
-from .model.spec.findings import nearest
-from .model.spec.parse import parse, to_document
-from .model.spec.tree import refusal
+from .model.settings import PROGRAM_KINDS, ClusterSpec
+from .model.settings import document as documents
+from .model.settings.derive import struct_of
+from .model.settings.describe import options
+from .model.settings.document import Node
+from .model.settings.findings import nearest
+from .model.settings.parse import parse, to_document
+from .model.settings.tree import refusal
 from .sources import as_seen_from, chooses_backend, read_file, tasks_directory, with_program, with_value
-from .starting import create, request_for, start_controller, submit
 
 FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options()}
 """The options of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""
@@ -102,7 +102,7 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     _check_script(spec)
     if spec.checkpoints.resume:
-        from .record.storage.saves_of_run import resumed  # most runs resume none
+        from .record.saves_of_run import resumed  # most runs resume none
 
         spec = resumed(Path(os.path.abspath(home)), spec, engine_jobs.find)
     run = create(Path(os.path.abspath(home)), spec)

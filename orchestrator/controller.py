@@ -38,19 +38,19 @@ from worker.values.fast_dataclass import dataclass
 from . import end_process
 from .backends import Request, load, warm_auto
 from .backends.connection.agent_process import StartedAgent
+from .control.requests import end_with_parent, handle_requests
+from .control.signals import handle_signals, hold_signals, once
+from .control.starting import request_for
+from .control.supervisor import Supervisor
 from .errors import BROKEN, USAGE, OrchError, UsageError
-from .model.run.cluster import Cause, Cluster, Outcome, Verdict
-from .model.run.events import RunNoted, TemplateReady
-from .record.storage.run_directory import RunDir
-from .record.storage.run_lock import LOCK_S
-from .record.storage.run_progress import resume
-from .record.storage.run_store import cannot_keep
+from .model.state.cluster import Cause, Cluster, Outcome, Verdict
+from .model.state.events import RunNoted, TemplateReady
+from .record.run_directory import RunDir
+from .record.run_lock import LOCK_S
+from .record.run_progress import resume
+from .record.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
-from .requests import end_with_parent, handle_requests
-from .signals import handle_signals, hold_signals, once
-from .starting import request_for
-from .supervision.supervisor import Supervisor
 
 SUBMITTING_S = patience(120.0)
 """How long the job of an engine waits for the process that submits it: that process holds the run until it has recorded the job."""
@@ -142,7 +142,7 @@ async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bo
 
 def _find_report() -> Callable[..., str]:
     """`report`, whose module has regular expressions for logs and stacks: a start need not wait for them, and neither need a verdict."""
-    from .record.text.report import report
+    from .record.report import report
 
     return report
 
@@ -198,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         if (rundir.path / "events.jsonl").exists() or (rundir.path / "result.json").exists():
             if not given.submitted:
                 raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
-            from .model.run.submission import REQUEUED
+            from .model.policy.submission import REQUEUED
 
             if (past := rundir.own_verdict()) is not None and past.exit_code not in REQUEUED:
                 say(f"{rundir.run_id} ended with exit code {past.exit_code}, and is left as it is; orch up starts a new run")

@@ -21,20 +21,19 @@ from worker.protocol.task_id import STREAMS
 from worker.values.excerpts import shorten_line
 from worker.values.fast_dataclass import dataclass
 
+from .control.requests import ask_restart, ask_running, ask_stop
 from .errors import BROKEN, OrchError, UsageError
-from .model.run import not_finite
-from .model.run.cluster import Cause, Cluster, TaskStatus
-from .model.run.report_values import describe_report
-from .model.spec.durations import EXAMPLES, seconds_of
+from .model.policy import not_finite
+from .model.settings.durations import EXAMPLES, seconds_of
+from .model.state.cluster import Cause, Cluster, TaskStatus
+from .model.state.report_values import describe_report
 from .model.task_names import group_tasks
-from .record.lines import LineSplitter
-from .record.output.follower import Follower
-from .record.storage import event_log
-from .record.storage.run_directory import RunDir
-from .record.storage.run_progress import Progress
-from .record.text import stack_report
-from .record.text.report import report
-from .requests import ask_restart, ask_running, ask_stop
+from .record import event_log, stack_report
+from .record.follower import Follower
+from .record.report import report
+from .record.run_directory import RunDir
+from .record.run_progress import Progress
+from .record.text.lines import LineSplitter
 
 STOPPED = "stopped by the program that launched it"
 POLL_S = 0.02

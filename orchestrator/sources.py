@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import Problem, SpecError, UsageError
-from .model.spec import PROGRAM_KINDS
-from .model.spec import document as documents
-from .model.spec.document import Node
-from .model.spec.sections.backend_sections import misplaced
+from .model.settings import PROGRAM_KINDS
+from .model.settings import document as documents
+from .model.settings.backend_sections import misplaced
+from .model.settings.document import Node
 
 SPEC = "orch.yaml"
 HOME = ".orch"

@@ -20,11 +20,12 @@ import pytest
 from orchestrator.handle import Run
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.storage.event_log import to_line
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.settings import ClusterSpec, TaskSpec
+from orchestrator.model.state import events
+from orchestrator.record.event_log import to_line
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from worker.protocol.messages import Program
 
 PATIENCE_S = 200.0

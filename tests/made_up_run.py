@@ -9,14 +9,15 @@ from pathlib import Path
 
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cluster, Phase
-from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.model.spec.sections.run_sections import Restart
-from orchestrator.record.storage.event_log import to_line
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.storage.samples import SampleFiles
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.settings import ClusterSpec, TaskSpec
+from orchestrator.model.settings.run_sections import Restart
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster, Phase
+from orchestrator.record.event_log import to_line
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
+from orchestrator.record.samples import SampleFiles
 from worker.protocol.messages import Failure, GpuUse, HostReady, HostUse, Program, Sampled, TaskUse
 from worker.protocol.task_files import INPUT
 

@@ -22,7 +22,7 @@ from tests.trial import LAUNCH, LOOK, Place, Wrong
 TREE = Tree("sid", ("python3", "python3-venv", "procps", "iproute2"))
 TOOLS = ("hypothesis", "jsonschema", "numpy", "pytest-timeout", "pytest-xdist")
 """What the tests below need besides the extras `testing` and `report`."""
-TESTS = ("model", "record", "supervision", "worker/values", "worker/protocol", "worker/machine", "worker/host", "cli")
+TESTS = ("model", "record", "control", "worker/values", "worker/protocol", "worker/machine", "worker/host", "cli")
 ORCH = "python -W error -X dev -m orchestrator"
 """A warning in the controller is an error. With PYTHONWARNINGS, a warning of TensorFlow would end the tasks."""
 _PROGRAM = """

@@ -88,7 +88,7 @@ def test_it_is_checked_with_its_place(run: Any, tmp_path: Path) -> None:
 
 
 def test_it_is_described(run: Any, tmp_path: Path) -> None:
-    schema = json.loads(run(module="orchestrator.model.spec.describe"))
+    schema = json.loads(run(module="orchestrator.model.settings.describe"))
     assert schema["properties"]["collectives"]["anyOf"][0]["properties"]["retries"] == {
         "title": "retries",
         "description": "How often an operation is tried again. Default: never.",

@@ -117,7 +117,7 @@ EDITS: dict[str, tuple[tuple[str, str], ...]] = {
             'one_process=True, opens_ports=False, sections=("pod",)),\n        _in_one_process("none",',
         ),
     ),
-    "orchestrator/model/spec/sections/run_sections.py": (
+    "orchestrator/model/settings/run_sections.py": (
         ("    collectives: Coll", '    pod: PodSettings = setting(PodSettings(), "Which pod.")\n    collectives: Coll'),
         (
             "from worker.values.fast_dataclass import dataclass\n",

@@ -21,130 +21,69 @@ from typing import get_type_hints
 import pytest
 
 from orchestrator import __version__, backends
-from orchestrator.model.spec import BACKENDS
-from orchestrator.model.spec.sections.task_sections import TaskDevices
+from orchestrator.model.settings import BACKENDS
+from orchestrator.model.settings.task_sections import TaskDevices
 from orchestrator.model.strategies import STRATEGIES
 from worker.settings.declare import settings_of
 from worker.settings.task_settings import TaskSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Part of the house -> what it may import of the house. A part may always import itself.
-# A module belongs to the longest name that fits it; the name must be listed.
-BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts")
+BELOW = ("orchestrator.errors", "worker.protocol", "worker.settings")
 MODEL = ("orchestrator.model", *BELOW)
-# The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
+# Tables and names that all rooms of the model use.
 LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
-ROOMS = tuple(f"orchestrator.model.{name}" for name in ("spec", "planning", "input", "run.cluster", "cause", "run"))
-# The rooms of the record, from the ground up: bytes as lines, files, the output of tasks, and text for people.
-RECORD = tuple(f"orchestrator.record.{name}" for name in ("lines", "storage", "output", "text"))
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
-# The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
-INSIGHT = (
-    *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
-    *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "placement_log")),
-    *(f"orchestrator.insight.seeing.{name}" for name in ("charts", "run_story")),
-    *(f"orchestrator.insight.top.{name}" for name in ("frame", "keys", "top_state")),
-    "orchestrator.insight.tpu.tpu_report",
+# The pure part of the rooms that answer questions: modules that count, judge and word. Their other modules read files and start processes.
+ANSWERS = (
+    *(f"orchestrator.checks.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules", "tpu_report")),
+    *(
+        f"orchestrator.views.{name}"
+        for name in ("charts", "cross_device_reads", "frame", "keys", "placement_log", "run_story", "top_state")
+    ),
 )
-ARROWS: dict[str, tuple[str, ...]] = {
+MODULES: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.lines", "orchestrator.record.text.format", *MODEL)),
+    **dict.fromkeys(ANSWERS, (*ANSWERS, "orchestrator.record.text.lines", "orchestrator.record.text.format", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli", "orchestrator.forget_working_directory"),
-    "orchestrator.cli": (
-        *(
-            "orchestrator.__version__",
-            "orchestrator.end_process",
-            "orchestrator.controller",
-            "orchestrator.import_asyncio",
-            "orchestrator.engine_jobs",
-            "orchestrator.import_own_worker",
-            "orchestrator.requests",
-            "orchestrator.starting",
-            "orchestrator.supervision.examination",
-        ),
-        *("orchestrator.sources", "orchestrator.signals", "orchestrator.insight", "worker.machine", "worker.data_files"),
-        *("worker.host.warm.warm_socket", "worker.host.program.program_checks", "worker.host.machine_survey", *PLACES),
-    ),
     "orchestrator.controller": (
-        *(
-            "orchestrator.end_process",
-            "orchestrator.forget_working_directory",
-            "orchestrator.import_asyncio",
-            "orchestrator.import_own_worker",
-            "orchestrator.requests",
-            "orchestrator.signals",
-            "orchestrator.starting",
-        ),
-        *("orchestrator.supervision.supervisor", *PLACES),
+        *("orchestrator.end_process", "orchestrator.forget_working_directory", "orchestrator.import_asyncio"),
+        *("orchestrator.import_own_worker", "orchestrator.control", *PLACES),
     ),
-    "orchestrator.api": ("orchestrator.engine_jobs", "orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
-    "orchestrator.testing": (
-        *("orchestrator.api", "orchestrator.handle", "worker.machine.cpu_cores", "worker.host.template.import_environment"),
-        *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
-    ),
-    "orchestrator.handle": ("orchestrator.requests", *PLACES),
+    "orchestrator.api": ("orchestrator.control", "orchestrator.handle", "orchestrator.sources", *PLACES),
+    "orchestrator.handle": ("orchestrator.control.requests", *PLACES),
     "orchestrator.sources": MODEL,
-    "orchestrator.starting": ("orchestrator.signals", *PLACES),
-    "orchestrator.requests": ("orchestrator.engine_jobs", "orchestrator.supervision.supervisor", *PLACES),
-    "orchestrator.engine_jobs": PLACES,
-    "orchestrator.supervision": PLACES,
-    "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
-    "orchestrator.signals": ("orchestrator.errors",),
-    "orchestrator.insight": ("orchestrator.__version__", "orchestrator.record", "worker.checkpoint_files", "worker.data_files", *MODEL),
-    "orchestrator.backends": (
-        *("worker", "worker.machine", "worker.host.connection.dialler", "worker.host.tasks.pod_entry", "worker.host.warm"),
-        *MODEL,
-    ),
-    "orchestrator.record": ("worker.machine", *MODEL),
-    **{room: ("worker.machine", "worker.checkpoint_files", *RECORD[:place], *MODEL) for place, room in enumerate(RECORD)},
-    "orchestrator.model": BELOW,
+    "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),
+    "orchestrator.control.signals": ("orchestrator.errors",),
     **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
-    **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
     "orchestrator.errors": (),
-    "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
-    # From the ground up: values and their texts, what this machine tells, the sections of a task, what crosses the wire.
-    "worker.values": (),
-    "worker.data_files": (),
-    "worker.checkpoint_files": (),
-    "worker.machine": (),
-    "worker.machine.workdir": ("worker.protocol",),
-    "worker.settings": (),
-    "worker.protocol": ("worker.settings",),
     "worker.protocol.task_files": (),
-    "worker.tensorflow_facts": (),
-    "worker.task": (
-        *(
-            "worker.checkpoint_files",
-            "worker.data_files",
-            "worker.machine",
-            "worker.protocol.task_environment",
-            "worker.protocol.task_files",
-            "worker.settings",
-        ),
-        "worker.tensorflow_facts",
-    ),
-    "worker.host": (
-        "worker.checkpoint_files",
-        "worker.machine",
-        "worker.protocol",
-        "worker.settings",
-        "worker.tensorflow_facts",
-    ),
-    # Within the host, the room of the tasks uses these rooms, which do not know tasks.
-    "worker.host.network": ("worker.host.connection.link", "worker.host.loop", "worker.machine", "worker.protocol"),
-    "worker.host.processes": ("worker.machine", "worker.protocol"),
-    # The processes that fork tasks import a task's code before.
-    "worker.host.template": (
-        *("worker.host.loop", "worker.host.memfd", "worker.host.processes", "worker.machine", "worker.protocol", "worker.task"),
-    ),
-    # Whether the tasks' Keras has the functions that orch replaces is read before the start.
-    "worker.host.program": (
-        *("worker.host", "worker.machine", "worker.protocol", "worker.settings", "worker.task.patches", "worker.tensorflow_facts"),
-    ),
-    "worker.host.warm": ("worker.host", "worker.machine", "worker.protocol", "worker.task", "worker.tensorflow_facts"),
+    # The interfaces for programs, whose docstrings are theirs.
+    "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
     "worker": ("worker.protocol", "worker.task"),
 }
+"""Modules that may import less than their room, or that are in none."""
+_MAY_IMPORT = re.compile(r"^May import: (.*)\.$", re.MULTILINE | re.DOTALL)
+
+
+def _rooms() -> Iterator[tuple[str, str]]:
+    """The name and the docstring of each room, without the two tops."""
+    for path in sorted((*ROOT.glob("orchestrator/*/**/__init__.py"), *ROOT.glob("worker/*/**/__init__.py"))):
+        yield ".".join(path.parent.relative_to(ROOT).parts), ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def _may_import(docstring: str) -> tuple[str, ...]:
+    """The names after ``May import:``, at the end of the docstring of a room."""
+    found = _MAY_IMPORT.search(docstring)
+    assert found is not None, docstring
+    names = tuple(name.strip() for name in found[1].split(","))
+    return () if names == ("nothing",) else names
+
+
+ROOMS = dict(_rooms())
+# Part of the house -> what it may import of the house. A part may always import itself.
+# A module belongs to the longest name that fits it; the name must be listed.
+ARROWS = {**{room: _may_import(docstring) for room, docstring in ROOMS.items()}, **MODULES}
 
 EVERYWHERE = ("worker.values", "worker.settings.declare")
 """What every part may import, for these are to all of them what the standard library is."""
@@ -153,8 +92,8 @@ EVERYWHERE = ("worker.values", "worker.settings.declare")
 EXACT = ("orchestrator", "worker")
 
 PURE = (
-    *("orchestrator.model", *LEAVES, *ROOMS, "orchestrator.errors", *INSIGHT),
-    *("worker.protocol", "worker.settings", "worker.settings.declare", "worker.tensorflow_facts", "worker.values"),
+    *(room for room, docstring in ROOMS.items() if docstring.partition("\n\n")[0].endswith("Pure.")),
+    *("orchestrator.errors", "worker.settings.declare", *LEAVES, *ANSWERS),
 )
 PURE_IMPORTS = {
     "__future__",
@@ -198,7 +137,6 @@ IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint", "__im
 TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
 # The name under which worker/ runs inside a task, where `worker` may be the user's own.
 PRIVATE_NAME = "_orch_worker"
-TENSORFLOW_PARTS = ("worker", "worker.task")
 
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 52
 MOST_MODULES = 20
@@ -280,16 +218,20 @@ def _import_complaints(part: str, item: Import) -> Iterator[str]:
         if part.startswith("worker") and not item.relative:
             yield f"worker/ is also loaded under another name: import {item.module} relatively"
         return
-    if item.top in TENSORFLOW and not (part in TENSORFLOW_PARTS and item.deferred):
+    if item.top in TENSORFLOW and not (_may_use_tensorflow(part) and item.deferred):
         yield f"{item.top} is imported inside functions of worker/__init__ and worker/task only"
     if item.module == "dataclasses" and "dataclass" in item.names and part not in EVERYWHERE:
         yield "dataclasses are made by worker.values.fast_dataclass: those of the standard library take their time at every start"
-    if item.top == "click" and part != "orchestrator.cli":
+    if item.top == "click" and not f"{part}.".startswith("orchestrator.cli."):
         yield "only orchestrator/cli imports click"
-    if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and part in TENSORFLOW_PARTS):
+    if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and _may_use_tensorflow(part)):
         yield f"worker/ starts with the standard library alone: {item.top}"
     if part in PURE and not _is_pure(item):
         yield f"pure code imports {item.top}"
+
+
+def _may_use_tensorflow(part: str) -> bool:
+    return part == "worker" or f"{part}.".startswith("worker.task.")
 
 
 def _is_pure(item: Import) -> bool:
@@ -399,6 +341,38 @@ def test_a_name_of_a_module_is_given_once() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+def room_of(module: str, house: Mapping[str, tuple[str, bool]]) -> str:
+    return module if house[module][1] else module.rpartition(".")[0]
+
+
+def test_no_room_leads_back() -> None:
+    """A room and the rooms inside of it may use each other."""
+    house = {module: (source, is_package) for module, source, is_package in modules()}
+    arrows: dict[str, set[str]] = {room_of(module, house): set() for module in house}
+    for module, (source, is_package) in house.items():
+        room = room_of(module, house)
+        for item in imports(ast.parse(source), module, is_package):
+            found = {target if target in house else target.rpartition(".")[0] for target in item.targets()} & house.keys()
+            others = {room_of(one, house) for one in found} - {room}
+            arrows[room] |= {other for other in others if not f"{other}.".startswith(f"{room}.") and not f"{room}.".startswith(f"{other}.")}
+    assert circles({room: ("\n".join(f"import {other}" for other in sorted(others)), False) for room, others in arrows.items()}) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_it_is_for_and_what_it_may_import(room: str) -> None:
+    """In the docstring of its ``__init__``, of which the arrows are made. What it may import exists, and a module of it does import it."""
+    assert re.match(r"[A-Z].{20,}?\.(\s|$)", ROOMS[room], re.DOTALL), ROOMS[room]
+    own = [(module, source, is_package) for module, source, is_package in modules() if part_in(module) == room]
+    used = {
+        target for module, source, is_package in own for item in imports(ast.parse(source), module, is_package) for target in item.targets()
+    }
+    assert [name for name in _may_import(ROOMS[room]) if not any(f"{target}.".startswith(f"{name}.") for target in used)] == []
+
+
+def part_in(module: str) -> str:
+    return module if module in ROOMS else module.rpartition(".")[0]
+
+
 def test_no_room_is_crowded() -> None:
     rooms = Counter(module.rpartition(".")[0] for module, _, is_package in modules() if not is_package)
     assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
@@ -446,7 +420,7 @@ def test_a_strategy_that_is_named_elsewhere_is_found(source: str, times: int) ->
 
 # In worker.settings.tpu_settings "local" is TensorFlow's word for a TPU.
 PLACE_TABLES = (
-    "orchestrator.model.spec.sections.backend_sections",
+    "orchestrator.model.settings.backend_sections",
     "orchestrator.backends",
     "worker.settings.tpu_settings",
     *backends.MODULES.values(),
@@ -464,7 +438,8 @@ def place_names(module: str, source: str) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and node.attr in SETTINGS and ast.unparse(node.value).endswith(".backend"):
             yield f"{module}:{node.lineno}: reads a backend's settings: {ast.unparse(node)}"
     for item in imports(tree, module, is_package=False):
-        if own := {item.module, *item.targets()} & {*backends.MODULES.values()}:
+        own = {item.module, *item.targets()} & {*backends.MODULES.values()}
+        if own and not module.startswith(tuple(f"{one}." for one in own)):
             yield f"{module}:{item.line}: imports {own.pop()}"
 
 
@@ -528,7 +503,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not found, "\n".join(found)
 
 
-SLOW_IMPORTS = {"click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.insight", "tensorflow"}
+SLOW_IMPORTS = {"click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.checks", "orchestrator.views", "tensorflow"}
 """What the controller of a run on this machine does not need: each of them takes milliseconds."""
 
 
@@ -605,7 +580,7 @@ BAD = {
     "model imports a backend by name": ("orchestrator.model.planning.plan", "from orchestrator import backends", "orchestrator.backends"),
     "model imports it relatively": (
         "orchestrator.model.planning.plan",
-        "from ...record.storage import run_directory",
+        "from ...record import run_directory",
         "must not import orchestrator.record",
     ),
     "model imports it late": ("orchestrator.model.planning.plan", "def f():\n    import orchestrator.record", "plan:2: "),
@@ -618,35 +593,35 @@ BAD = {
     "model imports os": ("orchestrator.model.planning.plan", "import os.path", "pure code imports os"),
     "model imports the clock": ("orchestrator.model.planning.plan", "from time import monotonic", "pure code imports time"),
     "model imports chance": ("orchestrator.model.planning.plan", "import random", "pure code imports random"),
-    "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
-    "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
+    "model imports Path": ("orchestrator.model.settings", "from pathlib import Path", "pure code imports pathlib"),
+    "model imports YAML early": ("orchestrator.model.settings", "import yaml", "pure code imports yaml"),
     "a slow dataclass": ("worker.protocol.messages", "from dataclasses import dataclass, field", "made by worker.values.fast_dataclass"),
     "a spec imports a plan": (
-        "orchestrator.model.spec.parse",
+        "orchestrator.model.settings.parse",
         "from ..planning import plan",
         "must not import orchestrator.model.planning",
     ),
     "a cause imports the policy": ("orchestrator.model.cause.root_cause", "from ..run import lifecycle", "must not import"),
-    "model opens a file": ("orchestrator.model.spec", "def f(p):\n    return open(p).read()", "spec:2: pure code calls open()"),
+    "model opens a file": ("orchestrator.model.settings", "def f(p):\n    return open(p).read()", "settings:2: pure code calls open()"),
     "model prints beside main": (
-        "orchestrator.model.spec",
+        "orchestrator.model.settings",
         "if __name__ == '__main__':\n    print(1)\nprint(2)",
-        "spec:3: pure code calls print()",
+        "settings:3: pure code calls print()",
     ),
     "the contract prints": ("worker.protocol.messages", "print(1)", "pure code calls print()"),
-    "record imports a backend": ("orchestrator.record.output.log_view", "from orchestrator.backends import local", "must not import"),
-    "record imports the supervisor": ("orchestrator.record.output.log_view", "import orchestrator.supervision", "must not import"),
+    "record imports a backend": ("orchestrator.record.text.log_view", "from orchestrator.backends import local", "must not import"),
+    "record imports the supervisor": ("orchestrator.record.text.log_view", "import orchestrator.control", "must not import"),
     "a backend imports the supervisor": (
         "orchestrator.backends.local",
-        "from orchestrator.supervision.supervisor import Supervisor",
+        "from orchestrator.control.supervisor import Supervisor",
         "must not import",
     ),
     "a backend imports the command line": ("orchestrator.backends.local", "import orchestrator.cli.commands.up_command", "must not import"),
-    "the supervisor imports click": ("orchestrator.supervision.supervisor", "import click", "only orchestrator/cli imports click"),
-    "the supervisor imports the command line": ("orchestrator.supervision.supervisor", "from orchestrator import cli", "must not import"),
-    "the supervisor imports a task's code": ("orchestrator.supervision.supervisor", "import worker.task.bootstrap", "must not import"),
+    "the supervisor imports click": ("orchestrator.control.supervisor", "import click", "only orchestrator/cli imports click"),
+    "the supervisor imports the command line": ("orchestrator.control.supervisor", "from orchestrator import cli", "must not import"),
+    "the supervisor imports a task's code": ("orchestrator.control.supervisor", "import worker.task.bootstrap", "must not import"),
     "the controller imports TensorFlow": (
-        "orchestrator.supervision.supervisor",
+        "orchestrator.control.supervisor",
         "def f():\n    import tensorflow as tf",
         "tensorflow is imported",
     ),
@@ -658,18 +633,18 @@ BAD = {
     ),
     "worker imports psutil": ("worker.host.agent", "import psutil", "standard library alone: psutil"),
     "worker imports psutil late": ("worker.host.agent", "def f():\n    import psutil", "standard library alone: psutil"),
-    "host imports TensorFlow late": ("worker.host.template.template_server", "def f():\n    import tensorflow", "worker/task only"),
+    "host imports TensorFlow late": ("worker.host.forkserver.template_server", "def f():\n    import tensorflow", "worker/task only"),
     "task imports TensorFlow early": ("worker.task.strategy.strategy_builder", "import tensorflow as tf", "inside functions"),
     "task imports the host privately": ("worker.task.start_task", "from _orch_worker.host import agent", "must not import worker.host"),
     "task imports the host": ("worker.task.strategy.strategy_builder", "from ...host import agent", "must not import worker.host"),
     "a judge of facts opens a file": (
-        "orchestrator.insight.doctor.rules",
+        "orchestrator.checks.rules",
         "def f(p):\n    return open(p).read()",
         "rules:2: pure code calls open()",
     ),
     "a judge of facts imports the run directory": (
-        "orchestrator.insight.doctor.rules",
-        "from ...record.storage import run_directory",
+        "orchestrator.checks.rules",
+        "from ..record import run_directory",
         "must not import",
     ),
     "the channel imports the host": ("worker.protocol.channel", "from ..host import agent", "must not import worker.host"),
@@ -678,25 +653,25 @@ BAD = {
 
 GOOD = {
     "cli": (
-        "orchestrator.cli.commands.up_command",
+        "orchestrator.cli.completion",
         "import click\nfrom orchestrator.record.text import run_table\nfrom orchestrator import __version__",
     ),
     "cli, relative": ("orchestrator.cli.commands.up_command", "from .. import options\nfrom ...errors import OrchError"),
     "supervisor": (
-        "orchestrator.supervision.supervisor",
+        "orchestrator.control.supervisor",
         "import asyncio\nfrom orchestrator.backends.connection import agent_link\nfrom worker.protocol.messages import Exited",
     ),
     "backend": (
         "orchestrator.backends.connection.agent_link",
-        "import worker\nfrom worker.protocol import channel\nfrom worker.protocol.channel import Decoder",
+        "from worker.protocol import channel\nfrom worker.protocol.channel import Decoder",
     ),
     "model": (
         "orchestrator.model.planning.plan",
-        "import json\nfrom worker.protocol.messages import TaskId\nfrom worker.protocol import messages\nfrom ..spec import X",
+        "import json\nfrom worker.protocol.messages import TaskId\nfrom worker.protocol import messages\nfrom ..settings import X",
     ),
-    "model reads YAML late": ("orchestrator.model.spec.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
-    "model joins paths": ("orchestrator.model.spec.parse", "from pathlib import PurePosixPath"),
-    "model as a program": ("orchestrator.model.spec.describe", "if __name__ == '__main__':\n    print(1)"),
+    "model reads YAML late": ("orchestrator.model.settings.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
+    "model joins paths": ("orchestrator.model.settings.parse", "from pathlib import PurePosixPath"),
+    "model as a program": ("orchestrator.model.settings.describe", "if __name__ == '__main__':\n    print(1)"),
     "start, under the private name": ("worker.task.start_task", "from _orch_worker.task import bootstrap"),
     "host": ("worker.host.agent", "import os\nfrom ..protocol.messages import Hello\nfrom ..protocol import channel\nfrom . import loop"),
     "task": ("worker.task.strategy.strategy_builder", "def f():\n    import tensorflow as tf\n    import numpy"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.connection.incoming_frames import DRIFT, HostClock
-from orchestrator.supervision.examination import surely_ahead
+from orchestrator.control.examination import surely_ahead
 from tests.clock import Clock
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script

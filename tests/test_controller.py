@@ -16,16 +16,17 @@ from typing import cast
 
 import pytest
 
-from orchestrator import controller, signals
+from orchestrator import controller
 from orchestrator.backends import Backend, Request
 from orchestrator.backends.local import Local
-from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run, discard
+from orchestrator.control import signals
+from orchestrator.control.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask, handle_requests
+from orchestrator.control.starting import create, request_for
+from orchestrator.control.supervisor import Supervisor
+from orchestrator.model.settings import ClusterSpec, TaskSpec
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run, discard
 from orchestrator.record.text.event_messages import Messages
-from orchestrator.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask, handle_requests
-from orchestrator.starting import create, request_for
-from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until
 from worker.protocol.messages import Program

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import wait_until, write_script
-from worker.host import machine_survey
+from worker.host.facts import machine_survey
 
 RUNS, SOAKING_RUNS = 16, 200
 ASKED = 8

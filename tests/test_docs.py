@@ -17,8 +17,8 @@ import pytest
 from orchestrator import cli
 from orchestrator.cli.explanations import PAGES, about, explanations, settings_of
 from orchestrator.model.cause import remedies, together
-from orchestrator.model.run import endings, not_finite
-from orchestrator.record.text import report
+from orchestrator.model.policy import endings, not_finite
+from orchestrator.record import report
 from tests import tfrecords
 from tests.conftest import ROOT, Orch
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from orchestrator import backends, engine_jobs
+from orchestrator import backends
 from orchestrator.cli import submitted_run
+from orchestrator.control import engine_jobs
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.cluster import Cluster
-from orchestrator.model.run.events import Event, RunNoted
-from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word
-from orchestrator.model.spec import BACKENDS, derive
-from orchestrator.record.storage import engine_files
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.model.policy.submission import GRACE_S, Heard, Submission, Word
+from orchestrator.model.settings import BACKENDS, derive
+from orchestrator.model.state.cluster import Cluster
+from orchestrator.model.state.events import Event, RunNoted
+from orchestrator.record import engine_files
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from tests.backends import crate, crate_engine
 from tests.backends.test_crate import orch
 from tests.record.storage.test_saves_of_run import save

@@ -14,11 +14,11 @@ from typing import Any, cast
 import pytest
 
 from orchestrator import Run, UsageError, handle
-from orchestrator.model.run import events
-from orchestrator.model.run.cluster import Outcome, Verdict
-from orchestrator.record.output import follower
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Outcome, Verdict
+from orchestrator.record import follower
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from tests.live import held_run, plan_for
 
 

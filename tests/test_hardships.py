@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends import load
-from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.output.log_view import LogView
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.console import Console, Sink
-from orchestrator.starting import request_for
-from orchestrator.supervision.supervisor import Supervisor
+from orchestrator.control.starting import request_for
+from orchestrator.control.supervisor import Supervisor
+from orchestrator.model.settings import ClusterSpec, TaskSpec
+from orchestrator.record.console import Console, Sink
+from orchestrator.record.run_store import create_run
+from orchestrator.record.text.log_view import LogView
 from tests.conftest import Orch
 from tests.live import LiveRun
 from tests.worker.controller_double import patched_agent

@@ -10,15 +10,7 @@ from orchestrator.model.cause.remedies import ABOUT_NAMES
 from tests.conftest import ROOT
 from tests.matrix.cells import CELLS
 from tests.test_docs import DOCUMENTS
-from worker.tensorflow_facts.releases import (
-    INSTALL_KERAS,
-    KNOWN_KERAS,
-    NEWEST_KERAS,
-    NEWEST_TENSORFLOW,
-    OLDEST_KERAS,
-    OLDEST_TENSORFLOW,
-    bounds,
-)
+from worker.settings.releases import INSTALL_KERAS, KNOWN_KERAS, NEWEST_KERAS, NEWEST_TENSORFLOW, OLDEST_KERAS, OLDEST_TENSORFLOW, bounds
 
 
 def test_the_extras_allow_the_releases_that_orch_knows() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.connection.incoming_frames import Expected
-from orchestrator.record.storage import samples
+from orchestrator.record import samples
 from tests.bed import Bed
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until, write_script

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.signals import ENDINGS
+from orchestrator.control.signals import ENDINGS
+from orchestrator.record.run_store import create_run
 from tests.conftest import IMPATIENT, Orch, Running
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.worker.controller_double import patched_agent
@@ -242,7 +242,7 @@ def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
     wait_until_gone(tasks.values())
 
 
-_LINK = "link = importlib.import_module('_orch_worker.host.connection.link')"
+_LINK = "link = importlib.import_module('_orch_worker.host.network.link')"
 SILENT = """
 def send(self, message, data=b'', send=link.Link.send):
     if not isinstance(message, agent.messages.TaskSwept):
@@ -270,7 +270,7 @@ def test_an_agent_that_never_tells_of_the_end_of_its_tasks_does_not_hold_up_the_
 
 
 LYING = """
-link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.connection.link', 'protocol.channel'))
+link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.network.link', 'protocol.channel'))
 def encode(message, data=b'', real=link.encode, **more):
     whole = real(message, data)
     text = whole[16:len(whole) - len(data) - 1].replace(b'"code":7', b'"code":%s')

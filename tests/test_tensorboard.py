@@ -16,9 +16,9 @@ import pytest
 
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import events as ev
-from orchestrator.model.run.cluster import Phase
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskSpec
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Phase
 from tests.bed import Bed
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until, wait_until_ready, write_script

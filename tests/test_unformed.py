@@ -109,7 +109,7 @@ def test_tasks_that_wait_with_a_tf_config_of_their_own_are_told_where_it_was_set
 
 IMPATIENT = """
 import runpy
-from orchestrator.model.run import readiness
+from orchestrator.model.policy import readiness
 readiness.LONG_WAIT_S = 1.0
 runpy.run_module("orchestrator", run_name="__main__")
 """

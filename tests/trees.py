@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.model.spec.document import Node
+from orchestrator.model.settings.document import Node
 
 
 def wrap(value: Any, place: str) -> Node:

@@ -277,6 +277,6 @@ def report(**values: Any) -> None:
 
     Raises TypeError for a value of another kind, and for a value named ``at``; ValueError for more than 64 KiB.
     """
-    from .task import reports
+    from .task.observe import reports
 
     reports.report(values)

@@ -11,9 +11,10 @@ import time
 
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cluster
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.settings import ClusterSpec, TaskSpec
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster
 from worker.protocol.channel import encode
 from worker.protocol.messages import Program
 

@@ -11,7 +11,7 @@ import time
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
 
-from worker.task.pace import step_times
+from worker.task.observe import step_times
 from worker.task.patches.stand_in import FEATURE
 
 STEPS, WARM = 5, 20

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 POINTS: dict[str, dict[str, tuple[str, str]]] = {
     "orchestrator.cli.spec_overlays": {"read_spec": ("imports: Click, spec, options", "spec")},
-    "orchestrator.starting": {"create": ("imports: run directory", "run directory")},
+    "orchestrator.control.starting": {"create": ("imports: run directory", "run directory")},
     "orchestrator.backends.connection.agent_process": {"start_ahead": ("", "agent is executed")},
     "orchestrator.controller": {
         "run": ("imports: asyncio, supervisor, console", "report on the console"),
         "_write_verdict": ("", "result.json"),
     },
-    "orchestrator.supervision.supervisor": {
+    "orchestrator.control.supervisor": {
         "Supervisor.run": ("event loop", ""),
         "Supervisor._let_agents_go": ("the task is awaited, and swept", "goodbye"),
     },
     "orchestrator.model.planning.plan": {"make": ("the agent's facts are awaited", "plan")},
     "orchestrator.backends.connection.agent_link": {"AgentLink.order": ("", "{} is sent")},
     "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},
-    "worker.host.connection.link": {"Link.send": ("", "{} is sent")},
+    "worker.host.network.link": {"Link.send": ("", "{} is sent")},
     "worker.task.bootstrap": {"run": ("imports", "script")},
     "worker.protocol.task_files": {"write": ("bootstrap: {}", "")},
 }

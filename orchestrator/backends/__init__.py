@@ -3,6 +3,9 @@
 A backend is one module with a `make`, and its line in `MODULES`. No other module knows the name, the settings or the words of the place.
 Several backends share the modules beside them: `remote_worker` brings worker/ to a host over a byte channel, `interpreters` finds the
 Python of the tasks of a host.
+
+May import: orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker, worker.host.forkserver.caller_state,
+    worker.host.forkserver.warm_socket, worker.machine, worker.protocol.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from worker.values.fast_dataclass import dataclass
 
 from ..errors import Problem, SpecError
 from ..model.cause.exit_status import describe_return
-from ..model.spec import ClusterSpec
+from ..model.settings import ClusterSpec
 
 if TYPE_CHECKING:  # most runs have no engine
-    from ..model.run.submission import Submission, Word
+    from ..model.policy.submission import Submission, Word
     from .connection.agent_pipes import AgentProgram
     from .engines import Channel
 

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.spec import BACKENDS
-from ..model.spec import document as documents
-from ..model.spec.document import Node
+from ..model.settings import BACKENDS
+from ..model.settings import document as documents
+from ..model.settings.document import Node
 from . import MODULES
 
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import worker
 
-from ..model.spec import ClusterSpec
+from ..model.settings import ClusterSpec
 from . import Imports, Transport, imagine
 
 TOO_OLD = 96

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import Problem
-from ..model.spec import ClusterSpec
+from ..model.settings import ClusterSpec
 from . import Backend, Cleanup, Diagnosis, Host, NamedHosts, Request, RunFacts, StartFailure, interpreters
 
 NAME = "local"

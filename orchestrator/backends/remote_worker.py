@@ -59,9 +59,9 @@ def arrival() -> tuple[bytes, bytes]:
 
 
 def come_back(path: str, secret: str, received: int) -> tuple[bytes, bytes]:
-    """As `arrival`, for an agent that waits at this socket of the host after a cut: see worker/host/connection/return_program.py."""
+    """As `arrival`, for an agent that waits at this socket of the host after a cut: see worker/host/network/return_program.py."""
     mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
-    program = (Path(worker.__file__).parent / "host" / "connection" / "return_program.py").read_text(encoding="utf-8")
+    program = (Path(worker.__file__).parent / "host" / "network" / "return_program.py").read_text(encoding="utf-8")
     line = f"n=dict(__name__='orch_return');exec({program!a},n);n['come_back']{(path, secret, received, mark, GONE)!a}\n"
     return line.encode("ascii"), mark
 

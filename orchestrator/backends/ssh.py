@@ -14,7 +14,7 @@ from dataclasses import replace
 from worker.values.words import few
 
 from ..errors import Problem
-from ..model.spec import ClusterSpec, HostSpec, SshSettings
+from ..model.settings import ClusterSpec, HostSpec, SshSettings
 from . import (
     Backend,
     Cleanup,

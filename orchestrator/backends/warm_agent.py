@@ -15,8 +15,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from worker.host.warm import warm_socket
-from worker.host.warm.caller_state import describe_request, read_inherited
+from worker.host.forkserver import warm_socket
+from worker.host.forkserver.caller_state import describe_request, read_inherited
 
 from . import Transport
 from .connection.agent_pipes import MOST_BYTES, NotUsedError, kill_group, make_protocol

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import worker
-from worker.host.warm import warm_socket
+from worker.host.forkserver import warm_socket
 
 from ..errors import OrchError
-from ..model.spec import ClusterSpec
-from ..model.spec import document as documents
+from ..model.settings import ClusterSpec
+from ..model.settings import document as documents
 
 VARIABLE = "ORCH_WARM"
 FILE = "orch/settings.yaml"

@@ -1,4 +1,4 @@
-"""Starts, queries and ends the warm process of this user on this machine. See `worker.host.warm`."""
+"""Starts, queries and ends the warm process of this user on this machine. See `worker.host.forkserver`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import worker
-from worker.host.warm import warm_socket
-from worker.host.warm.caller_state import describe_request
+from worker.host.forkserver import warm_socket
+from worker.host.forkserver.caller_state import describe_request
 from worker.machine.cpu_cores import count_cores
 from worker.protocol.task_environment import default_environment
 
@@ -29,7 +29,7 @@ ENDING_S = 5.0
 _RUN_ID_ROOM = {"ORCH_RUN_ID": "-" * 256}
 """Room for a run's id in the environment that other processes see of a fork (see `process_setup.find_env_slot`)."""
 LOG = "warm.log"
-_START = Path(worker.__file__).parent / "host" / "warm" / "start_warm.py"
+_START = Path(worker.__file__).parent / "host" / "forkserver" / "start_warm.py"
 
 
 class NoAnswerError(OrchError):

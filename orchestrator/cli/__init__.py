@@ -1,6 +1,11 @@
 """The command line. Only this room imports Click.
 
 The module of a subcommand is imported when this subcommand runs, so that ``orch --help`` is fast.
+
+May import: orchestrator.__version__, orchestrator.backends, orchestrator.backends.connection, orchestrator.checks, orchestrator.control,
+    orchestrator.controller, orchestrator.end_process, orchestrator.errors, orchestrator.import_asyncio, orchestrator.import_own_worker,
+    orchestrator.model, orchestrator.record, orchestrator.sources, worker.host.facts.machine_survey, worker.host.forkserver.warm_socket,
+    worker.machine, worker.protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from .. import __version__, end_process, import_own_worker
 
 import_own_worker()
 
-from worker.host.warm import warm_socket  # noqa: E402
+from worker.host.forkserver import warm_socket  # noqa: E402
 
 from ..errors import BROKEN, OrchError  # noqa: E402
 
@@ -31,13 +36,13 @@ COMMANDS = {
     "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
     "logs": ("commands.logs_command", "Show the output of the tasks of a run."),
     "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
-    "top": ("looking.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
-    "report": ("looking.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
-    "placement": ("looking.placement_command", "Show on which devices the operations of a run ran."),
-    "checkpoints": ("looking.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
+    "top": ("commands.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
+    "report": ("commands.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
+    "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
+    "checkpoints": ("commands.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
     "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
     "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
-    "profile": ("looking.profile_command", "Profile all tasks of a run with TensorFlow's profiler, at one moment."),
+    "profile": ("commands.profile_command", "Profile all tasks of a run with TensorFlow's profiler, at one moment."),
     "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),
     "down": ("commands.down_command", "End a run, or all runs."),
     "prune": ("commands.prune_command", "Remove the directories of old runs."),
@@ -142,7 +147,7 @@ class Commands(click.Group):
                 return super().resolve_command(ctx, [*meant.split(), *args[1:]])
             if name in OTHERWISE:
                 raise click.UsageError(f"there is no command {name!r}: {OTHERWISE[name]}", ctx)
-            from ..model.spec.findings import nearest
+            from ..model.settings.findings import nearest
 
             if name in importlib.import_module(".explanations", __name__).PAGES:
                 raise click.UsageError(f"there is no command {name!r}: orch help {name} tells about it", ctx)
@@ -243,7 +248,7 @@ def _open_missing_streams() -> None:
 
 
 def _complaint(error: OrchError) -> str:
-    from ..record.lines import clean  # an error may have the words of a host or a task
+    from ..record.text.lines import clean  # an error may have the words of a host or a task
 
     lines = clean(str(error)).splitlines() or [type(error).__name__]
     return "Error: " + "\n       ".join(lines)

@@ -7,20 +7,20 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.host.warm.warm_socket import EarlyRequest
+from worker.host.forkserver.warm_socket import EarlyRequest
 from worker.protocol.task_id import PREPARE, TENSORBOARD
 
 from .. import import_asyncio
 from ..backends import Request
 from ..backends.connection.agent_process import start_ahead
+from ..control.signals import hold_signals
+from ..control.starting import create, request_for, submit
 from ..errors import OrchError, UsageError
+from ..model.settings import ClusterSpec
 from ..model.slots import behind_the_chief, task_ids
-from ..model.spec import ClusterSpec
 from ..model.strategies import named
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_store import discard
-from ..signals import hold_signals
-from ..starting import create, request_for, submit
+from ..record.run_directory import RunDir
+from ..record.run_store import discard
 from .options import ViewOptions, only_tasks
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
 
 def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
     """Return what shows an attached run. Raises `OrchError`."""
-    from ..record.output.log_view import LogView, wants_color
+    from ..record.text.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
     if as_json:

@@ -39,8 +39,8 @@ def one_of(words: tuple[str, ...]) -> Complete:
 
 def assignments(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The keys of orch.yaml, for ``--set``."""
-    from ..model.spec.describe import root
-    from ..model.spec.kinds import Struct
+    from ..model.settings.describe import root
+    from ..model.settings.kinds import Struct
 
     def paths(struct: Struct, around: str) -> Iterator[str]:
         for name, key in struct.keys.items():
@@ -56,8 +56,8 @@ def variables(ctx: click.Context, parameter: click.Parameter, begun: str) -> lis
 
 def reported(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The names of the values that runs have reported last, and of columns, for ``orch ps --sort``."""
-    from ..record.storage.run_store import list_runs
-    from ..record.text.run_list import COLUMNS, names, summarise
+    from ..record.run_list import COLUMNS, names, summarise
+    from ..record.run_store import list_runs
 
     known = (*names([summarise(run, 0.0) for run in list_runs(_home(ctx))]), *COLUMNS)
     return sorted(name for name in known if name.startswith(begun))
@@ -65,7 +65,7 @@ def reported(ctx: click.Context, parameter: click.Parameter, begun: str) -> list
 
 def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The runs, the newest first, each with its state."""
-    from ..record.storage.run_store import list_runs
+    from ..record.run_store import list_runs
 
     return [run.run_id for run in reversed(list_runs(_home(ctx))) if run.run_id.startswith(begun)]
 
@@ -73,7 +73,7 @@ def runs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str
 def tasks(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The tasks of the run that the command line names, or of the latest run."""
     from ..errors import OrchError
-    from ..record.storage.run_store import find_run, plan_of
+    from ..record.run_store import find_run, plan_of
 
     words = ctx.params.get("names") or [ctx.params.get("run")]
     try:

@@ -10,15 +10,15 @@ import time
 
 import click
 
+from ..control.signals import release_signals
+from ..control.starting import start_controller
 from ..errors import BROKEN, USAGE
-from ..model.run.cluster import Phase
-from ..record.output.follower import Follower
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_progress import Progress
-from ..record.storage.run_store import discard
+from ..model.state.cluster import Phase
+from ..record.follower import Follower
+from ..record.run_directory import RunDir
+from ..record.run_progress import Progress
+from ..record.run_store import discard
 from ..record.text.event_messages import say
-from ..signals import release_signals
-from ..starting import start_controller
 
 POLL_S = 0.01
 """How often the files of the run are read, in seconds."""

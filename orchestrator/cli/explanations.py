@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from ..model.cause.exit_status import describe_code
-from ..model.spec import BACKENDS
-from ..model.spec.findings import nearest
+from ..model.settings import BACKENDS
+from ..model.settings.findings import nearest
 
 # The pages come with an installed package; in the source tree they are where they are written.
 PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import click
 
 from ..backends import imagine
+from ..checks import dataset_forms, input_files, shards_report
 from ..errors import UsageError
-from ..insight.input import dataset_forms, input_files, shards_report
-from ..model.input.sharding_advice import Advice, advise
-from ..model.input.spec_inputs import input_of
-from ..model.spec import ClusterSpec
+from ..model.planning.sharding_advice import Advice, advise
+from ..model.planning.spec_inputs import input_of
+from ..model.settings import ClusterSpec
 
 MOST_BYTES, MOST_FILES = 1_000_000_000, 5_000
 """Above these limits, the elements are not counted before a start."""

@@ -20,8 +20,8 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import few
 
 from ..errors import UsageError
-from ..model.spec.durations import EXAMPLES, seconds_of
-from ..model.spec.findings import nearest
+from ..model.settings.durations import EXAMPLES, seconds_of
+from ..model.settings.findings import nearest
 from ..model.task_names import group_tasks
 from ..sources import HOME, home_of_new_run
 from ..sources import nearest as nearest_above
@@ -29,7 +29,7 @@ from . import completion
 from .script_command import OPTIONS
 
 if TYPE_CHECKING:  # not for a help text
-    from ..record.storage.run_directory import RunDir
+    from ..record.run_directory import RunDir
 
 SET = "Set any key of orch.yaml, for example restart.max=3. May be repeated."
 HOSTFILE = "Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N."
@@ -102,7 +102,7 @@ def exact_run_argument(command: F) -> F:
     """RUN (default: the latest) and ``--run-dir``, for a command that acts on the run: several runs that begin as RUN are a mistake."""
 
     def find_exactly(home: Path, name: str | None) -> RunDir:
-        from ..engine_jobs import find  # not for a help text
+        from ..control.engine_jobs import find  # not for a help text
 
         return find(home, name)
 
@@ -119,7 +119,7 @@ def _run_argument(command: F, find: Callable[[Path, str | None], RunDir]) -> F:
 
 def find_and_name_others(home: Path, name: str | None) -> RunDir:
     """`find_to_look`; where nobody has named a run, and the latest has ended, a line names those that go on."""
-    from ..record.storage.run_store import going
+    from ..record.run_store import going
 
     run = find_to_look(home, name)
     if name is None and not run.is_alive() and (others := going(home)):
@@ -129,8 +129,8 @@ def find_and_name_others(home: Path, name: str | None) -> RunDir:
 
 def find_to_look(home: Path, name: str | None) -> RunDir:
     """The run that `name` names, or of several that begin so the newest, which a line says. Raises `UsageError`."""
-    from ..engine_jobs import attach, find  # not for a help text
-    from ..record.storage.run_store import SeveralRunsError
+    from ..control.engine_jobs import attach, find  # not for a help text
+    from ..record.run_store import SeveralRunsError
 
     try:
         return find(home, name)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import OrchError
-from ..record.storage import saves_of_run
-from ..record.storage.run_store import list_runs
+from ..record import saves_of_run
+from ..record.run_store import list_runs
 from ..sources import home_of_new_run
 
 _MOST = 50

@@ -14,10 +14,10 @@ import click
 
 from worker.values.words import few
 
-from ..model.spec import BACKENDS
-from ..model.spec.describe import options
-from ..model.spec.findings import nearest
-from ..model.spec.sections.backend_sections import SAME as SAME_PLACES
+from ..model.settings import BACKENDS
+from ..model.settings.backend_sections import SAME as SAME_PLACES
+from ..model.settings.describe import options
+from ..model.settings.findings import nearest
 
 OPTIONS = options()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from ..model.spec import ClusterSpec
-from ..model.spec.document import Node
-from ..model.spec.findings import nearest
+from ..model.settings import ClusterSpec
+from ..model.settings.document import Node
+from ..model.settings.findings import nearest
 from .script_command import OPTIONS
 
 _IN_BRACES = re.compile(r"\$\{\w+\}")

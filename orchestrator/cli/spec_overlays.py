@@ -19,9 +19,9 @@ from worker.values.words import count_of
 
 from ..backends.allocations import use_allocation
 from ..errors import Problem, SpecError, UsageError
-from ..model.spec import PROGRAM_KINDS, ClusterSpec
-from ..model.spec.document import Node, overlay, parse_assignment, scalar
-from ..model.spec.sections.host_list import read_hostfile
+from ..model.settings import PROGRAM_KINDS, ClusterSpec
+from ..model.settings.document import Node, overlay, parse_assignment, scalar
+from ..model.settings.host_list import read_hostfile
 from ..sources import as_seen_from, chooses_backend, read_file, read_whole, tasks_directory, with_program, with_value
 from .script_command import AFTER_DASHES, OPTIONS
 from .spec_notes import NO_SAVES, can_save, notes
@@ -39,7 +39,7 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
     `needs_program` False: the spec need not name a program. `only`: the keys that are read of a file that is not named with -f; empty:
     all.
     """
-    from ..model.spec.parse import parse  # not for a help text
+    from ..model.settings.parse import parse  # not for a help text
 
     given = ctx.params
     document, base = read_file(given["file"])
@@ -101,7 +101,7 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
 
 def _this_machine() -> str:
     """``this machine has 2 cores and no GPU``"""
-    from worker.host import machine_survey  # rarely needed
+    from worker.host.facts import machine_survey  # rarely needed
 
     gpus = len(machine_survey.nvidia()["gpus"])
     return f"this machine has {count_of(count_cores(), 'core')} and {count_of(gpus, 'GPU') if gpus else 'no GPU'}"

@@ -14,18 +14,18 @@ import click
 from worker.machine.clock import now
 from worker.protocol.task_id import STREAMS
 
-from .. import engine_jobs
+from ..control import engine_jobs
+from ..control.requests import ask_stop
+from ..control.signals import ENDINGS, release_signals
 from ..controller import Ended, refusal
 from ..errors import OrchError
-from ..model.run.events import RunNoted
-from ..model.run.submission import Submission
-from ..record.storage.run_directory import RunDir
-from ..record.storage.run_files import size_of
-from ..record.storage.run_progress import Progress, read_cluster
+from ..model.policy.submission import Submission
+from ..model.state.events import RunNoted
+from ..record.report import report_again
+from ..record.run_directory import RunDir
+from ..record.run_files import size_of
+from ..record.run_progress import Progress, read_cluster
 from ..record.text.event_messages import say
-from ..record.text.report import report_again
-from ..requests import ask_stop
-from ..signals import ENDINGS, release_signals
 
 if TYPE_CHECKING:
     from .viewers import JsonLines, Terminal

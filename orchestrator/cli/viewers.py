@@ -8,18 +8,18 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from ..control.signals import release_signals
 from ..controller import Ended
 from ..errors import UsageError
-from ..model.run.cluster import Cluster
-from ..model.run.events import Event
-from ..record.lines import RESET
-from ..record.output.log_view import LogView
-from ..record.storage import event_log
-from ..record.storage.run_directory import RunDir
+from ..model.state.cluster import Cluster
+from ..model.state.events import Event
+from ..record import event_log
+from ..record.console import Console, Sink
+from ..record.run_directory import RunDir
 from ..record.text import timeline
-from ..record.text.console import Console, Sink
 from ..record.text.format import iso_times
-from ..signals import release_signals
+from ..record.text.lines import RESET
+from ..record.text.log_view import LogView
 
 _RED = "\x1b[1;31m"
 _MARKS = {"  first failure:": _RED, "  what to do:": "\x1b[1m"}

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worker.task.calls import FILLED, debugger
+from worker.task import debugger
+from worker.task.calls import FILLED
 
 from ..errors import UsageError
 from ..model.strategies import named

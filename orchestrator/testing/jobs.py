@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from worker.protocol.messages import Failure
 
 from ..model.cause import peer_errors
-from ..record.text import stack_report
+from ..record import stack_report
 from .failures import TaskFailed, TimedOut
 from .outcomes import Outcome
 from .pool import PooledRun

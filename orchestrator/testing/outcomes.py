@@ -10,7 +10,7 @@ from typing import Any
 from worker.values.fast_dataclass import dataclass
 
 from ..model.cause.exit_status import describe_code
-from ..record.output.noise import without_own
+from ..record.text.noise import without_own
 from .pickling import unpack
 
 

@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _seconds(text: str) -> float:
     """The value of ``--orch-timeout``. An error of argparse where the text is no time."""
-    from ..model.spec.durations import seconds_of
+    from ..model.settings.durations import seconds_of
 
     found = seconds_of(text)
     return float(text) if found is None else found

@@ -18,20 +18,20 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from worker.host.template import import_environment
+from worker.host.forkserver import import_environment
 from worker.protocol import task_files
 from worker.protocol.task_id import TaskId
-from worker.task.calls import resident
+from worker.task import resident
 
 from ..api import read_spec, start
 from ..errors import UsageError
 from ..handle import Run
-from ..model.spec import ClusterSpec
-from ..model.spec.durations import EXAMPLES, seconds_of
-from ..model.spec.parse import to_document
-from ..model.spec.sections.backend_sections import LocalSettings
+from ..model.settings import ClusterSpec
+from ..model.settings.backend_sections import LocalSettings
+from ..model.settings.durations import EXAMPLES, seconds_of
+from ..model.settings.parse import to_document
 from ..model.strategies import STRATEGIES
-from ..record.text import stack_report
+from ..record import stack_report
 from .connections import Connection
 from .failures import ClusterLost
 from .outcomes import describe_exit

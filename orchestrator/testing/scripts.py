@@ -11,7 +11,7 @@ from worker.values.fast_dataclass import dataclass
 
 from ..api import read_spec, start
 from ..handle import Result
-from ..record.output.noise import Noise
+from ..record.text.noise import Noise
 from .session import Session, environment
 from .tasks import quiet_noise
 

@@ -26,11 +26,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from worker.task.calls import debugger, task_coverage
+from worker.task import debugger, task_coverage
 
 from ..backends import Imports, warm_process
 from ..errors import OrchError
-from ..record.storage.run_files import open_file
+from ..record.run_files import open_file
 from .connections import Connection, join_terminal
 
 IMPORT_S = 250.0

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from worker.protocol import task_files
 
 from ..errors import UsageError
-from ..model.run import not_finite
-from ..record.output.noise import Noise
-from ..record.storage import event_log
+from ..model.policy import not_finite
+from ..record import event_log
+from ..record.text.noise import Noise
 from .connections import Connection
 from .outcomes import Outcome, describe_exit
 from .session import LEVEL, Session

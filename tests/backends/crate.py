@@ -40,7 +40,7 @@ from orchestrator.backends import (
     remote_worker,
 )
 from orchestrator.errors import OrchError, Problem
-from orchestrator.model.spec import BACKENDS, BackendSpec, ClusterSpec
+from orchestrator.model.settings import BACKENDS, BackendSpec, ClusterSpec
 from tests.backends import crate_engine
 from worker.settings.declare import setting
 from worker.values.fast_dataclass import dataclass

@@ -50,8 +50,8 @@ if __name__ != "__main__":
     from orchestrator.backends import Request, RunFacts
     from orchestrator.backends.engines import Channel, controller_argv
     from orchestrator.errors import OrchError
-    from orchestrator.model.run.submission import Submission, Word
-    from orchestrator.model.spec.parse import to_document
+    from orchestrator.model.policy.submission import Submission, Word
+    from orchestrator.model.settings.parse import to_document
     from worker.values.fast_dataclass import dataclass
 
     def order(run: RunFacts, yard: Path, where: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator import backends
-from orchestrator.model.spec import BACKENDS
+from orchestrator.model.settings import BACKENDS
 from tests.backends import crate
 from tests.live import PATIENCE_S, PRELUDE, LiveRun, wait_until
 

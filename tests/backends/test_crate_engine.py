@@ -305,7 +305,7 @@ ELSEWHERE = ("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-
 BOOTED = 'hostname another && mount -t tmpfs tmpfs /run && mkdir -p "$TMPDIR" && exec "$@"'
 WITHOUT_LOCKS = f"""
 import errno, os
-from orchestrator.record.storage import engine_files, run_lock
+from orchestrator.record import engine_files, run_lock
 def refuse(*_):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 engine_files.try_lock = run_lock.try_lock = refuse

@@ -12,14 +12,14 @@ import psutil
 import pytest
 import yaml
 
-from orchestrator.backends.kubernetes.unattended.listener import PORT
+from orchestrator.backends.kubernetes.listener import PORT
 from tests.backends import test_kubernetes_runs as runs
 from tests.backends.test_kubernetes_failures import COUNTS, compare_counts
 from tests.backends.test_kubernetes_runs import holds
 from tests.conftest import Orch
 from tests.kubernetes_bed.bed import Namespace
 from tests.live import LiveRun, wait_until
-from worker.host.connection import dialler
+from worker.host.network import dialler
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 

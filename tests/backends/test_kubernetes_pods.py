@@ -22,9 +22,9 @@ from orchestrator.backends.kubernetes.object_names import MOST, object_name, of_
 from orchestrator.backends.kubernetes.pods import literal, merge
 from orchestrator.backends.kubernetes.run_objects import OWNER_UID, to_text
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.parse import parse, to_document
 from tests.live import wait_until
 
 assert AGENT in BOOT

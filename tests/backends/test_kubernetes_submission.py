@@ -15,16 +15,15 @@ import pytest
 import yaml
 
 from orchestrator.backends import RunFacts, load
-from orchestrator.backends.kubernetes import kubectl
-from orchestrator.backends.kubernetes.unattended import inside, packed_files
-from orchestrator.backends.kubernetes.unattended.job_words import GONE, words_of
-from orchestrator.backends.kubernetes.unattended.listener import Listener
-from orchestrator.backends.kubernetes.unattended.packed_files import CODE_DIR, PART_BYTES, pack
+from orchestrator.backends.kubernetes import inside, kubectl, packed_files
+from orchestrator.backends.kubernetes.job_words import GONE, words_of
+from orchestrator.backends.kubernetes.listener import Listener
+from orchestrator.backends.kubernetes.packed_files import CODE_DIR, PART_BYTES, pack
 from orchestrator.errors import UsageError
-from orchestrator.model.run.submission import Submission, Word
-from orchestrator.model.spec import ClusterSpec, KubernetesSettings
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse
+from orchestrator.model.policy.submission import Submission, Word
+from orchestrator.model.settings import ClusterSpec, KubernetesSettings
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.parse import parse
 from tests.backends.test_kubernetes_manifest import RELEASES, validate
 from tests.backends.test_kubernetes_pods import EVERYTHING, RUN, spec_of
 from worker.values.codec import from_json, to_json

@@ -20,10 +20,10 @@ import pytest
 
 from orchestrator.backends import Diagnosis, Host, Transport
 from orchestrator.backends.connection.agent_link import AgentLink
-from orchestrator.backends.kubernetes.unattended import keeper_program, listener
-from orchestrator.backends.kubernetes.unattended.listener import DialledAgent, Listener, read_end
+from orchestrator.backends.kubernetes import keeper_program, listener
+from orchestrator.backends.kubernetes.listener import DialledAgent, Listener, read_end
 from tests.live import wait_until
-from worker.host.connection import dialler
+from worker.host.network import dialler
 from worker.protocol import messages
 
 TOKEN = "0123456789abcdef" * 4

@@ -18,9 +18,9 @@ from orchestrator.backends.kubernetes.kubectl_errors import PassingError, explai
 from orchestrator.backends.kubernetes.pod_states import PodState, describe_end, describe_waiting, read, remedy_of
 from orchestrator.backends.kubernetes.pod_wait import PodWait
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.spec import KubernetesSettings
-from orchestrator.model.spec.document import read as document
-from orchestrator.model.spec.parse import parse
+from orchestrator.model.settings import KubernetesSettings
+from orchestrator.model.settings.document import read as document
+from orchestrator.model.settings.parse import parse
 
 CREATING = 'Error from server ({}): error when creating "STDIN": '
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import starting
 from orchestrator.backends import RunFacts, load
 from orchestrator.backends.engines import Channel
 from orchestrator.backends.slurm import queue
 from orchestrator.backends.slurm.batch_script import BatchScript
 from orchestrator.backends.slurm.engine import SlurmEngine
+from orchestrator.control import starting
 from orchestrator.errors import OrchError, SpecError, UnansweredError, UsageError
-from orchestrator.model.run.submission import Submission, Word
-from orchestrator.model.spec import SlurmSettings
-from orchestrator.model.spec import document as documents
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.policy.submission import Submission, Word
+from orchestrator.model.settings import SlurmSettings
+from orchestrator.model.settings import document as documents
+from orchestrator.model.settings.parse import parse, to_document
 
 COMMAND = ("/venv/bin/python", "/orch/controller.py", "/home/me/my runs/digits-1", "--submitted")
 

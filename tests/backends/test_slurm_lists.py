@@ -16,7 +16,7 @@ from orchestrator.backends.slurm.node_list import MOST, expand, expand_counts
 from orchestrator.backends.slurm.programs import run_program
 from orchestrator.backends.slurm.step_command import step_command
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.spec.sections.backend_sections import NodeSpec, SlurmSettings, count_gpus
+from orchestrator.model.settings.backend_sections import NodeSpec, SlurmSettings, count_gpus
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator.backends import StartFailure, imagine, remote_worker, ssh
 from orchestrator.backends.connection.boot import BOOT
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.parse import parse
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.parse import parse
 from tests.conftest import Orch
 from tests.trees import wrap
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.backends.code_sync import describe_workdir
 from tests.conftest import needs_git
-from worker.host.program import workdir_check as there
+from worker.host.facts import workdir_check as there
 from worker.machine import workdir
 from worker.protocol.messages import Program
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Completed, Orch
-from worker.tensorflow_facts import NEWEST_PYTHON
+from worker.settings.releases import NEWEST_PYTHON
 
 
 def diagnose(orch: Orch, *words: str, check: int = 0, **env: Any) -> dict[str, Any]:

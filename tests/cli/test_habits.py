@@ -13,7 +13,7 @@ from orchestrator import sources
 from orchestrator.cli.explanations import PAGES, explanations
 from tests.cli.test_bad_input import complaint
 from tests.conftest import ROOT, Orch
-from worker.host import machine_survey
+from worker.host.facts import machine_survey
 from worker.machine.cpu_cores import count_cores
 from worker.values.words import count_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli.commands.logs_command import moment
 from orchestrator.errors import SpecError
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 from tests.conftest import Orch
 from tests.live import held_run, plan_for, wait_until
 

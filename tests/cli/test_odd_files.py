@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator import engine_jobs
 from orchestrator.backends.connection import agent_process
+from orchestrator.control import engine_jobs
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.submission import Submission
-from orchestrator.record.storage import engine_files
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.model.policy.submission import Submission
+from orchestrator.record import engine_files
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from tests.conftest import Orch
 from tests.live import held_run, plan_for
 

@@ -13,10 +13,10 @@ from orchestrator.cli import script_command
 from orchestrator.cli.script_command import GROUPS, OPTIONS
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.parse import parse
 from tests.conftest import Orch
-from worker.host.template.import_environment import compose_for_template
+from worker.host.forkserver.import_environment import compose_for_template
 from worker.protocol.messages import TemplateOrder
 from worker.protocol.task_environment import compose
 

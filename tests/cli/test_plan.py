@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.model.spec.describe import json_schema
+from orchestrator.model.settings.describe import json_schema
 from tests.conftest import Orch
 
 Script = Callable[..., Path]

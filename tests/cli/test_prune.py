@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.storage.run_store import create_run, list_runs
+from orchestrator.record.run_store import create_run, list_runs
 from tests.conftest import Orch
 from tests.live import held_run
 

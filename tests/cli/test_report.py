@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.looking.profile_command import _show
-from orchestrator.insight.profiling.answers import ProfileAnswer
-from orchestrator.record.storage.samples import read_latest
+from orchestrator.cli.commands.profile_command import _show
+from orchestrator.record.samples import read_latest
+from orchestrator.views.answers import ProfileAnswer
 from tests.conftest import Orch
 from tests.live import LiveRun, held_run, kill, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.made_up_run import MadeUpRun

@@ -25,12 +25,12 @@ from orchestrator.cli.commands import down_command
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.spec import ClusterSpec, HostSpec, SshSettings, TaskSpec
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_lock import RunLock
-from orchestrator.record.storage.run_progress import read_cluster
-from orchestrator.record.storage.run_store import create_run, find_run
-from orchestrator.record.text import run_list
+from orchestrator.model.settings import ClusterSpec, HostSpec, SshSettings, TaskSpec
+from orchestrator.record import run_list
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_lock import RunLock
+from orchestrator.record.run_progress import read_cluster
+from orchestrator.record.run_store import create_run, find_run
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, plan_for, wait_for_file, wait_until, wait_until_gone
 from worker.protocol.messages import Program

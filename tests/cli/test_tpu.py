@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.insight.tpu.tpu_report import Layout, TpuReplicas, to_text
+from orchestrator.checks.tpu_report import Layout, TpuReplicas, to_text
 from orchestrator.model import tpu_topology
 from tests.conftest import Orch
 

@@ -21,10 +21,10 @@ import pytest
 from orchestrator.api import read_spec
 from orchestrator.backends import local
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskSpec
 from tests.conftest import Orch
 from worker.protocol.messages import Program
-from worker.tensorflow_facts import NEWEST_PYTHON
+from worker.settings.releases import NEWEST_PYTHON
 
 Script = Callable[..., Path]
 

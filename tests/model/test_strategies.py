@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from orchestrator.model import strategies
-from orchestrator.model.spec import ClusterSpec
+from orchestrator.model.settings import ClusterSpec
 from orchestrator.model.strategies import EVALUATION, STRATEGIES, TRAINING, Role, Strategy, named
 from worker.protocol.task_id import DATA_SERVICE, TASK_TYPES
 from worker.task.strategy.strategy_builder import BUILDERS

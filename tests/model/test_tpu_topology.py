@@ -7,7 +7,7 @@ import math
 import pytest
 
 from orchestrator.model import tpu_topology
-from worker.tensorflow_facts import partition
+from worker.settings import partition
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import select
 import sys
 from pathlib import Path
 
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 
 run = RunDir(Path(sys.argv[1]))
 run.lock.acquire()

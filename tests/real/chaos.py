@@ -164,7 +164,7 @@ class Life:
     def template(self) -> psutil.Process:
         parent = self.task("worker-0").parent()
         assert parent is not None
-        assert any(word.endswith(("template/start_template.py", "warm/start_warm.py")) for word in parent.cmdline())
+        assert any(word.endswith(("forkserver/start_template.py", "forkserver/start_warm.py")) for word in parent.cmdline())
         return parent
 
     def ask(self, line: bytes) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 from orchestrator.testing.session import Session
 from tests import conftest
 from tests.worker.template_double import ForkedTask, TemplateProcess

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.input.sharding import File, Sharding, ShardPolicy, Tally, batches, read_by, steps
+from orchestrator.model.planning.sharding import File, Sharding, ShardPolicy, Tally, batches, read_by, steps
 
 POOL = 40
 

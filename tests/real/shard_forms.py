@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.input.sharding import Applied, File, Sharding, Tally, batches, read_by
+from orchestrator.model.planning.sharding import Applied, File, Sharding, Tally, batches, read_by
 
 COUNTS = (5, 7, 6, 4)
 BATCH = 4

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.input.sharding import File, Sharding, steps
+from orchestrator.model.planning.sharding import File, Sharding, steps
 from orchestrator.testing import cluster
 from tests.real.shard_draws import tally
 from worker.task.input.worker_parts import WorkerParts
@@ -590,7 +590,7 @@ def told_of_other_arrays(strategy: Any, how: str) -> str:
         model = keras.Sequential([keras.layers.Dense(2)])
         model.compile("sgd", "mse")
     for name, module in list(sys.modules.items()):  # orch's own modules, and those of the repository, which the tests import
-        if name.endswith("task.import_hooks"):
+        if name.endswith("task.patches.import_hooks"):
             module._printed.clear()
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -687,7 +687,7 @@ def told_of_a_loop(strategy: Any, directory: str, how: str) -> str:
         "equal files": lambda: tf.data.TextLineDataset(names),
     }[how]()
     for name, module in list(sys.modules.items()):
-        if name.endswith("task.import_hooks"):
+        if name.endswith("task.patches.import_hooks"):
             module._printed.clear()
     said = io.StringIO()
     with contextlib.redirect_stderr(said):

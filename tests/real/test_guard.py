@@ -21,9 +21,9 @@ INNER = {
     "keras.data.steps_of_epoch": features.LOOPS,
     "keras.callbacks._is_normalized_by_parts": features.WARNINGS,
     "input.input_counter._measure": features.COUNTS,
-    "pace.meetings._come": features.MEETINGS,
-    "pace.meetings._leave": features.MEETINGS,
-    "pace.step_times._input": "",
+    "observe.meetings._come": features.MEETINGS,
+    "observe.meetings._leave": features.MEETINGS,
+    "observe.step_times._input": "",
     "reports.report": features.REPORTS,
 }
 """Functions that callbacks, threads and replaced functions call, by module, with the feature of the place; empty: the caller knows what

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.model.cause import keras_2_names, remedies
-from orchestrator.model.run.cluster import TaskStatus
-from orchestrator.record.output.log_view import LogView
+from orchestrator.model.state.cluster import TaskStatus
+from orchestrator.record.text.log_view import LogView
 from orchestrator.testing import cluster
 from worker.protocol.messages import Evidence, Failure
 from worker.values.codec import from_json

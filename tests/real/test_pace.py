@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.storage import samples
+from orchestrator.record import samples
 from orchestrator.testing import cluster
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 from tests.backends.test_crate import Up
 from tests.backends.test_crate_engine import Yard
 from tests.backends.test_crate_engine import yard as _yard

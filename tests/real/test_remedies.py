@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.cause import remedies
-from orchestrator.model.run.cluster import TaskStatus
+from orchestrator.model.state.cluster import TaskStatus
 from orchestrator.testing import cluster
 from worker.protocol.messages import Evidence, Failure
 from worker.values.codec import from_json

@@ -33,7 +33,7 @@ while int(step.numpy()) < 6:
     worker.report(step=int(step.numpy()))
     if TASK == "worker-1" and ATTEMPT == 1 and int(step.numpy()) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-forked = "warm/start" in open(f"/proc/{os.getppid()}/cmdline").read()
+forked = "forkserver/start_warm" in open(f"/proc/{os.getppid()}/cmdline").read()
 with open(f"{TASK}.json", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT, "forked": forked}, file)
 """

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 from tests.bed import Bed
 from tests.worker.agent_double import ROOT
-from worker.checkpoint_files import saves
-from worker.checkpoint_files.saves import LOCAL
+from worker.formats import saves
+from worker.formats.saves import LOCAL
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.insight.input import dataset_forms, input_files
+from orchestrator.checks import dataset_forms, input_files
 from orchestrator.testing import cluster
 from tests import tfrecords
 from tests.model.input.test_sharding import VECTORS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.run_directory import RunDir
 from tests.real.test_resume import FIT, FIT_OPTIONS, HEAD, ORDER, Uninterrupted, check_as, latest, saved, steps_of, words
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cluster, Policy
-from orchestrator.model.spec import Restart, Timeouts
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.settings import Restart, Timeouts
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster, Policy
 from worker.protocol.messages import Failure
 
 BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"

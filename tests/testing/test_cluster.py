@@ -177,7 +177,7 @@ def test_a_cluster_whose_processes_do_not_end_takes_its_run_along_and_can_be_ent
 
 def test_a_hang_ends_in_time_with_the_stacks_of_all_tasks() -> None:
     def hang_in_here() -> None:
-        from worker.task.looking import profiling
+        from worker.task.observe import profiling
 
         profiling.begin(os.devnull)  # starts a thread of orch's own, as a task with TensorFlow has one
         print("going to sleep", flush=True)

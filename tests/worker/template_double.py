@@ -17,12 +17,12 @@ from typing import Any
 
 from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
-from worker.host.memfd import keep_in_memory
-from worker.host.program.program_files import directory_of
+from worker.host.facts.program_files import directory_of
+from worker.machine.memfd import keep_in_memory
 from worker.protocol.messages import Program
 from worker.values.codec import to_json
 
-START = ROOT / "worker" / "host" / "template" / "start_template.py"
+START = ROOT / "worker" / "host" / "forkserver" / "start_template.py"
 
 
 class RefusedError(Exception):

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import tfrecords
-from worker.data_files.element_counts import Damaged, count, kind_by_name
+from worker.formats.element_counts import Damaged, count, kind_by_name
 
 
 def counted(path: Path, kind: str) -> int | None:

@@ -21,27 +21,25 @@ from ..machine import clock
 from ..machine.cpu_cores import count_cores
 from ..machine.directory import Directory
 from ..protocol import messages
-from . import host_facts
-from .connection.link import Link
-from .gpu import gpu_driver
-from .gpu.gpu_locks import GpuLocks
-from .helpers import Helpers
-from .loop import Loop
+from .facts import gpu_driver, host_facts, program_checks
+from .facts.gpu_locks import GpuLocks
+from .facts.program_checks import Checks
+from .forkserver.template_link import TemplateProcess
+from .launcher import Launcher
+from .log_forwarder import LogForwarder
 from .network import held_ports
+from .network.link import Link
 from .network.listen_probe import Prober
+from .processes.helpers import Helpers
 from .processes.lifeline import become_subreaper
-from .program import program_checks
-from .program.program_checks import Checks
-from .tasks.launcher import Launcher
-from .tasks.log_forwarder import LogForwarder
-from .template.template_link import TemplateProcess
+from .processes.loop import Loop
 
 # Some modules are imported where they are used: most agents do not need them, and would start later.
 if TYPE_CHECKING:
-    from .connection.door import Door
+    from .code_store import CodeStore
+    from .network.door import Door
     from .network.reachability import ProbeListener
-    from .program.code_store import CodeStore
-    from .sampling.sampler import Sampler
+    from .sampler import Sampler
 
 POLL_S = 1.0
 SAMPLED_AFTER_S = 1.0
@@ -165,7 +163,7 @@ class Agent:
                 self._leave(grace_s=0.0)
 
     def _on_code(self, code: messages.Code) -> None:
-        from .program.code_store import CodeError, CodeStore
+        from .code_store import CodeError, CodeStore
 
         self._code = CodeStore(code)
         try:
@@ -227,7 +225,7 @@ class Agent:
     def _open_door(self, secret: str) -> str:
         """Return where the controller may come back after a cut of the channel; empty: it cannot."""
         if secret and self._scratch:
-            from .connection.door import Door
+            from .network.door import Door
 
             with contextlib.suppress(OSError):  # the path is too long for a socket, or the file system has none
                 self._door = Door(self._loop, self._link, self._scratch, secret)
@@ -300,7 +298,7 @@ class Agent:
             self._loop.after(SAMPLED_AFTER_S, self._make_sampler)
 
     def _make_sampler(self) -> None:
-        from .sampling.sampler import Sampler, Watched
+        from .sampler import Sampler, Watched
 
         def find_tasks() -> list[Watched]:
             return [Watched(task.order.task, task.order.attempt, task.pid, task.output.directory) for task in self._launcher.running]

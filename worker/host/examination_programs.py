@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable
 
 from ..protocol.messages import Examine, ProgramEnded
-from .async_subprocess import Question
-from .loop import Loop
+from .processes.async_subprocess import Question
+from .processes.loop import Loop
 
 SURVEY_S = 60.0
 ANSWER_S = 20.0
@@ -26,7 +26,7 @@ def begin(loop: Loop, order: Examine, on_ended: Callable[[ProgramEnded], None]) 
     if order.what == "machine":
         # The agent's own interpreter: the machine is examined even if the interpreter of the tasks is broken.
         words = json.dumps({"run_dir": order.run_dir or tempfile.gettempdir(), "ports": order.ports})
-        argv = [sys.executable, "-I", os.path.join(_ROOT, "host", "start_agent.py"), "machine_survey", words]
+        argv = [sys.executable, "-I", os.path.join(_ROOT, "host", "start_agent.py"), "facts.machine_survey", words]
         return Question(loop, argv, os.environ, SURVEY_S, on_ended)
     argv = [order.program or sys.executable, os.path.join(_ROOT, "task", "examine.py"), str(order.import_s)]
     return Question(loop, argv, {**os.environ, **order.env}, order.import_s + ANSWER_S, on_ended)

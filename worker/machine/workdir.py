@@ -1,6 +1,6 @@
 """The state of a working directory on this machine: its program's file, the commit, and whether there are changes.
 
-`read_state` is called where orch runs, and on each host that should have the same directory. host/program/workdir_check.py compares them.
+`read_state` is called where orch runs, and on each host that should have the same directory. host/facts/workdir_check.py compares them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The frames that an agent sends to the controller. Pure values.
 
 Most of them are events: the controller records them in `events.jsonl` as they are, under the names of their classes (``task_exited``), and
-steps the run's state with them (`orchestrator/model/run/lifecycle.py`). A frame does not name its host: `host` is empty on the wire. The
+steps the run's state with them (`orchestrator/model/policy/lifecycle.py`). A frame does not name its host: `host` is empty on the wire. The
 controller's end of the connection fills it in.
 
 Times are seconds since the epoch, by the agent's clock (`clock.py`); the controller's end of the connection moves them to its own clock.
@@ -289,7 +289,7 @@ class Evidence:
     condition: str = ""
     """Why the task could not act on SIGTERM, such as ``stopped (SIGSTOP)``; see host/processes/process_state.py."""
     out_of_memory: str = ""
-    """That the kernel killed the task for want of memory, in words; see host/tasks/oom_kills.py."""
+    """That the kernel killed the task for want of memory, in words; see host/oom_kills.py."""
     last_words: str = ""
     """The end of the task's stderr, if the task left no exception."""
     python: str = ""
@@ -297,7 +297,7 @@ class Evidence:
     tensorflow: str = ""
     """The version of that interpreter's TensorFlow, if it can be found."""
     unclustered: bool = False
-    """The task was in no cluster; see task/membership.py."""
+    """The task was in no cluster; see task/observe/membership.py."""
     tf_config: str = ""
     """Where the program set a TF_CONFIG of its own."""
     has_trained: bool = False
@@ -376,7 +376,7 @@ class TaskUse:
     step: Rate = 0.0
     """The number of the newest step; 0: the task has made none, or orch does not know its steps."""
     rate: Rate = 0.0
-    """Steps per second. This and the next three are about the newest window of steps (worker/task/pace/step_times.py)."""
+    """Steps per second. This and the next three are about the newest window of steps (worker/task/observe/step_times.py)."""
     work: Rate = 0.0
     peers: Rate = 0.0
     input: Rate = 0.0

@@ -218,7 +218,7 @@ class StartTasks:
     peers: tuple[str, ...] = ()
     """Host names that must be reached without a proxy."""
     may_restart: bool = False
-    """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/tasks/snapshot_keeper.py)."""
+    """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/snapshot_keeper.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class ShowStacks:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Have these tasks profile themselves with TensorFlow's profiler, all at one moment; see task/looking/profiling.py."""
+    """Have these tasks profile themselves with TensorFlow's profiler, all at one moment; see task/observe/profiling.py."""
 
     tasks: tuple[str, ...]
     id: str
@@ -272,7 +272,7 @@ class SaveTasks:
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Examine the machine (host/machine_survey.py), or an interpreter and its TensorFlow (task/examine.py), in a process of its own."""
+    """Examine the machine (host/facts/machine_survey), or an interpreter and its TensorFlow (task/examine.py), in a process of its own."""
 
     what: Literal["machine", "python"]
     run_dir: OsText = ""

@@ -16,7 +16,8 @@ import time
 
 from ..machine.own_process import move_own_fd
 from ..protocol import task_files
-from . import failure, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
+from . import failure, own_tf_config
+from .observe import membership  # also all that the end needs: the program may have a worker.py of its own
 from .patches import guard, hidden_frames
 from .program import prepare, unload_shadowed
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     Change = Callable[[str], None]
 
-_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
-_RESIDENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls", "resident.py")
+_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pythonpath")
+_RESIDENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "resident.py")
 _BROKEN = 125
 
 
@@ -51,7 +52,7 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
     the call must be the last statement of `__main__`.
     """
     if "ORCH_CALLS" in os.environ and _is_resident(order["program"]):
-        from .calls import resident
+        from . import resident
 
         order = resident.fork_for_calls(order)  # returns in a fork, which is a process of this task
     _show_stacks_on_signal(order["log_dir"])
@@ -108,12 +109,13 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
             module = __import__(f"{__package__}.{name}", fromlist=["apply_soon"])  # the import of importlib would take longer
             given = settings.get(section, {})
             changes.append(lambda log_dir, module=module, given=given: module.apply_soon(given, log_dir))  # type: ignore[misc]
-    from .looking import profiling
+    from .observe import profiling
 
     changes.append(profiling.watch)
     if order["tf_config"] is not None:
-        from . import own_paths, sigterm
-        from .pace import step_times
+        from . import sigterm
+        from .keras import own_paths
+        from .observe import step_times
         from .strategy import joined_server
 
         changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch, own_paths.watch]

@@ -4,7 +4,7 @@
 
 The first line describes Python and is written at once; the second is written when the import of TensorFlow has succeeded or failed. If the
 import takes longer than `SECONDS`, its stack is written to stderr, and there is no second line. At its start, this file imports nothing of
-orch, so it also runs in an old Python, which `orch doctor` then reports. The facts are those of `orchestrator.insight.doctor.facts`.
+orch, so it also runs in an old Python, which `orch doctor` then reports. The facts are those of `orchestrator.checks.facts`.
 """
 
 from __future__ import annotations

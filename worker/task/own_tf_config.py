@@ -13,7 +13,7 @@ import os
 
 from ..protocol import task_files
 from . import failure, patches
-from .membership import own_port
+from .observe.membership import own_port
 from .patches.features import OTHER_TF_CONFIG
 
 _KEY = b"TF_CONFIG"

@@ -35,7 +35,7 @@ def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
 _OWN = {
     "serve": "strategy.serve",
     "data_service": "strategy.data_service_server",
-    "tensorboard": "looking.tensorboard_server",
+    "tensorboard": "observe.tensorboard_server",
     "calls": "calls",
 }
 """orch's own programs, by kind: the module of this package whose function `serve` is the program."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from worker.host.warm import warm_socket
+from worker.host.forkserver import warm_socket
 from worker.protocol import task_files
 
 from .. import Host, Transport

@@ -1,6 +1,6 @@
 """Says goodbye to an agent that outlives its channel, in the name of a controller that was killed.
 
-Such an agent waits for its controller when the channel ends (worker/host/connection/door.py). It need not wait if the controller itself has
+Such an agent waits for its controller when the channel ends (worker/host/network/door.py). It need not wait if the controller itself has
 ended: a small process on the controller's machine, which holds the channel too, learns of this from the kernel and says so.
 """
 

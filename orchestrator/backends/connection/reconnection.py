@@ -1,4 +1,4 @@
-"""A new channel to an agent that has outlived the old one; worker/host/connection/door.py is the agent's side."""
+"""A new channel to an agent that has outlived the old one; worker/host/network/door.py is the agent's side."""
 
 from __future__ import annotations
 

@@ -2,6 +2,16 @@
 
 kubectl does the work, as ssh does elsewhere, so that contexts, login plugins and proxies are those of the user. Nothing is installed in the
 cluster, and nothing of orch in the image.
+
+With `orch up -d` the controller is in the cluster, too, and nothing on the submitting machine is needed while the run goes on:
+
+the submitting machine                the pod of the controller                     the pods of the tasks
+kubectl create (kubernetes_engine,  →   start_program → orchestrator.controller   ←   dialler: dials, with the token
+objects, packed_files)                with inside and listener
+kubectl exec: requests, the mirror →  keeper_program
+
+May import: orchestrator.backends, orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker,
+    worker.host.network.dialler, worker.host.pod_entry, worker.machine, worker.protocol.
 """
 
 from __future__ import annotations
@@ -18,7 +28,7 @@ from worker.machine.clock import patience
 
 from ...errors import OrchError, Problem, SpecError, UnansweredError, UsageError
 from ...model.planning import plan
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.settings import ClusterSpec, KubernetesSettings
 from .. import (
     Backend,
     Cleanup,
@@ -77,7 +87,7 @@ class Kubernetes:
     def engine(self, spec: ClusterSpec) -> Engine | None:
         if not _settings(spec).is_unattended:
             return None
-        from .unattended.kubernetes_engine import engine_of  # an attached run has none
+        from .kubernetes_engine import engine_of  # an attached run has none
 
         return engine_of(_settings(spec))
 
@@ -156,7 +166,7 @@ class Kubernetes:
 
 def make() -> Backend:
     if os.environ.get(INSIDE):
-        from .unattended.inside import DialledPods  # only a controller in a pod
+        from .inside import DialledPods  # only a controller in a pod
 
         return DialledPods()
     return Kubernetes()
@@ -184,9 +194,9 @@ def _request(run: RunFacts, turn: int) -> Request:
 
 def _request_unattended(run: RunFacts) -> Request:
     """The objects of a run whose controller is in a pod."""
-    from .unattended import objects
-    from .unattended.inside import stand_ins
-    from .unattended.kubernetes_engine import NAME as RUN
+    from . import objects
+    from .inside import stand_ins
+    from .kubernetes_engine import NAME as RUN
 
     settings, hosts = _settings(run.spec), stand_ins(run)
     gpus = gpus_of(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))

@@ -8,7 +8,7 @@ from typing import cast
 
 from worker.values.words import count_of
 
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.settings import ClusterSpec, KubernetesSettings
 from .. import TrainingManifest
 from .kubectl import kubectl_argv
 from .manifest import Form, imagine, notes, objects

@@ -13,8 +13,8 @@ from typing import Any
 
 from worker.values.fast_dataclass import dataclass
 
-from ...model.run.restarts import PREEMPTED
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.policy.restarts import PREEMPTED
+from ...model.settings import ClusterSpec, KubernetesSettings
 from ...model.strategies import Role
 from .object_names import MAIN
 from .pods import QUEUE, Manifest

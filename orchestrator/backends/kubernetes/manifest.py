@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from worker.host.tasks.pod_entry import ORDERS, RESTARTS
+from worker.host.pod_entry import ORDERS, RESTARTS
 from worker.protocol.messages import TaskOrder
 from worker.protocol.task_environment import EXEC_LIMIT
 from worker.protocol.task_id import DATA_SERVICE, TaskId
@@ -26,7 +26,7 @@ from ...errors import Problem, SpecError, UsageError
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.plan import Plan
-from ...model.spec import ClusterSpec, KubernetesSettings, trains
+from ...model.settings import ClusterSpec, KubernetesSettings, trains
 from ...model.strategies import named
 from .job_set import INDEX_VARIABLE, Group, job_set, jobs
 from .object_names import labels_of

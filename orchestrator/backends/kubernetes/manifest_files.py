@@ -12,18 +12,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import worker
-from worker.host.tasks import pod_entry
+from worker.host import pod_entry
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.settings import ClusterSpec, KubernetesSettings
 from ..code_sync import collect
 from .manifest import MOST_BYTES, ManifestFiles
 
 ENTRY = "start.py"
-_ROOMS = ("checkpoint_files", "data_files", "machine", "protocol", "settings", "task", "tensorflow_facts", "values")
-"""The rooms of worker/ that a task needs without an agent; of host/ two modules."""
-_OF_HOST = ("host/__init__.py", "host/memfd.py")
+_ROOMS = ("formats", "machine", "protocol", "settings", "task", "values")
+"""The rooms of worker/ that a task needs without an agent."""
 _MOST_UNPACKED_MB = 100.0
 """What is packed at all: no code of this size fits after it."""
 
@@ -48,7 +47,7 @@ def gather(spec: ClusterSpec, settings: KubernetesSettings, runs: Path, said: li
 def _worker() -> bytes:
     root = Path(worker.__file__).parent
     paths = [path for room in _ROOMS for path in sorted((root / room).rglob("*.py"))]
-    paths += [root / name for name in ("__init__.py", *_OF_HOST)]
+    paths.append(root / "__init__.py")
     texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     return lzma.compress(json.dumps(texts, sort_keys=True).encode(), preset=9)
 

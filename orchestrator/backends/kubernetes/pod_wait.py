@@ -13,7 +13,7 @@ from typing import Any
 from worker.machine.clock import patience
 
 from ...errors import OrchError, UnansweredError
-from ...model.spec import KubernetesSettings
+from ...model.settings import KubernetesSettings
 from .holder import RENEW, RENEW_S
 from .kubectl import ask, kubectl_argv, watch
 from .kubectl_errors import PassingError

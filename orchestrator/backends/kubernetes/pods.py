@@ -15,7 +15,7 @@ from typing import Any
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
-from ...model.spec import ClusterSpec, KubernetesSettings, PodSettings
+from ...model.settings import ClusterSpec, KubernetesSettings, PodSettings
 from .object_names import MAIN
 
 Manifest = dict[str, Any]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...model.spec import ClusterSpec, KubernetesSettings
+from ...model.settings import ClusterSpec, KubernetesSettings
 from .holder import holder_argv
 from .object_names import labels_of
 from .pods import Manifest, Owner, PodWish, literal, pod

@@ -1,6 +1,8 @@
 """Nodes that Slurm lends: those of an allocation in which orch was started, or of a job that orch submits and that runs the controller.
 
 Slurm's own programs do the work: one `srun` per node is the transport of an agent, as ssh is elsewhere; `sbatch` submits, `squeue` tells.
+
+May import: orchestrator.backends, orchestrator.errors, orchestrator.model, worker.machine.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 from worker.machine.clock import now
 
 from ...errors import OrchError, Problem
-from ...model.spec import ClusterSpec, NodeSpec, SlurmSettings
+from ...model.settings import ClusterSpec, NodeSpec, SlurmSettings
 from .. import (
     Backend,
     Cleanup,

@@ -10,7 +10,7 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import count_of, few
 
 from ...errors import OrchError, UsageError
-from ...model.spec import NodeSpec
+from ...model.settings import NodeSpec
 from .node_list import expand, expand_counts
 from .queue import parse_time
 

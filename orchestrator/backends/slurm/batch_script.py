@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
-from ...model.spec import SlurmSettings
-from ...model.spec.durations import seconds_of
+from ...model.settings import SlurmSettings
+from ...model.settings.durations import seconds_of
 
 NAME = "job.sbatch"
 OUTPUT = "controller.log"

@@ -13,8 +13,8 @@ from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError, UnansweredError, UsageError
 from ...model import slots
-from ...model.run.submission import Submission, Word
-from ...model.spec import BackendSpec, SlurmSettings
+from ...model.policy.submission import Submission, Word
+from ...model.settings import BackendSpec, SlurmSettings
 from .. import Request, RunFacts, slots_of
 from ..engines import Channel
 from .allocation import JobDetails, parse_details

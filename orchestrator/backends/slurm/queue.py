@@ -7,7 +7,7 @@ import time
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import DEADLINE, TERMINATED
-from ...model.run.submission import Word
+from ...model.policy.submission import Word
 
 FORMAT = "%i|%T|%r|%S|%l|%N|%o"
 """For ``squeue -o``: id, state, reason, start, time limit, nodes, and the batch script, which is a file of the run."""

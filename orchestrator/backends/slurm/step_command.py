@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...model.spec import NodeSpec
+from ...model.settings import NodeSpec
 from .. import remote_worker
 
 OPTIONS = ("-N1", "-n1", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--no-kill", "--kill-on-bad-exit=0", "--export=ALL")

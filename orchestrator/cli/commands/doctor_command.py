@@ -15,12 +15,12 @@ from worker.protocol.messages import Examine
 from worker.values.words import few
 
 from ...backends import Host, RunFacts, load_checked, slots_of
-from ...insight.doctor import doctor_report
-from ...insight.doctor.finding import Wanted
-from ...insight.doctor.rules import judge
+from ...checks import doctor_report
+from ...checks.finding import Wanted
+from ...checks.rules import judge
 from ...model.planning import plan
-from ...model.spec import PROGRAM_KINDS, ClusterSpec
-from ...record.output.log_view import wants_color
+from ...model.settings import PROGRAM_KINDS, ClusterSpec
+from ...record.text.log_view import wants_color
 from ..options import color_option, import_timeout_option, new_home_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec, says
@@ -49,7 +49,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     The options of orch up describe the planned run; orch doctor checks what this run needs. Without a script or orch.yaml it checks
     what any run needs. The exit code is 0 if a run can start, and 1 if not.
     """
-    from ...supervision.examination import examine  # --help need not load asyncio
+    from ...control.examination import examine  # --help need not load asyncio
 
     spec, document = read_spec(ctx, needs_program=False)
     spec = replace(spec, backend=spec.backend.attached())

@@ -14,12 +14,12 @@ import click
 from worker.values.words import few
 
 from ...backends import Cleanup, RunFacts, load
-from ...engine_jobs import clear, find, find_all
+from ...control.engine_jobs import clear, find, find_all
+from ...control.requests import ask_stop
 from ...errors import OrchError, UsageError
-from ...record.storage.engine_files import read_submission
-from ...record.storage.run_directory import RunDir
-from ...record.text.run_list import summarise
-from ...requests import ask_stop
+from ...record.engine_files import read_submission
+from ...record.run_directory import RunDir
+from ...record.run_list import summarise
 from .. import completion
 from ..options import home_option
 from .run_commands import line_of, print_json, refuse_unclear, wait_for

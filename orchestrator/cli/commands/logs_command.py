@@ -17,15 +17,15 @@ from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES, TENSORBOARD
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError, Problem, SpecError, UsageError
+from ...model.settings.durations import seconds_of
 from ...model.slots import behind_the_chief
-from ...model.spec.durations import seconds_of
 from ...model.strategies import named
-from ...record.output.log_index import KeptMarks
-from ...record.output.log_view import LogView, wants_color
-from ...record.output.same_lines import APART_S
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
-from ...record.text.log_reader import LogReader
+from ...record.log_index import KeptMarks
+from ...record.log_reader import LogReader
+from ...record.run_directory import RunDir
+from ...record.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
+from ...record.text.log_view import LogView, wants_color
+from ...record.text.same_lines import APART_S
 from .. import completion
 from ..options import Count, color_options, find_and_name_others, home_option, only_tasks
 
@@ -144,7 +144,7 @@ def _await_plan(run: RunDir) -> None:
 
 def _show_end(run: RunDir) -> None:
     """Prints how a run that is over has ended."""
-    from ...record.text.report import report_again  # not for the logs of a run that goes on
+    from ...record.report import report_again  # not for the logs of a run that goes on
 
     try:
         lines = report_again(run)

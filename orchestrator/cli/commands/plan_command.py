@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from worker.host.program import program_checks
+from worker.host.facts import program_checks
 from worker.machine.cpu_cores import count_cores
 from worker.protocol.task_environment import compose
 from worker.settings.task_settings import VARIABLE
@@ -24,8 +24,8 @@ from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
 from ...model.planning.plan import Plan, PlannedTask
-from ...model.spec import ClusterSpec
-from ...model.spec.rules.device_rules import VISIBLE
+from ...model.settings import ClusterSpec
+from ...model.settings.device_rules import VISIBLE
 from ...model.strategies import named
 from ...record.text.format import aligned
 from ..options import F, spec_options

@@ -16,12 +16,12 @@ import click
 from worker.machine.file_system import mounts_in
 from worker.values.words import bytes_of, few
 
-from ...engine_jobs import find, find_all
+from ...control.engine_jobs import find, find_all
 from ...errors import OrchError, UsageError
-from ...model.run.submission import REQUEUED
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_store import SeveralRunsError, begun_at, is_made_by_orch
-from ...record.text.run_list import state
+from ...model.policy.submission import REQUEUED
+from ...record.run_directory import RunDir
+from ...record.run_list import state
+from ...record.run_store import SeveralRunsError, begun_at, is_made_by_orch
 from .. import WORD, completion
 from ..options import Count, Span, home_option
 

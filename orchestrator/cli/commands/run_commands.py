@@ -17,23 +17,23 @@ import click
 from worker.machine.clock import now
 from worker.values.words import few
 
-from ...engine_jobs import find, find_all
+from ...control.engine_jobs import find, find_all
+from ...control.requests import ask_restart
 from ...errors import BROKEN, DEADLINE, OrchError, UsageError
-from ...model.run import restarts, stragglers
-from ...model.run.cluster import Cluster, Outcome, Phase
-from ...model.spec.findings import nearest
-from ...record.lines import clean
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import LATEST, going, list_runs, no_tasks_yet
-from ...record.storage.samples import read_latest
-from ...record.text import run_list
+from ...model.policy import restarts, stragglers
+from ...model.settings.findings import nearest
+from ...model.state.cluster import Cluster, Outcome, Phase
+from ...record import run_list
+from ...record.run_directory import RunDir
+from ...record.run_list import summarise
+from ...record.run_progress import read_cluster
+from ...record.run_store import LATEST, going, list_runs, no_tasks_yet
+from ...record.samples import read_latest
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
 from ...record.text.format import describe_moment, describe_seconds, iso_times
-from ...record.text.run_list import summarise
+from ...record.text.lines import clean
 from ...record.text.run_table import table
-from ...requests import ask_restart
 from .. import completion
 from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 
@@ -118,8 +118,8 @@ def ps_command(
 
 
 def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:
-    from ...insight.seeing import story_gather, trace_file  # not for a help text
-    from ...insight.seeing.run_bundle import write_private
+    from ...views import story_gather, trace_file  # not for a help text
+    from ...views.run_bundle import write_private
 
     made = trace_file.trace(story_gather.gather(run))
     try:
@@ -171,7 +171,7 @@ def wait_command(run: RunDir, timeout: float | None, quiet: bool, as_json: bool)
     if not wait_for(run, timeout):
         click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
-    from ...record.text.report import report_again  # not for a help text
+    from ...record.report import report_again  # not for a help text
 
     lines = report_again(run)
     verdict = run.read_verdict()

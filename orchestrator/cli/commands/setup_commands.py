@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from ...errors import UsageError
-from ...model.spec import describe
+from ...model.settings import describe
 from .. import completion
 
 SCHEMA = ".orch.schema.json"

@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from worker.data_files.element_counts import KINDS
+from worker.formats.element_counts import KINDS
 from worker.values.words import bytes_of
 
+from ...checks import dataset_forms, input_files, shards_report
+from ...checks.input_files import Found
 from ...errors import UsageError
-from ...insight.input import dataset_forms, input_files, shards_report
-from ...insight.input.input_files import Found
-from ...model.input.sharding import Sharding
-from ...model.input.sharding_advice import Sharded, advise
-from ...model.input.spec_inputs import SpecInput, input_of
-from ...model.spec import ClusterSpec
-from ...record.lines import clean
+from ...model.planning.sharding import Sharding
+from ...model.planning.sharding_advice import Sharded, advise
+from ...model.planning.spec_inputs import SpecInput, input_of
+from ...model.settings import ClusterSpec
+from ...record.text.lines import clean
 from ...sources import read_file, with_program
 from ..options import Count
 from ..spec_overlays import says
@@ -108,8 +108,8 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
 
 def _spec(file: str | None) -> ClusterSpec:
     """The spec in this file; None: in the orch.yaml of this directory. Raises `OrchError`."""
-    from ...model.spec import PROGRAM_KINDS
-    from ...model.spec.parse import parse
+    from ...model.settings import PROGRAM_KINDS
+    from ...model.settings.parse import parse
 
     document, base = read_file(file)
     if not says(document, *PROGRAM_KINDS):  # the spec is not run

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 import click
 
+from ...control.requests import ask_running
 from ...errors import UsageError
 from ...model.planning.plan import Plan
-from ...model.run import stragglers
+from ...model.policy import stragglers
 from ...model.task_names import group_tasks
-from ...record.lines import clean
-from ...record.storage.run_directory import RunDir
-from ...record.storage.run_progress import read_cluster
-from ...record.storage.run_store import plan_of
-from ...record.storage.samples import read_latest
-from ...record.text import stack_report
-from ...requests import ask_running
+from ...record import stack_report
+from ...record.run_directory import RunDir
+from ...record.run_progress import read_cluster
+from ...record.run_store import plan_of
+from ...record.samples import read_latest
+from ...record.text.lines import clean
 from .. import completion
 from ..options import only_tasks, run_argument
 

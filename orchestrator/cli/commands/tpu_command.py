@@ -12,13 +12,13 @@ import click
 
 from worker.settings.tpu_settings import Partition, TpuSettings
 
+from ...checks import tpu_report as words
+from ...checks.tpu_assignment import request_assignment
 from ...errors import UsageError
-from ...insight.tpu import tpu_report as words
-from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
-from ...model.spec.kinds import Numbers
-from ...model.spec.tree import scalar
-from ...record.output.log_view import wants_color
+from ...model.settings.kinds import Numbers
+from ...model.settings.tree import scalar
+from ...record.text.log_view import wants_color
 from ..options import color_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec

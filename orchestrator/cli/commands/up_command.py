@@ -41,8 +41,8 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     if detached:
         spec = replace(spec, backend=spec.backend.detached())
     if spec.checkpoints.resume:
-        from ... import engine_jobs
-        from ...record.storage.saves_of_run import resumed  # most runs resume none
+        from ...control import engine_jobs
+        from ...record.saves_of_run import resumed  # most runs resume none
 
         spec = resumed(home, spec, engine_jobs.find)
     if dry_run:

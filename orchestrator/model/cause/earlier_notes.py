@@ -6,7 +6,7 @@ import re
 
 from worker.protocol.frames import OWN_CLUSTER
 
-from ..run.cluster import Cluster, TaskStatus
+from ..state.cluster import Cluster, TaskStatus
 from .remedies import Remedy
 
 _PLACE = re.compile(r"(?P<path>\S+):(?P<line>\d+)\b")

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
-from worker.tensorflow_facts.releases import INSTALL_KERAS, KNOWN_KERAS
+from worker.settings.releases import INSTALL_KERAS, KNOWN_KERAS
 
-from ..run.cluster import TaskStatus
-from ..spec.findings import nearest
+from ..settings.findings import nearest
+from ..state.cluster import TaskStatus
 from . import keras_2_names
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))

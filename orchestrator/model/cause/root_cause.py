@@ -18,7 +18,7 @@ from worker.protocol.messages import Failure
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import BROKEN, DEADLINE
-from ..run.cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
+from ..state.cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
 from ..task_names import group_tasks
 from . import earlier_notes, peer_errors, remedies, together
 from .peer_errors import Loss

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from worker.protocol.messages import HostReady
 
 from ...errors import OrchError
-from ..spec.sections.host_list import parse_ip
+from ..settings.host_list import parse_ip
 
 MOST_CANDIDATES = 8
 MOST_IN_PAIRS = 32

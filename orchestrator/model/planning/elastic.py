@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..spec import ClusterSpec
+from ..settings import ClusterSpec
 
 ELASTIC = "ORCH_ELASTIC"
 """The variable with the fewest workers, in each task of an elastic cluster."""

@@ -22,10 +22,10 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import count_of
 
 from ...errors import Problem
+from ..settings import ClusterSpec
+from ..settings.device_rules import VISIBLE
+from ..settings.findings import listed
 from ..slots import Assignment
-from ..spec import ClusterSpec
-from ..spec.findings import listed
-from ..spec.rules.device_rules import VISIBLE
 from ..strategies import named
 from ..task_names import group_tasks
 from .facts_of_hosts import HostFacts

@@ -20,9 +20,9 @@ from worker.values.words import count_of
 
 from ...errors import OrchError, Problem, SpecError
 from .. import slots
+from ..settings import ClusterSpec, TaskSpec, trains
+from ..settings.device_rules import GROWTH, LEVEL, VISIBLE
 from ..slots import Assignment
-from ..spec import ClusterSpec, TaskSpec, trains
-from ..spec.rules.device_rules import GROWTH, LEVEL, VISIBLE
 from ..strategies import named
 from . import elastic, gpu_assignment
 from .addresses import with_port

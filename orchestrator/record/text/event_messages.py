@@ -9,13 +9,14 @@ from dataclasses import replace
 
 from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
-from ...model.run import events, not_finite, restarts
-from ...model.run.cluster import Cause, Cluster, Outcome, Phase, Saving
-from ...model.run.readiness import describe_gone, describe_rest, describe_serving
+from ...model.policy import not_finite, restarts
+from ...model.policy.readiness import describe_gone, describe_rest, describe_serving
+from ...model.state import events
+from ...model.state.cluster import Cause, Cluster, Outcome, Phase, Saving
 from ...model.strategies import named
 from ...model.task_names import group_tasks
-from ..lines import clean
 from .format import describe_seconds
+from .lines import clean
 
 
 def describe_outcome(outcome: Outcome) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ..lines import clean
+from .lines import clean
 
 
 def describe_seconds(seconds: float) -> str:

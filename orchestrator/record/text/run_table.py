@@ -8,13 +8,13 @@ from worker.protocol.messages import Sampled
 
 from ...model.cause import graph_errors
 from ...model.cause.exit_status import describe_code
-from ...model.input import input_counts
-from ...model.run import endings, readiness, stragglers
-from ...model.run.cluster import Cluster, Phase, TaskState, TaskStatus
-from ...model.run.report_values import describe_report, place_of
-from ..lines import clean
-from ..output.noise import Noise
+from ...model.planning import input_counts
+from ...model.policy import endings, readiness, stragglers
+from ...model.state.cluster import Cluster, Phase, TaskState, TaskStatus
+from ...model.state.report_values import describe_report, place_of
 from .format import aligned, cut, describe_seconds
+from .lines import clean
+from .noise import Noise
 
 LONGEST_REASON = 120
 """Characters of the error of a task."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ...model.run import events
-from ...model.run.cluster import Cluster
-from ...model.run.readiness import gone
+from ...model.policy.readiness import gone
+from ...model.state import events
+from ...model.state.cluster import Cluster
 from .format import aligned
 
 PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")

@@ -22,7 +22,7 @@ import os, sys
 from pathlib import Path
 from orchestrator.backends import imagine
 from orchestrator.backends.connection import agent_process
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskSpec
 from worker.protocol.orders import Program
 
 log = Path(sys.argv[1])

@@ -7,19 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.insight.doctor import doctor_report
-from orchestrator.insight.doctor.facts import (
-    Disk,
-    DriverGpu,
-    HostReport,
-    Machine,
-    Nvidia,
-    Ports,
-    Python,
-    TensorFlow,
-)
-from orchestrator.insight.doctor.finding import Wanted
-from orchestrator.insight.doctor.rules import judge
+from orchestrator.checks import doctor_report
+from orchestrator.checks.facts import Disk, DriverGpu, HostReport, Machine, Nvidia, Ports, Python, TensorFlow
+from orchestrator.checks.finding import Wanted
+from orchestrator.checks.rules import judge
 
 GB = 1 << 30
 MACHINE = Machine(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.insight.placement import placement_log, run_placement
-from orchestrator.insight.placement.cross_device_reads import VariableRead
-from orchestrator.insight.placement.placement_log import OperationCount, TaskPlacement, scan, summarise
+from orchestrator.views import placement_log, run_placement
+from orchestrator.views.cross_device_reads import VariableRead
+from orchestrator.views.placement_log import OperationCount, TaskPlacement, scan, summarise
 
 LOGS = Path(__file__).parent / "logs"
 LOCAL = "/job:localhost/replica:0/task:0/device:"

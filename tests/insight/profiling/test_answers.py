@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.insight.profiling.answers import ProfileAnswer, find
+from orchestrator.views.answers import ProfileAnswer, find
 
 
 def answer(request: str, data: bytes = b"", **more: object) -> bytes:

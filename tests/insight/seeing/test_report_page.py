@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.insight.seeing import charts, report_page, run_bundle, run_story
-from orchestrator.insight.seeing.run_story import Reported, Stretch
-from orchestrator.insight.seeing.story_gather import gather
+from orchestrator.views import charts, report_page, run_bundle, run_story
+from orchestrator.views.run_story import Reported, Stretch
+from orchestrator.views.story_gather import gather
 from tests.made_up_run import BEGAN, MadeUpRun
 
 SECRET = "hunter2"
@@ -142,7 +142,7 @@ def test_the_attempts_take_the_time_of_the_run_and_each_lost_ten_steps(made: Mad
 
 
 def test_a_checkpoint_tells_what_was_lost_where_no_steps_are_reported() -> None:
-    from orchestrator.model.run.cluster import PastAttempt
+    from orchestrator.model.state.cluster import PastAttempt
 
     band = (Stretch(0.0, 10.0, run_story.STARTS), Stretch(10.0, 50.0, run_story.TRAINS), Stretch(50.0, 60.0, run_story.TRAINS, 2))
     found = run_story.with_losses(band, (PastAttempt(1, 0.0, 50.0, saved_at=30.0),), {})

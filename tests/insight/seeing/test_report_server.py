@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.insight.seeing.report_server import ReportServer
+from orchestrator.views.report_server import ReportServer
 from tests.conftest import Orch
 from tests.live import held_run
 from tests.made_up_run import MadeUpRun

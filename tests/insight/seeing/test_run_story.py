@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.insight.seeing import charts, run_story, trace_file
-from orchestrator.insight.seeing.story_gather import gather
-from orchestrator.model.run import events
-from orchestrator.model.run.cluster import Cluster
-from orchestrator.record.storage.run_progress import read_cluster
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster
+from orchestrator.record.run_progress import read_cluster
+from orchestrator.views import charts, run_story, trace_file
+from orchestrator.views.story_gather import gather
 from tests.made_up_run import MadeUpRun
 from worker.protocol.messages import Sampled, TaskUse
 

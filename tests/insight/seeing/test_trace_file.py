@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.insight.seeing import trace_file
-from orchestrator.insight.seeing.run_story import Story
-from orchestrator.insight.seeing.story_gather import gather
 from orchestrator.record.text import timeline
+from orchestrator.views import trace_file
+from orchestrator.views.run_story import Story
+from orchestrator.views.story_gather import gather
 from tests.made_up_run import MadeUpRun
 
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.insight.top.frame import HELP, frame, room_of, troubled
-from orchestrator.insight.top.keys import press
-from orchestrator.insight.top.top_state import Row, TopState, View, as_json, rows_of
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cluster, Policy
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster, Policy
 from orchestrator.record.text.format import display_width
+from orchestrator.views.frame import HELP, frame, room_of, troubled
+from orchestrator.views.keys import press
+from orchestrator.views.top_state import Row, TopState, View, as_json, rows_of
 from tests.record.states import begun
 from worker.protocol.messages import HostUse, Sampled, TaskUse
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from orchestrator.model.cause import keras_2_names, remedies
-from orchestrator.model.run.cluster import TaskStatus
+from orchestrator.model.state.cluster import TaskStatus
 from worker.protocol.messages import Evidence, Failure
 from worker.settings import keras_settings
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.model.cause import root_cause
-from orchestrator.model.run import events as ev
-from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Cause, Cluster, Outcome, Policy, Verdict
-from orchestrator.model.spec import Restart
+from orchestrator.model.policy import lifecycle as lc
+from orchestrator.model.settings import Restart
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Cause, Cluster, Outcome, Policy, Verdict
 from tests.record.states import begun
 from worker.protocol.frames import OWN_CLUSTER
 from worker.protocol.messages import Evidence, Failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.cause import graph_errors, remedies, together
-from orchestrator.model.run import events as ev
+from orchestrator.model.state import events as ev
 from tests.model.cause.test_root_cause import T0, run
 from worker.protocol.messages import Evidence, Failure
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.input.input_counts import InputCounts, describe, judge, read
+from orchestrator.model.planning.input_counts import InputCounts, describe, judge, read
 
 
 def counts(*batches: int, steps: int = 412, seconds: float = 0.0, waiting_s: float = 0.0) -> InputCounts:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.input.sharding import File, Sharding, batch_sizes, batches, epoch, steps
+from orchestrator.model.planning.sharding import File, Sharding, batch_sizes, batches, epoch, steps
 from tests.real.shard_draws import takes_file, tally
 
 VECTORS: dict[str, tuple[Sharding, list[int], list[list[list[list[int]]]]]] = {

@@ -6,9 +6,9 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model.planning import elastic
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.document import from_data
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.document import from_data
+from orchestrator.model.settings.parse import parse, to_document
 
 
 def spec(**more: object) -> ClusterSpec:

@@ -10,7 +10,7 @@ from orchestrator.errors import OrchError, SpecError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.planning.plan import Plan
-from orchestrator.model.spec.parse import parse
+from orchestrator.model.settings.parse import parse
 from tests.trees import wrap
 from worker.protocol.messages import Gpu, GpuHolder, TakeGpus
 

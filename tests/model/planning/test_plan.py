@@ -13,7 +13,7 @@ from orchestrator.model import slots
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.planning.plan import Plan
-from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
+from orchestrator.model.settings import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named
 from worker.protocol.messages import Program
 from worker.protocol.task_id import TASK_TYPES, TaskId

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import BROKEN, DEADLINE, USAGE
-from orchestrator.model.run import deadlines, endings, readiness
-from orchestrator.model.run import events as ev
-from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Cluster, Outcome, Phase, Policy, TaskState, Verdict
-from orchestrator.model.spec import Restart, Timeouts
+from orchestrator.model.policy import deadlines, endings, readiness
+from orchestrator.model.policy import lifecycle as lc
+from orchestrator.model.settings import Restart, Timeouts
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Cluster, Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.task_names import group_tasks
 from tests.record.states import begun
 from worker.protocol.messages import Failure

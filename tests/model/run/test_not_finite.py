@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.model.run import endings
-from orchestrator.model.run import events as ev
-from orchestrator.model.run.cluster import Outcome, Policy
-from orchestrator.model.run.not_finite import REMEDY
-from orchestrator.model.spec import Restart
+from orchestrator.model.policy import endings
+from orchestrator.model.policy.not_finite import REMEDY
+from orchestrator.model.settings import Restart
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Outcome, Policy
 from orchestrator.record.text.event_messages import describe_event
 from tests.model.run.test_lifecycle import History
 from worker.protocol.task_files import APART

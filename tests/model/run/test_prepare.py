@@ -9,12 +9,12 @@ import pytest
 from orchestrator.errors import DEADLINE, SpecError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import deadlines, endings, readiness
-from orchestrator.model.run import events as ev
-from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState
-from orchestrator.model.spec import ClusterSpec, Restart, Timeouts
-from orchestrator.model.spec import document as documents
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.policy import deadlines, endings, readiness
+from orchestrator.model.settings import ClusterSpec, Restart, Timeouts
+from orchestrator.model.settings import document as documents
+from orchestrator.model.settings.parse import parse, to_document
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Outcome, Phase, Policy, TaskState
 from tests.model.run.test_lifecycle import WORKERS, History
 
 PREPARED = {**WORKERS, "prepare-0": "a", "prepare-1": "b"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.run import events as ev
-from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run import readiness
-from orchestrator.model.run.cluster import Outcome, Phase, Policy, Verdict
+from orchestrator.model.policy import lifecycle as lc
+from orchestrator.model.policy import readiness
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Outcome, Phase, Policy, Verdict
 from orchestrator.record.text.event_messages import describe_event
 from tests.record.states import begun
 from worker.protocol.messages import Evidence

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BROKEN
-from orchestrator.model.run import deadlines, restarts
-from orchestrator.model.run import events as ev
-from orchestrator.model.run import lifecycle as lc
-from orchestrator.model.run.cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
-from orchestrator.model.spec import Restart, Timeouts
-from worker.host.tasks import log_forwarder
+from orchestrator.model.policy import deadlines, restarts
+from orchestrator.model.policy import lifecycle as lc
+from orchestrator.model.settings import Restart, Timeouts
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
+from worker.host import log_forwarder
 from worker.protocol.messages import Failure
 
 WORKERS = {"worker-0": "a", "worker-1": "b"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import BROKEN, DEADLINE
-from orchestrator.model.run import deadlines
-from orchestrator.model.run import events as ev
-from orchestrator.model.run.cluster import Cluster, Outcome, Phase, Policy, TaskState
-from orchestrator.model.run.restarts import PREEMPTED
+from orchestrator.model.policy import deadlines
+from orchestrator.model.policy.restarts import PREEMPTED
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Cluster, Outcome, Phase, Policy, TaskState
 from tests.model.run.test_lifecycle import BEGUN, CONNECTING, QUEUED, WORKERS, History
 
 RESUMED = ev.RunResumed(150.0, 140.0)

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import DEADLINE, TERMINATED
-from orchestrator.model.run import deadlines
-from orchestrator.model.run import events as ev
-from orchestrator.model.run.cluster import Outcome, Phase, Policy, Verdict
-from orchestrator.model.run.restarts import PREEMPTED
-from orchestrator.model.run.saves import order
-from orchestrator.model.spec import Restart, Timeouts
+from orchestrator.model.policy import deadlines, save_order
+from orchestrator.model.policy.restarts import PREEMPTED
+from orchestrator.model.settings import Restart, Timeouts
+from orchestrator.model.state import events as ev
+from orchestrator.model.state.cluster import Outcome, Phase, Policy, Verdict
 from tests.model.run.test_lifecycle import MIRRORED, WORKERS, History, raised
 
 TERM = ev.StopRequested("received SIGTERM", TERMINATED, 110.0, saves=True)
@@ -65,8 +64,8 @@ def test_trainings_that_turn_out_not_to_be_saved_get_no_order() -> None:
 def test_a_training_that_stands_in_a_step_needs_those_that_wait() -> None:
     history = training()
     history.happen(TERM, say("worker-0", "waits", 41))
-    assert deadlines.deadlines_of(history.cluster)["name"] == 110.0 + order.ANSWER_S
-    assert history.happen(ev.Tick(110.0 + order.ANSWER_S)) == [ev.SaveOrdered(ALL, 42)]
+    assert deadlines.deadlines_of(history.cluster)["name"] == 110.0 + save_order.ANSWER_S
+    assert history.happen(ev.Tick(110.0 + save_order.ANSWER_S)) == [ev.SaveOrdered(ALL, 42)]
 
 
 def test_a_training_that_is_further_lets_another_step_be_named() -> None:

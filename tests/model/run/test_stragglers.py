@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.run import stragglers
-from orchestrator.model.run.stragglers import Standstill, Watch
+from orchestrator.model.policy import stragglers
+from orchestrator.model.policy.stragglers import Standstill, Watch
 from worker.protocol.messages import HostUse, Sampled, TaskUse
 
 NOTHING = HostUse()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.model.run.cluster import Outcome, Verdict
-from orchestrator.model.run.submission import GRACE_S, Heard, Submission, Word, lives, verdict_of
+from orchestrator.model.policy.submission import GRACE_S, Heard, Submission, Word, lives, verdict_of
+from orchestrator.model.state.cluster import Outcome, Verdict
 
 QUEUED, RUNNING, ENDED, UNKNOWN = (Word(state) for state in ("waiting", "running", "ended", "unknown"))
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.model.run.cluster import TaskState, TaskStatus
-from orchestrator.model.run.task_table import PART, TaskTable, table
+from orchestrator.model.state.cluster import TaskState, TaskStatus
+from orchestrator.model.state.task_table import PART, TaskTable, table
 
 
 @pytest.mark.parametrize("count", [0, 1, PART, PART + 1, 5 * PART])

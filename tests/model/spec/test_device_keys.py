@@ -6,9 +6,9 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model import device_names
-from orchestrator.model.spec import ClusterSpec, GpuWish
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse
+from orchestrator.model.settings import ClusterSpec, GpuWish
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.parse import parse
 from worker.settings.device_settings import DeviceSettings, ThreadSettings
 
 

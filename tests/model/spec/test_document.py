@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.model.spec.document import MAX_DEPTH, Node, empty, overlay, parse_assignment, place_of, read, scalar
+from orchestrator.model.settings.document import MAX_DEPTH, Node, empty, overlay, parse_assignment, place_of, read, scalar
 from tests.trees import value_of, wrap
 
 
@@ -203,7 +203,7 @@ def test_any_bytes_are_read_or_refused(text: str | bytes) -> None:
 
 
 def test_yaml_is_imported_only_when_something_is_read() -> None:
-    code = "import sys, orchestrator.model.spec.parse; sys.exit('yaml' in sys.modules or 'tensorflow' in sys.modules)"
+    code = "import sys, orchestrator.model.settings.parse; sys.exit('yaml' in sys.modules or 'tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

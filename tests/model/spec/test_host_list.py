@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model.planning import plan
-from orchestrator.model.spec import ClusterSpec, HostSpec, LocalSettings, SshSettings
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse, to_document
-from orchestrator.model.spec.sections.host_list import read_hostfile
+from orchestrator.model.settings import ClusterSpec, HostSpec, LocalSettings, SshSettings
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.host_list import read_hostfile
+from orchestrator.model.settings.parse import parse, to_document
 from tests.trees import value_of, wrap
 
 

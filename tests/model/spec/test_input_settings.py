@@ -7,9 +7,9 @@ import json
 import pytest
 
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.parse import parse, to_document
 from worker.settings.input_settings import InputSettings
 
 CLUSTER = InputSettings(auto_shard="off", prefetch=-1, files=("a/*.csv",), apply=False)

@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import BACKENDS, ClusterSpec, LocalSettings, Restart, SlurmSettings, TaskDevices, TaskSpec, Timeouts
-from orchestrator.model.spec.derive import struct_of
-from orchestrator.model.spec.describe import json_schema, root, template
-from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
-from orchestrator.model.spec.kinds import Struct, sentence
-from orchestrator.model.spec.parse import parse, to_document
-from orchestrator.model.spec.sections.backend_sections import keys_of_all
-from orchestrator.model.spec.sections.task_sections import DEVICES
+from orchestrator.model.settings import BACKENDS, ClusterSpec, LocalSettings, Restart, SlurmSettings, TaskDevices, TaskSpec, Timeouts
+from orchestrator.model.settings.backend_sections import keys_of_all
+from orchestrator.model.settings.derive import struct_of
+from orchestrator.model.settings.describe import json_schema, root, template
+from orchestrator.model.settings.document import Node, empty, overlay, parse_assignment, read
+from orchestrator.model.settings.kinds import Struct, sentence
+from orchestrator.model.settings.parse import parse, to_document
+from orchestrator.model.settings.task_sections import DEVICES
 from orchestrator.model.strategies import STRATEGIES
 from tests.trees import value_of, wrap
 from worker.protocol.messages import Program
@@ -568,8 +568,8 @@ def test_the_template_shows_every_key_with_its_description_and_default() -> None
 
 
 def test_the_shipped_json_schema_is_up_to_date() -> None:
-    shipped = (resources.files("orchestrator.model.spec") / "orch.schema.json").read_text()
-    command = "python -m orchestrator.model.spec.describe > orchestrator/model/spec/orch.schema.json"
+    shipped = (resources.files("orchestrator.model.settings") / "orch.schema.json").read_text()
+    command = "python -m orchestrator.model.settings.describe > orchestrator/model/settings/orch.schema.json"
     assert json.loads(shipped) == json_schema(), f"bring it up to date: {command}"
 
 

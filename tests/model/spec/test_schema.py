@@ -9,22 +9,10 @@ import jsonschema
 import pytest
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.model.spec.derive import struct_of
-from orchestrator.model.spec.document import Node, read
-from orchestrator.model.spec.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
-from orchestrator.model.spec.kinds import (
-    ANY_TEXT,
-    Duration,
-    Flag,
-    Integer,
-    Kind,
-    Listing,
-    Mapping_,
-    Number,
-    OneOf,
-    Struct,
-    Text,
-)
+from orchestrator.model.settings.derive import struct_of
+from orchestrator.model.settings.document import Node, read
+from orchestrator.model.settings.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
+from orchestrator.model.settings.kinds import ANY_TEXT, Duration, Flag, Integer, Kind, Listing, Mapping_, Number, OneOf, Struct, Text
 from tests.trees import value_of, wrap
 from worker.settings.declare import Setting, setting
 from worker.values.fast_dataclass import dataclass

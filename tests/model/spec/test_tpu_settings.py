@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.document import read
+from orchestrator.model.settings.parse import parse, to_document
 from worker.settings.tpu_settings import Partition, TpuSettings, target
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator.record.output import follower
-from orchestrator.record.output.follower import Follower, tail_offset
+from orchestrator.record import follower
+from orchestrator.record.follower import Follower, tail_offset
 
 
 def test_a_hole_of_a_terabyte_in_a_file_is_not_read(tmp_path: Path) -> None:

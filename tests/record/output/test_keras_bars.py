@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.output.keras_bars import without_bars
-from orchestrator.record.output.log_view import LogView
+from orchestrator.record.text.keras_bars import without_bars
+from orchestrator.record.text.log_view import LogView
 
 BARS = (
     " 5/16 ━━━━━━━━━━━━━━━━━━━━ 2s 219ms/step - loss: 0.5878 - mae: 0.6062",

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record.output.log_index import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.log_index import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 
 TASK = ("worker-0", 1, "stdout")
 

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from orchestrator.cli.viewers import JsonLines
 from orchestrator.controller import Ended
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.cluster import Cluster, Outcome, Verdict
-from orchestrator.model.run.events import RunNoted
-from orchestrator.record.lines import LineSplitter
-from orchestrator.record.output import follower as followers
-from orchestrator.record.output.follower import Follower, tail_offset
-from orchestrator.record.output.log_view import LogView, wants_color
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.console import Console, Sink
+from orchestrator.model.state.cluster import Cluster, Outcome, Verdict
+from orchestrator.model.state.events import RunNoted
+from orchestrator.record import follower as followers
+from orchestrator.record.console import Console, Sink
+from orchestrator.record.follower import Follower, tail_offset
+from orchestrator.record.run_store import create_run
+from orchestrator.record.text.lines import LineSplitter
+from orchestrator.record.text.log_view import LogView, wants_color
 from tests.live import PATIENCE_S
 
 SAMPLES = Path(__file__).parent / "noise"

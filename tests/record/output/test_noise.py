@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record.output.noise import Noise
+from orchestrator.record.text.noise import Noise
 
 SAMPLES = Path(__file__).parent / "noise"
 ONLY_NOISE = sorted(path.name for path in SAMPLES.glob("*.log") if path.name != "tf2.21-parameter-server-chief-0-info.log")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.output.log_view import LogView
-from orchestrator.record.output.same_lines import MOST_HELD, SameLines, SharedLine
+from orchestrator.record.text.log_view import LogView
+from orchestrator.record.text.same_lines import MOST_HELD, SameLines, SharedLine
 
 TASKS = ["a", "b", "c"]
 

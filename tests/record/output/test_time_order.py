@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.output.time_order import LogStretch, in_order
+from orchestrator.record.text.time_order import LogStretch, in_order
 
 
 def show(*stretches: LogStretch) -> list[str]:

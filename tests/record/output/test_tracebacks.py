@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.cause import graph_errors
-from orchestrator.record.output.log_view import LogView
-from orchestrator.record.output.tracebacks import LONGEST_S, QUIET_S
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.console import Console, Sink
+from orchestrator.record.console import Console, Sink
+from orchestrator.record.run_store import create_run
+from orchestrator.record.text.log_view import LogView
+from orchestrator.record.text.tracebacks import LONGEST_S, QUIET_S
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, wait_until, write_script
 from tests.record.text.test_run_table import GRAPH

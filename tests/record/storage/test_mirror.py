@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.record.storage import mirror, mirror_source
-from orchestrator.record.storage.mirror import Piece, Pieces
-from orchestrator.record.storage.mirror_source import MARK, PieceSender
+from orchestrator.record import mirror, mirror_source
+from orchestrator.record.mirror import Piece, Pieces
+from orchestrator.record.mirror_source import MARK, PieceSender
 
 GROWING = ("events.jsonl", "marks", "controller.log", "attempt-1/worker-0/stdout.log", "samples/0.jsonl", "agents/host a.log")
 WHOLE = ("result.json", "plan.json", "attempt-2/worker-11/error.json", "samples/0.old.jsonl")

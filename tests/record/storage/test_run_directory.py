@@ -15,15 +15,15 @@ import pytest
 from orchestrator.errors import OrchError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.run import events
-from orchestrator.model.run.cluster import Cause, Outcome, TaskState, Verdict
-from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
-from orchestrator.record.output.log_index import Marks
-from orchestrator.record.storage import run_directory
-from orchestrator.record.storage.event_log import EventReader
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_progress import read_cluster
-from orchestrator.record.storage.run_store import create_run, list_runs
+from orchestrator.model.settings import ClusterSpec, TaskDevices, TaskSpec
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cause, Outcome, TaskState, Verdict
+from orchestrator.record import run_directory
+from orchestrator.record.event_log import EventReader
+from orchestrator.record.log_index import Marks
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_progress import read_cluster
+from orchestrator.record.run_store import create_run, list_runs
 from tests.conftest import Orch, needs_git
 from tests.live import held_run
 from worker.protocol.messages import Program
@@ -201,7 +201,7 @@ def test_a_slow_disk_of_checkpoints_does_not_hold_up_the_run(tmp_path: Path, mon
         return read(path)
 
     monkeypatch.setattr(run_directory, "_changed_at", look_slowly)
-    monkeypatch.setattr("orchestrator.record.storage.run_directory.time.monotonic", lambda: at)
+    monkeypatch.setattr("orchestrator.record.run_directory.time.monotonic", lambda: at)
     assert run.newest_checkpoint() == 200.0
     assert len(looked) < 110
 

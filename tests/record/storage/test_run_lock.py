@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.control.requests import ask
 from orchestrator.errors import OrchError
-from orchestrator.record.storage import run_lock
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.requests import ask
+from orchestrator.record import run_lock
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from tests.conftest import Orch
 from tests.live import PROGRAMS, held_run, plan_for
 
@@ -251,7 +251,7 @@ def test_the_lock_is_no_standard_stream_where_these_are_closed(tmp_path: Path) -
     program = f"""
 import os
 from pathlib import Path
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.run_store import create_run
 said = os.dup(1)
 os.closerange(0, 3)
 run = create_run(Path({str(tmp_path / "home")!r}), "one")

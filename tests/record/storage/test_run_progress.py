@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.run import endings, events, lifecycle
-from orchestrator.model.run.cluster import Cluster
-from orchestrator.record.storage import run_progress
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_progress import Progress, Snapshots
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.model.policy import endings, lifecycle
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster
+from orchestrator.record import run_progress
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_progress import Progress, Snapshots
+from orchestrator.record.run_store import create_run
 from orchestrator.record.text import timeline
 from tests.live import plan_for
 from worker.protocol.messages import Evidence, Failure

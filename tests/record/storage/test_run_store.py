@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.run.cluster import Outcome, Verdict
-from orchestrator.record.storage.run_directory import RESERVE_BYTES, RunDir
-from orchestrator.record.storage.run_store import create_run, discard, find_run, list_runs
+from orchestrator.model.state.cluster import Outcome, Verdict
+from orchestrator.record.run_directory import RESERVE_BYTES, RunDir
+from orchestrator.record.run_store import create_run, discard, find_run, list_runs
 from tests.conftest import Orch
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.storage import samples
-from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record import samples
+from orchestrator.record.run_directory import RunDir
 from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
 
 

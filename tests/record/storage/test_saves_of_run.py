@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.insight.checkpoints import saves_report
-from orchestrator.model.spec import ClusterSpec
-from orchestrator.model.spec.document import from_data
-from orchestrator.model.spec.parse import parse, to_document
-from orchestrator.record.storage import saves_of_run
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
+from orchestrator.model.settings import ClusterSpec
+from orchestrator.model.settings.document import from_data
+from orchestrator.model.settings.parse import parse, to_document
+from orchestrator.record import saves_of_run
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
+from orchestrator.views import saves_report
 from tests.conftest import Orch
-from worker.checkpoint_files import saves
+from worker.formats import saves
 
 
 def spec_with(resume: str, workdir: Path) -> ClusterSpec:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.run import deadlines, events, lifecycle
-from orchestrator.model.run.cluster import Cluster, Policy
-from orchestrator.model.spec import Restart
+from orchestrator.model.policy import deadlines, lifecycle
+from orchestrator.model.settings import Restart
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster, Policy
 from orchestrator.record.text.event_messages import describe_event
 from tests.record.states import begun, cluster, exited, lost
 from worker.protocol.messages import Failure

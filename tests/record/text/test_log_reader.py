@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.output.log_view import LogView
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.log_reader import LogReader
+from orchestrator.record.log_reader import LogReader
+from orchestrator.record.run_store import create_run
+from orchestrator.record.text.log_view import LogView
 
 
 @pytest.mark.parametrize("merges", [False, True], ids=["by task", "by time"])

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Cause, Cluster, Outcome, Secondary, Verdict
-from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.report import report
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cause, Cluster, Outcome, Secondary, Verdict
+from orchestrator.record.report import report
+from orchestrator.record.run_directory import RunDir
+from orchestrator.record.run_store import create_run
 from tests.record.states import BAD, TAMED, cluster, exited, lost
-from worker.checkpoint_files import saves
+from worker.formats import saves
 from worker.protocol.messages import Failure
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.model.run import events
-from orchestrator.record.text import run_list
+from orchestrator.model.state import events
+from orchestrator.record import run_list
+from orchestrator.record.run_list import RunSummary
 from orchestrator.record.text.format import aligned, describe_moment
-from orchestrator.record.text.run_list import RunSummary
 from orchestrator.record.text.run_table import table
 from tests.record.states import BAD, TAMED, cluster, exited
 from worker.protocol.messages import Evidence, Failure

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import worker
-from orchestrator.record.output import stack_frames
-from orchestrator.record.output.stack_frames import StackFrame
-from orchestrator.record.text import stack_report
-from orchestrator.record.text.stack_report import StackAnswer
+from orchestrator.record import stack_report
+from orchestrator.record.stack_report import StackAnswer
+from orchestrator.record.text import stack_frames
+from orchestrator.record.text.stack_frames import StackFrame
 
 
 def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (most recent call first):") -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from orchestrator.model.run import events, lifecycle
-from orchestrator.model.run.cluster import Policy
-from orchestrator.model.spec import Restart
+from orchestrator.model.policy import lifecycle
+from orchestrator.model.settings import Restart
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Policy
 from orchestrator.record.text import timeline
 from tests.record.states import begun
 

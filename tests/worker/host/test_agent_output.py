@@ -13,10 +13,10 @@ import pytest
 
 from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
-from worker.host.connection.link import Link
-from worker.host.loop import Loop
-from worker.host.tasks import log_forwarder
-from worker.host.tasks.log_files import Inotify, TaskOutput
+from worker.host import log_forwarder
+from worker.host.log_files import Inotify, TaskOutput
+from worker.host.network.link import Link
+from worker.host.processes.loop import Loop
 from worker.machine.directory import Directory
 from worker.protocol import messages
 from worker.protocol.channel import encode

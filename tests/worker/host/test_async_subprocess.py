@@ -1,4 +1,4 @@
-"""Helper programs of the agent (worker/host/async_subprocess.py)."""
+"""Helper programs of the agent (worker/host/processes/async_subprocess.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 _ASK = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-from worker.host.async_subprocess import Question
-from worker.host.loop import Loop
+from worker.host.processes.async_subprocess import Question
+from worker.host.processes.loop import Loop
 loop, ends = Loop(), []
 Question(loop, ["sh", "-c", "ulimit -H -f; ulimit -S -f"], {{}}, 60, ends.append)
 loop.run(lambda: bool(ends))

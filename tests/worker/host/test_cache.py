@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from worker.host import remote_entry, scratch_directory
-from worker.host.program import code_store
+from worker.host import code_store, remote_entry, scratch_directory
 from worker.protocol.messages import Code, CodeFile
 
 OLD_S = 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.agent_double import run_task
-from worker.host.template import import_environment
+from worker.host.forkserver import import_environment
 from worker.protocol import task_environment
 from worker.protocol.messages import Program, StartTasks, TaskOrder, TemplateOrder
 from worker.protocol.task_environment import tf_config_of

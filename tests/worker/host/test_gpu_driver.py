@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.gpu import gpu_driver
-from worker.host.gpu.gpu_driver import Driver
-from worker.host.loop import Loop
+from worker.host.facts import gpu_driver
+from worker.host.facts.gpu_driver import Driver
+from worker.host.processes.loop import Loop
 from worker.protocol.messages import Gpu, HostReady
 from worker.values.codec import from_json, to_json
 
@@ -142,7 +142,7 @@ def test_what_is_left_goes_by_the_callers_names() -> None:
 @pytest.mark.parametrize(("is_there", "variable"), [(False, "0"), (True, ""), (True, "-1")])
 def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool, variable: str) -> None:
     monkeypatch.setattr(gpu_driver, "_FILES", (str(tmp_path if is_there else tmp_path / "nvidiactl"),))
-    monkeypatch.setitem(sys.modules, "worker.host.async_subprocess", None)
+    monkeypatch.setitem(sys.modules, "worker.host.processes.async_subprocess", None)
     loop, told = Loop(), list[Driver]()
     assert gpu_driver.request(loop, {"CUDA_VISIBLE_DEVICES": variable}, told.append) is None
     loop.run(lambda: bool(told))

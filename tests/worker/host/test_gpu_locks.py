@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.gpu import gpu_locks
-from worker.host.gpu.gpu_locks import GpuLocks
+from worker.host.facts import gpu_locks
+from worker.host.facts.gpu_locks import GpuLocks
 from worker.protocol.messages import GpuHolder, TakeGpus
 from worker.values.codec import from_json, to_json
 

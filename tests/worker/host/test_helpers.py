@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.host.async_subprocess import Question
-from worker.host.helpers import Helpers
-from worker.host.loop import Loop
+from worker.host.launcher import Launcher
+from worker.host.log_forwarder import LogForwarder
 from worker.host.network.listen_probe import Prober
 from worker.host.processes import process_state
-from worker.host.tasks.launcher import Launcher
-from worker.host.tasks.log_forwarder import LogForwarder
+from worker.host.processes.async_subprocess import Question
+from worker.host.processes.helpers import Helpers
+from worker.host.processes.loop import Loop
 from worker.protocol import messages
 from worker.protocol.messages import Code, CodeFile, CodeWanted
 
@@ -49,7 +49,7 @@ def start_slow(start_agent: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("when", ["begin", "finish"])
 def test_reading_a_working_directory_keeps_no_agent_from_answering(start_slow: Start, tmp_path: Path, when: str) -> None:
-    store = "find('_orch_worker.host.program.code_store')"
+    store = "find('_orch_worker.host.code_store')"
     agent = start_slow(f"{SLOW}\n{store}.digest_of = wait\n{store}.remove_old = lambda *_: {'None' if when == 'finish' else 'wait()'}")
     agent.order(Code("a" * 64, (CodeFile("script.py", "b" * 64, 3),)))
     if when == "finish":

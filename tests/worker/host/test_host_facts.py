@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host import host_facts
+from worker.host.facts import host_facts
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.program.import_path import find_module
+from worker.host.facts.import_path import find_module
 
 
 @pytest.fixture(autouse=True)

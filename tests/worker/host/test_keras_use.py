@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Orch
-from worker.host import host_facts
-from worker.host.program import keras_use
-from worker.host.program.keras_source import Source
+from worker.host.facts import host_facts, keras_use
+from worker.host.facts.keras_source import Source
 from worker.protocol.messages import Hello
+from worker.settings import releases
 from worker.settings.keras_settings import LEGACY
-from worker.tensorflow_facts import releases
 
 SCOPE = "import tensorflow as tf\nstrategy = tf.distribute.ParameterServerStrategy(r)\n"
 OWN = "import tensorflow as tf, worker\nstrategy = worker.strategy()\n"

@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
-from worker.host.helpers import Helpers
-from worker.host.loop import Loop
+from worker.host import launcher as launcher_module
+from worker.host import leftovers, task_stacks, templates
+from worker.host.forkserver import import_environment
+from worker.host.launcher import Launcher
+from worker.host.log_forwarder import LogForwarder
 from worker.host.network.listen_probe import Prober
 from worker.host.processes import process_state
+from worker.host.processes.helpers import Helpers
+from worker.host.processes.loop import Loop
 from worker.host.processes.spawn import SpawnError
-from worker.host.tasks import launcher as launcher_module
-from worker.host.tasks import leftovers, task_stacks, templates
-from worker.host.tasks.launcher import Launcher
-from worker.host.tasks.log_forwarder import LogForwarder
-from worker.host.template import import_environment
 from worker.machine.directory import Directory
 from worker.protocol import messages
 

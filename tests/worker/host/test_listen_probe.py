@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from worker.host.loop import Loop
 from worker.host.network.listen_probe import Prober
+from worker.host.processes.loop import Loop
 from worker.protocol import messages
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT
-from worker.host.connection.link import Link
-from worker.host.loop import Loop
+from worker.host.network.link import Link
+from worker.host.processes.loop import Loop
 from worker.protocol import messages
 from worker.protocol.channel import encode
 
@@ -91,7 +91,7 @@ def test_a_thousand_signals_at_once_hide_no_other() -> None:
     text = """
         import signal, sys
         sys.path.insert(0, sys.argv[1])
-        from worker.host.loop import Loop
+        from worker.host.processes.loop import Loop
         loop, seen = Loop(), set()
         loop.on_signals((signal.SIGCHLD, signal.SIGTERM), lambda numbers: seen.update(numbers))
         for _ in range(1000):

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
-from worker.host import machine_survey
-from worker.host.gpu import gpu_driver as driver_of_host
+from worker.host.facts import gpu_driver as driver_of_host
+from worker.host.facts import machine_survey
 
 LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.host.tasks import pod_entry
+from worker.host import pod_entry
 from worker.protocol import messages, task_files
 
 NAMES = ("stdout.log", "stderr.log", *(task_files.BEGUN, task_files.ENDED, task_files.ERROR, task_files.OTHER_TF_CONFIG))

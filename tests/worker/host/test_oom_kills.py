@@ -13,9 +13,9 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
-from worker.host.host_facts import CGROUPS
-from worker.host.tasks import oom_kills
-from worker.host.tasks.oom_kills import OomCounter
+from worker.host import oom_kills
+from worker.host.facts.host_facts import CGROUPS
+from worker.host.oom_kills import OomCounter
 
 V1 = "12:pids:/job\n4:memory,hugetlb:{path}\n0::/job\n"
 V2 = "0::{path}\n"

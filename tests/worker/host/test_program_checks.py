@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.program import program_checks, program_files
+from worker.host.facts import program_checks, program_files
 from worker.protocol.messages import Program, TemplateOrder
 
 TENSORFLOW = TemplateOrder(("tensorflow",), 2)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.program import program_files, program_notes
-from worker.host.program.keras_source import Source
+from worker.host.facts import program_files, program_notes
+from worker.host.facts.keras_source import Source
 from worker.protocol.messages import Program
 
 OWN = "seems to make a cluster of its own in one process ({}): then start it with --strategy none"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.live import PATIENCE_S, wait_for_file
-from worker.host.loop import Loop
 from worker.host.network import reachability
+from worker.host.processes.loop import Loop
 from worker.protocol.messages import Refused, Target
 
 REAL = socket.getaddrinfo

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from worker.host.tasks.log_files import TaskOutput
+from worker.host.log_files import TaskOutput
 from worker.machine.directory import Directory
 from worker.protocol.task_files import INPUT, REPORTS
 

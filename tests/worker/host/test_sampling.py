@@ -16,10 +16,10 @@ import pytest
 
 from tests.live import wait_until
 from tests.worker.controller_double import AgentProcess
-from worker.host.gpu import gpu_driver
-from worker.host.sampling import proc_files
-from worker.host.sampling.control_group import ControlGroup, GroupCounts
-from worker.host.sampling.sampler import Sampler, Watched
+from worker.host.facts import gpu_driver
+from worker.host.facts.control_group import ControlGroup, GroupCounts
+from worker.host.processes import proc_files
+from worker.host.sampler import Sampler, Watched
 from worker.protocol import messages
 from worker.protocol.messages import GpuUse, Sampled, TaskUse
 

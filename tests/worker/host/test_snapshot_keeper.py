@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.checkpoint_files import saves, snapshot_memory
-from worker.checkpoint_files.saves import LOCAL
+from worker.formats import saves, snapshot_memory
+from worker.formats.saves import LOCAL
 from worker.protocol import messages
 from worker.settings.checkpoint_settings import CheckpointSettings
 from worker.settings.task_settings import TaskSettings
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LEAVES = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from worker.checkpoint_files import saves, snapshot_memory
+from worker.formats import saves, snapshot_memory
 
 task, paths = os.environ["ORCH_TASK"], os.environ["ORCH_SNAPSHOTS"].split(":")
 holds = task == "worker-0"
@@ -41,7 +41,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 READS = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from worker.checkpoint_files import snapshot_memory
+from worker.formats import snapshot_memory
 while snapshot_memory.is_busy(os.environ["ORCH_SNAPSHOTS"].split(":")[0]):
     time.sleep(0.01)
 assert "manifest.json" in os.listdir(os.path.join(sys.argv[2], "step-0000000007"))
@@ -132,7 +132,7 @@ _HEADERS = {
 SCRIBBLES = """
 import os, struct, sys
 sys.path.insert(0, sys.argv[1])
-from worker.checkpoint_files import snapshot_memory
+from worker.formats import snapshot_memory
 for path in os.environ["ORCH_SNAPSHOTS"].split(":"):
     fd = os.open(path, os.O_RDWR)
     os.ftruncate(fd, 2**34)

@@ -86,7 +86,9 @@ class Host:
 def is_template(process: psutil.Process) -> bool:
     """Unlike its forks, it is not called by a task's name."""
     try:
-        return is_alive(process) and any("template/start" in word for word in process.cmdline()) and "worker-" not in process.name()
+        return (
+            is_alive(process) and any("forkserver/start_template" in word for word in process.cmdline()) and "worker-" not in process.name()
+        )
     except psutil.NoSuchProcess:
         return False
 

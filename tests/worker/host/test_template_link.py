@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.live import room_for
-from worker.host.loop import Loop
-from worker.host.template.template_link import MOST_PINGS, ForkRequest, Preload, TemplateLink, TemplateProcess
+from worker.host.forkserver.template_link import MOST_PINGS, ForkRequest, Preload, TemplateLink, TemplateProcess
+from worker.host.processes.loop import Loop
 
 
 class Listener:

@@ -28,9 +28,9 @@ import pytest
 from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, write_script
 from tests.worker.agent_double import ROOT
 from tests.worker.host.test_template import LOOK
-from worker.host.warm.caller_state import find_cgroups
-from worker.host.warm.warm_server import WarmProcess
-from worker.host.warm.warm_socket import open_socket, receive
+from worker.host.forkserver.caller_state import find_cgroups
+from worker.host.forkserver.warm_server import WarmProcess
+from worker.host.forkserver.warm_socket import open_socket, receive
 
 USED = "tasks are forked from the warm process of "
 NOT_USED = "the warm process is not used: "
@@ -112,7 +112,7 @@ import os, sys
 from pathlib import Path
 from orchestrator.backends import imagine
 from orchestrator.backends.connection import agent_process
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.settings import ClusterSpec, TaskSpec
 from worker.protocol.orders import Program
 
 log = Path("log")

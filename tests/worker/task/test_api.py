@@ -23,7 +23,7 @@ from worker.protocol.task_id import TaskId
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.task_settings import VARIABLE, TaskSettings
-from worker.task import reports
+from worker.task.observe import reports
 from worker.task.strategy import data_service_server
 from worker.values.codec import to_json
 
@@ -243,7 +243,7 @@ def test_a_tight_loop_writes_the_first_and_the_latest(tmp_path: Path) -> None:
     text = """
 import time
 from importlib import import_module
-reports = import_module("worker.task.reports")
+reports = import_module("worker.task.observe.reports")
 since = time.monotonic()
 for step in range(50_000):
     worker.report(step=step)

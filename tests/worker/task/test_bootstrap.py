@@ -25,7 +25,7 @@ from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
 from worker.values.codec import to_json
 
-SHIM = str(ROOT / "worker" / "task" / "path")
+SHIM = str(ROOT / "worker" / "task" / "pythonpath")
 
 LOOK = """
 import json, sys

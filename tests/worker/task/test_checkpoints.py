@@ -11,8 +11,8 @@ import pytest
 
 from tests import tfrecords
 from tests.worker.agent_double import ROOT, run_plainly
-from worker.checkpoint_files import saves
-from worker.checkpoint_files.saves import LOCAL
+from worker.formats import saves
+from worker.formats.saves import LOCAL
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 

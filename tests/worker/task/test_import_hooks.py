@@ -1,4 +1,4 @@
-"""Waiting for a module to be imported (worker/task/import_hooks.py)."""
+"""Waiting for a module to be imported (worker/task/patches/import_hooks.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from worker.task import import_hooks, patches
-from worker.task.patches import features, guard
+from worker.task import patches
+from worker.task.patches import features, guard, import_hooks
 
 
 def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker.agent_double import ROOT, run_plainly
-from worker.task import import_hooks
 from worker.task.keras import callbacks
+from worker.task.patches import import_hooks
 
 
 def test_a_replaced_path_is_told_once_however_many_fits_there_are(

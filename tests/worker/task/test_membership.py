@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.agent_double import held_ports, run_task
-from worker.host.tasks.exit_info import read_ending, read_other_tf_config
+from worker.host.exit_info import read_ending, read_other_tf_config
 from worker.protocol import task_files
 from worker.protocol.messages import Program
 

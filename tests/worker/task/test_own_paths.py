@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker.task import own_paths
+from worker.task.keras import own_paths
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.task.looking.profiling import why_not
+from worker.task.observe.profiling import why_not
 
 WORKER, CHIEF = "/job:worker/replica:0/task:0", "/job:chief/replica:0/task:0"
 

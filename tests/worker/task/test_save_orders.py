@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from worker.protocol import task_files
-from worker.task import save_orders
+from worker.task.checkpoints import save_orders
 from worker.task.checkpoints.fit_session import FitSession
 
 FORK = """

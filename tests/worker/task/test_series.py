@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.checkpoint_files import saves, tensor_file
-from worker.checkpoint_files.saves import LOCAL
-from worker.task import import_hooks
+from worker.formats import saves, tensor_file
+from worker.formats.saves import LOCAL
 from worker.task.checkpoints import series, world_facts
 from worker.task.checkpoints.series import Place, Series
+from worker.task.patches import import_hooks
 
 NAME = "loop-1"
 

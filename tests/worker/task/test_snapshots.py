@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from worker.checkpoint_files import saves, snapshot_files, snapshot_memory
-from worker.checkpoint_files.saves import LOCAL
-from worker.checkpoint_files.snapshot_memory import Memory
-from worker.task.snapshots.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
-from worker.task.snapshots.snapshots import LONG_S, TrainingSnapshots
+from worker.formats import saves, snapshot_files, snapshot_memory
+from worker.formats.saves import LOCAL
+from worker.formats.snapshot_memory import Memory
+from worker.task.checkpoints.schedule import COPIES, INTERVAL_S, MEASURED_STEPS, SAVE_S, SMALL, Schedule
+from worker.task.checkpoints.snapshots import LONG_S, TrainingSnapshots
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are of Linux")
 

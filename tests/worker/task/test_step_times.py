@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.sampling import pace_file
+from worker.host import pace_file
 from worker.protocol import task_files
-from worker.task import reports
 from worker.task.input import input_counter
-from worker.task.pace import meetings, step_times
-from worker.task.pace.step_times import Pace
+from worker.task.observe import meetings, reports, step_times
+from worker.task.observe.step_times import Pace
 
 
 class Counts:

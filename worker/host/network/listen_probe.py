@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ...machine import clock
 from ...protocol import messages
 from ...values.fast_dataclass import dataclass
-from ..connection.link import Link
-from ..loop import Loop
+from ..processes.loop import Loop
+from .link import Link
 
 FIRST_S, MOST_S = 0.05, 0.5
 EACH_S = 0.03

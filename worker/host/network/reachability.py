@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from ...machine.own_process import die_with_parent
 from ...protocol.messages import Refused, Target
-from ..loop import Loop
+from ..processes.loop import Loop
 
 TRY_S = 2.5
 """How long one connection may take: a lost SYN is sent again after one second."""

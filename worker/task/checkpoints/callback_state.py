@@ -16,10 +16,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...checkpoint_files.tensor_file import DamagedError
+from ...formats.tensor_file import DamagedError
 from ...values.words import few
-from ..import_hooks import print_once
 from ..patches import refusal
+from ..patches.import_hooks import print_once
 from . import variables
 
 ARRAYS = "callbacks"

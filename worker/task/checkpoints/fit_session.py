@@ -7,16 +7,16 @@ from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import Any
 
-from ...checkpoint_files import saves
+from ...formats import saves
 from ...values.words import few
-from .. import patches, save_orders
+from .. import patches
 from ..context import context
-from ..import_hooks import print_once
 from ..patches.features import SAVES
-from ..snapshots.snapshots import TrainingSnapshots
-from . import callback_state, input_check, random_state, restoring, variables
+from ..patches.import_hooks import print_once
+from . import callback_state, input_check, random_state, restoring, save_orders, variables
 from .saver import place_of
 from .series import Series
+from .snapshots import TrainingSnapshots
 
 MARK = "_orch_checkpoint"
 """An attribute of the callback that asks for saves."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...values.words import count_of, few
 from .. import failure
-from ..import_hooks import print_once
 from ..input import given, input_policy, shuffle_order
+from ..patches.import_hooks import print_once
 
 _RANDOM = re.compile(
     r"Random(Uniform|StandardNormal|Gamma|Poisson|Shuffle|UniformInt)|TruncatedNormal|Multinomial|SampleDistorted|Stateful[A-Z]"

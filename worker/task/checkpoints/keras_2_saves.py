@@ -13,9 +13,9 @@ from typing import Any
 
 from .. import patches
 from ..context import context
-from ..import_hooks import print_once
 from ..input import shuffle_order
 from ..patches.features import SAVES_2
+from ..patches.import_hooks import print_once
 from .fit_session import Data, Fit, asked_of, saving_list
 
 _fits = 0

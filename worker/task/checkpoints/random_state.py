@@ -8,8 +8,8 @@ import sys
 from typing import Any, cast
 
 from .. import failure, patches
-from ..import_hooks import print_once
 from ..patches.features import RANDOM
+from ..patches.import_hooks import print_once
 from .variables import NamedVariable
 
 

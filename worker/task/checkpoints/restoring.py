@@ -6,15 +6,14 @@ import dataclasses
 import os
 from typing import Any
 
-from ...checkpoint_files import saves
-from ...checkpoint_files.saves import Save
-from ...checkpoint_files.tensor_file import DamagedError, Tensor
+from ...formats import saves
+from ...formats.saves import Save
+from ...formats.tensor_file import DamagedError, Tensor
 from ...values.words import count_of, few
-from ..import_hooks import print_once
 from ..input import given, shuffle_order
 from ..patches import refusal
-from ..snapshots import snapshots
-from . import world_facts
+from ..patches.import_hooks import print_once
+from . import snapshots, world_facts
 from .storage import files_of
 
 Series = Any

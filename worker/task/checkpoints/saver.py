@@ -9,17 +9,17 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ...checkpoint_files import saves
+from ...formats import saves
 from ...values.words import count_of
-from .. import reports, save_orders
 from ..context import context
-from ..import_hooks import print_once
 from ..input import distribute, input_policy, same_numbers, shuffle_order
+from ..observe import reports
 from ..patches import refusal
-from ..snapshots.snapshots import TrainingSnapshots
+from ..patches.import_hooks import print_once
 from ..strategy import strategy_builder
-from . import input_check, random_state, restoring, variables, world_facts
+from . import input_check, random_state, restoring, save_orders, variables, world_facts
 from .series import Place, Series
+from .snapshots import TrainingSnapshots
 
 EVERY = 100
 """The number of steps between two saves, if neither the program nor the spec says one."""

@@ -15,15 +15,15 @@ import threading
 import time
 from typing import Any
 
-from ...checkpoint_files import saves, tensor_file
-from ...checkpoint_files.tensor_file import Tensor
+from ...formats import saves, tensor_file
+from ...formats.tensor_file import Tensor
 from ...values.words import few
 from .. import patches
 from ..context import Context
-from ..import_hooks import print_once
 from ..input import shuffle_order
 from ..patches import refusal
 from ..patches.features import SAVES
+from ..patches.import_hooks import print_once
 from . import random_state, restoring, variables, world_facts
 from .storage import files_of
 

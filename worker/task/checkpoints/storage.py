@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, BinaryIO
 
-from ...checkpoint_files.saves import LOCAL, Files
+from ...formats.saves import LOCAL, Files
 
 
 def files_of(directory: str) -> Files:

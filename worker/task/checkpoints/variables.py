@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...checkpoint_files.tensor_file import Tensor
+from ...formats.tensor_file import Tensor
 from ...values.words import few
 from ..patches import refusal
 

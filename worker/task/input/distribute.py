@@ -7,7 +7,7 @@ from typing import Any
 from ...values.codec import to_json
 from ...values.words import count_of
 from ..context import Context, context
-from ..import_hooks import print_once
+from ..patches.import_hooks import print_once
 from ..strategy import strategy_builder
 from . import input_counter, input_policy, private_memory, shuffle_order
 from .input_policy import Changes

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ...data_files import element_counts, matching
+from ...formats import element_counts
+from ...formats.data_files import matching
 from ...values.words import count_of
 from ..context import context
-from ..import_hooks import print_once
+from ..patches.import_hooks import print_once
 from ..strategy import strategy_builder
 from . import input_policy, shuffle_order
 from .worker_parts import WorkerParts

@@ -12,8 +12,8 @@ from typing import Any
 
 from ...values.words import few
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import GIVEN
+from ..patches.import_hooks import print_once
 from . import shuffle_order
 
 SAMPLED = 64

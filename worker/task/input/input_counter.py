@@ -23,10 +23,10 @@ from typing import Any
 
 from ...protocol import task_files
 from .. import patches
-from ..import_hooks import print_once
-from ..pace import meetings, step_times
+from ..observe import meetings, step_times
 from ..patches import guard
 from ..patches.features import COUNTS
+from ..patches.import_hooks import print_once
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
@@ -83,7 +83,7 @@ class Counter:
     def __init__(self, path: str) -> None:
         import tensorflow as tf
 
-        from .. import reports
+        from ..observe import reports
 
         self._tf, self._append = tf, reports.append
         self._path, self._pid = path, os.getpid()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 
-from .. import failure, import_hooks, patches
+from .. import failure, patches
+from ..patches import import_hooks
 from ..patches.features import INPUT, ORDER
 from . import private_memory, same_numbers
 

@@ -9,11 +9,11 @@ import json
 import os
 from typing import Any
 
-from ...data_files import element_counts
+from ...formats import element_counts
 
 
 def main(request: str) -> None:
-    """`request`: JSON with `patterns`, `kind` and `elements`, as `orchestrator.insight.input.input_files.list_remote` takes them."""
+    """`request`: JSON with `patterns`, `kind` and `elements`, as `orchestrator.checks.input_files.list_remote` takes them."""
     out = os.dup(1)
     os.dup2(2, 1)  # the output of libraries goes to stderr
     with open(out, "w") as file:

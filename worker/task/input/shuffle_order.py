@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import failure, patches
-from ..import_hooks import print_once
 from ..patches.features import ORDER as ORDERS
 from ..patches.features import WARNINGS
+from ..patches.import_hooks import print_once
 from ..shared import shared
 from . import same_numbers
 

@@ -2,6 +2,9 @@
 
 The changes are made in Keras's own functions once the program has imported Keras. So scripts need no change, and a program without Keras
 pays nothing. docs/keras.md says which functions work under which strategy.
+
+May import: worker.protocol.task_files, worker.settings, worker.task.context, worker.task.input, worker.task.observe, worker.task.patches,
+    worker.task.shared, worker.task.strategy.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def _change_keras_2(is_reported: bool) -> None:
 
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     """Change what this release of Keras has."""
-    from ...tensorflow_facts import keras_3
+    from ...settings import keras_3
     from . import callbacks, fit, loops, optimizer, parts, saving
 
     if fit.TRAINER not in sys.modules:  # Keras 2, or another backend than TensorFlow

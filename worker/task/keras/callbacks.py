@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..input import input_counter
-from ..pace import step_times
+from ..observe import step_times
 from ..patches.features import FIT, REPORTS, REPORTS_2, WARNINGS
+from ..patches.import_hooks import print_once
 from . import state, stops
 from .fit import is_wanted
 
@@ -248,7 +248,7 @@ def _progress(base: Any) -> Any:
             self._report(logs, self._until or time.monotonic())
 
         def _report(self, logs: Any, until: float) -> None:
-            from .. import reports
+            from ..observe import reports
 
             self._reported = time.monotonic()
             progress: dict[str, float] = {"epoch": self._epoch}

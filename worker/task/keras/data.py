@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..input import input_policy, shuffle_order
 from ..patches.features import ORDER, WARNINGS
+from ..patches.import_hooks import print_once
 
 
 def steps_of_epoch(counted: int | None, distributed: Any, strategy: Any) -> int | None:

@@ -15,10 +15,11 @@ import sys
 from typing import Any
 
 from ...protocol import task_files
-from .. import patches, reports
+from .. import patches
 from ..context import context
-from ..import_hooks import print_once
+from ..observe import reports
 from ..patches.features import FIT, REFUSAL, WARNINGS
+from ..patches.import_hooks import print_once
 from ..shared import shared
 from ..strategy import strategy_builder
 

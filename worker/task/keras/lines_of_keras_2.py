@@ -11,8 +11,8 @@ import inspect
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import WARNINGS_2
+from ..patches.import_hooks import print_once
 from . import callbacks, data, fit
 
 _fits = 0

@@ -23,10 +23,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...tensorflow_facts import keras_3
+from ...settings import keras_3
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import STEP, WARNINGS
+from ..patches.import_hooks import print_once
 from . import fit
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")

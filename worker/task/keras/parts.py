@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import PARTS, WARNINGS
+from ..patches.import_hooks import print_once
 from . import fit, optimizer, state
 from .optimizer import replaced
 from .rows import StandingRow, count

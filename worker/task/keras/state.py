@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import WARNINGS
+from ..patches.import_hooks import print_once
 
 
 def share(model: Any) -> None:

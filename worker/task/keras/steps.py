@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..patches.features import FIT, LOOPS
+from ..patches.import_hooks import print_once
 from . import metrics, optimizer, parts, stops
 from .fit import is_wanted
 from .rows import StandingRow, count

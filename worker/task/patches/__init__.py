@@ -2,14 +2,15 @@
 
 `replace`, `add` and `put` take the names of `table`. A feature is on if each of its names fits the installed release, as its
 source files tell (`package_sources`). If one does not, the whole feature is off, and one task prints a line about what is lost.
+
+May import: worker.settings, worker.task.failure, worker.task.shared.
 """
 
 from __future__ import annotations
 
 import sys
 
-from .. import import_hooks
-from . import stand_in
+from . import import_hooks, stand_in
 from .guard import as_theirs as as_theirs
 from .guard import attempt as attempt
 from .guard import guard_hooks as guard_hooks
@@ -70,7 +71,7 @@ def is_on(feature: str) -> bool:
 
 def describe(feature: str, why: list[str]) -> str:
     """A sentence about a feature that is off."""
-    from ...tensorflow_facts import releases
+    from ...settings import releases
     from .table import FEATURES
 
     return f"{feature}: off, because this release is unknown ({why[0]}); without it, {FEATURES[feature].lost}. {releases.REMEDY}"

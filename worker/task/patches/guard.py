@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import failure, import_hooks
+from .. import failure
 from ..shared import shared
+from . import import_hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
     python assign_devices.py < {"mesh": [2, 2, 1, 2], "coordinates": [...], "shape": [1, 1, 1, 2], "replicas": 4}
 
-The answer has the fields of `orchestrator.insight.tpu.tpu_report.TpuReplicas`. The file imports nothing of orch, because the tasks'
+The answer has the fields of `orchestrator.checks.tpu_report.TpuReplicas`. The file imports nothing of orch, because the tasks'
 interpreter runs it.
 """
 

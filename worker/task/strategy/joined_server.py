@@ -9,7 +9,7 @@ import os
 
 from ...protocol import task_files
 from .. import patches
-from ..looking import profiling
+from ..observe import profiling
 from ..patches.features import SERVING
 
 TYPE_CHECKING = False

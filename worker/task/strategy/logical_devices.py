@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...tensorflow_facts import partition
+from ...settings import partition
 from ..context import context
-from ..import_hooks import print_once
+from ..patches.import_hooks import print_once
 
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from worker.task import failure, import_hooks
-from worker.task.patches import guard, stand_in
+from worker.task import failure
+from worker.task.patches import guard, import_hooks, stand_in
 from worker.task.patches.features import COUNTS, FILES
 
 ROOT = Path(__file__).resolve().parents[4]

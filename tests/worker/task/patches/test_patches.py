@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from worker.task import import_hooks, patches
-from worker.task.patches import features, table
+from worker.settings import releases
+from worker.task import patches
+from worker.task.patches import features, import_hooks, table
 from worker.task.patches.names import NAMES, Name
 from worker.task.patches.package_sources import Sources, misfit, problems_of
 from worker.task.patches.table import FEATURES
-from worker.tensorflow_facts import releases
 
 ROOT = Path(__file__).resolve().parents[4]
 MOST = 64
@@ -289,7 +289,7 @@ OWN_WAYS = {
     ("failure.py", "sys.stderr"): "for as long as a traceback is written",
     ("failure.py", "sys.excepthook"): "Python's own hook for this",
     ("failure.py", "sys.last_traceback"): "as Python sets it",
-    ("calls/debugger.py", "sys.breakpointhook"): "Python's own hook for this",
+    ("debugger.py", "sys.breakpointhook"): "Python's own hook for this",
     ("bootstrap.py", "sys.path"): "the path of the user's program",
     ("start_task.py", "sys.path"): "the path of the user's program",
     ("program.py", "sys.argv"): "the arguments of the user's program",

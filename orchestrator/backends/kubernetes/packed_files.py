@@ -1,0 +1,76 @@
+"""What the controller's pod gets: orch itself, the spec, and the working directory, as one archive in Secrets.
+
+Secrets, because a spec may have values that nobody else should read; and no channel, so that whoever submits a run may leave while no node
+has room for the pod yet. A Secret holds 1 MiB (kubernetes.io, "Secrets"), so an archive has parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import worker
+
+from ...errors import UsageError
+from ...model.settings import ClusterSpec, KubernetesSettings
+from ...model.settings.parse import to_document
+from .. import RunFacts
+from ..code_sync import collect
+from .manifest_files import Packed, needed_file, tar
+from .pods import HOME
+
+PART_BYTES = 1_000_000
+MOST_PARTS = 8
+"""The store of a cluster (etcd) has some gigabytes for all."""
+CODE_DIR = f"{HOME}/code"
+
+
+def directory_of(run_id: str) -> str:
+    """The directory of a run in the controller's pod."""
+    return f"{HOME}/.orch/runs/{run_id}"
+
+
+def pack(run: RunFacts, settings: KubernetesSettings) -> tuple[bytes, ...]:
+    """The archive in parts of at most `PART_BYTES` bytes. Raises `UsageError` if the working directory cannot be read, or is too large."""
+    limit = PART_BYTES * MOST_PARTS
+    data = tar(_files(run, settings), limit)
+    if len(data) > limit:
+        raise UsageError(
+            f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB. Put the working "
+            "directory into the image, and write backend.code_in_image: true; or name data in .gitignore; or run without -d"
+        )
+    return tuple(data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
+
+
+def _files(run: RunFacts, settings: KubernetesSettings) -> Iterator[Packed]:
+    yield Packed(f".orch/runs/{run.run_id}/spec.yaml", json.dumps(to_document(spec_there(run.spec, settings)), indent=2).encode())
+    yield from _own_files()
+    if not settings.code_in_image:
+        runs, needed = Path(run.directory).parent.parent, needed_file(run.spec)
+        code = collect(run.spec.workdir, settings.code_limit_mb, runs=runs, needed=needed, secrets=settings.code_secrets)
+        # The controller, which tells of such files elsewhere, does not see them: its messages begin with this line.
+        lines = [f"orch: {line}\n" for line in code.describe("go into Secrets", "a Secret of its own, and name that in backend.secrets")]
+        yield Packed(f".orch/runs/{run.run_id}/controller.log", "".join(lines).encode(errors="replace"))
+        for file in code.files:
+            yield Packed(f"code/{file.path}", (code.root / file.path).read_bytes(), file.executable)
+
+
+@functools.lru_cache(maxsize=1)
+def _own_files() -> tuple[Packed, ...]:
+    """The packages of orch, as they are here."""
+    root = Path(worker.__file__).parent.parent
+    found = []
+    for package in ("orchestrator", "worker"):
+        for path in sorted((root / package).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found.append(Packed(f"orch/{path.relative_to(root).as_posix()}", path.read_bytes()))
+    return tuple(found)
+
+
+def spec_there(spec: ClusterSpec, settings: KubernetesSettings) -> ClusterSpec:
+    """The spec for the controller in its pod, which has no kubectl."""
+    workdir = spec.workdir if settings.code_in_image else CODE_DIR
+    return replace(spec, workdir=workdir, backend=replace(settings, kubeconfig="", context="", namespace="", kubectl=("kubectl",)))

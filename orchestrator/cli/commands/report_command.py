@@ -1,0 +1,81 @@
+"""``orch report``: a run as one page, or as an archive for a bug report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import click
+
+from worker.values.words import count_of
+
+from ...errors import OrchError, UsageError
+from ...record.run_directory import RunDir
+from ..completion import files
+from ..options import run_argument
+
+OUTPUT = "Write to this file. Default: RUN.html here, or RUN.zip with --bundle."
+SERVE = "Show the page of a run that goes on to browsers on this machine, at an address that is printed, until Ctrl-C."
+BUNDLE = "Write an archive with the page, the events, the plan and the logs, for a bug report."
+
+
+@click.command("report")
+@run_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", shell_complete=files, help=OUTPUT)
+@click.option("--bundle", is_flag=True, help=BUNDLE)
+@click.option("--serve", is_flag=True, help=SERVE)
+@click.option("--json", "as_json", is_flag=True, help="Print the path of the file as a JSON object.")
+def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, as_json: bool) -> int:
+    """Write RUN (default: the latest run) as one HTML page: its end, attempts, tasks, use, input and start.
+
+    \b
+    Examples:
+      orch report                      one file for any browser
+      orch report -o page.html RUN
+      orch report --bundle             with the logs, to attach to an issue
+      orch report --serve              in a browser, while the run goes on
+
+    The page and the archive leave passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you
+    give it away: it holds the logs, without the middle of long ones. Only you can read these files.
+    """
+    from ...views import report_page  # not for a help text
+
+    if serve:
+        if bundle or as_json or output is not None:
+            raise UsageError("--serve writes no file: leave --output, --bundle and --json out")
+        return _serve(run)
+    text = report_page.page(run)
+    path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
+    from ...views.run_bundle import write_bundle, write_private
+
+    hidden = 0
+    try:
+        if bundle:
+            hidden = write_bundle(run, path, text)
+        else:
+            write_private(path, text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
+    if hidden:
+        what = f"{count_of(hidden, 'value')} left out that may be passwords or keys"
+        click.echo(f"orch: {what}; look at the archive before you give it away", err=True)
+    click.echo(json.dumps({"path": str(path.absolute()), "left_out": hidden}) if as_json else str(path))
+    return 0
+
+
+def _serve(run: RunDir) -> int:
+    """Serve the page until Ctrl-C."""
+    from ...views.report_server import ReportServer
+
+    try:
+        server = ReportServer(run)
+    except OSError as error:
+        raise OrchError(f"no port of 127.0.0.1 can be opened: {error.strerror or error}") from None
+    with server:
+        server.page()  # what is wrong with the run is said here, and not in the browser
+        click.echo(server.address)
+        click.echo(f"orch: {run.run_id} is at this address for browsers on this machine; Ctrl-C ends this", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0

@@ -1,0 +1,70 @@
+"""What orders a save: each reason is a function, which `lifecycle.step` calls for an event or a deadline. Pure.
+
+A reason says after which events or deadlines a save begins, how long it may take, and how the attempt is to end then; without a training
+that can save, it says what happens instead. A new reason is a new function here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import TERMINATED
+from ..state import events
+from ..state.cluster import Cause, Cluster, Outcome, Phase, Verdict
+from ..state.task_table import update
+from . import restarts, save_order
+from .endings import Step, end
+
+
+def before_the_end(
+    cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause, *, again: bool = False, limit_s: float | None = None
+) -> Step:
+    """The attempt is to end: let the training save itself first, if it can. `limit_s`: by default the grace of the user."""
+    former, limit_s = cluster.saving, max(cluster.policy.timeouts.grace_s, limit_s or 0.0)
+    ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
+    if former is not None and former.again and not again:
+        return save_order.replace_ending(cluster, former, ending, limit_s), ()
+    if not save_order.is_possible(cluster):
+        return end(cluster, outcome, code, at, cause, again=again)
+    return save_order.begin(cluster, ending, limit_s, again=again)
+
+
+def on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
+    """An engine takes the hosts back: whoever loses one first, the run ends as if it had been asked to.
+
+    A host that is not lent goes away: a training that can do so saves itself before the host is lost.
+    """
+    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
+        return cluster, ()
+    if save_order.is_last(cluster):
+        return cluster, ()
+    cause = Cause(f"{event.line}: it is taken away", event.at, host=event.host)
+    if cluster.policy.is_lent:
+        return before_the_end(cluster, Outcome.CANCELLED, TERMINATED, event.at, cause)
+    if not save_order.is_possible(cluster):
+        return cluster, ()  # the loss of the host follows
+    again = cluster.policy.survives_hosts
+    return before_the_end(replace(cluster, needs_hosts=again), Outcome.CANCELLED, TERMINATED, event.at, cause, again=again)
+
+
+def on_hosts_back(cluster: Cluster, event: events.HostsBack) -> Step:
+    """A cluster that trains with fewer workers starts again with more, after its save. Nobody waits: the save has any time."""
+    if not cluster.is_shrunk or not save_order.is_possible(cluster):
+        return cluster, ()
+    cause = Cause(f"{event.reason}: it gets workers again", event.at)
+    ending = Verdict(Outcome.CANCELLED, restarts.PREEMPTED, cluster.attempt, cluster.started_at, event.at, cause)
+    return save_order.begin(cluster, ending, None, again=True)
+
+
+def on_saves(cluster: Cluster, event: events.TaskSaves) -> Step:
+    """A training says that it can save, or cannot, or how far its save is; or it got SIGTERM, not from orch, and asks for the save."""
+    if event.state == "unable":
+        return update(cluster, event.task, saves=False), ()
+    if event.state != "asks":
+        return save_order.hear(update(cluster, event.task, saves=True).active(event.at), event)
+    if cluster.tasks[event.task].is_aside:  # it saves alone, and restarts alone
+        return cluster, ((events.SaveOrdered((event.task,), None),) if cluster.phase in (Phase.STARTING, Phase.RUNNING) else ())
+    if not save_order.is_possible(cluster):
+        return cluster, ()
+    cause = Cause(f"{event.task} received SIGTERM", event.at, host=cluster.tasks[event.task].host)
+    return before_the_end(cluster, Outcome.CANCELLED, restarts.PREEMPTED, event.at, cause, again=True)

@@ -1,0 +1,86 @@
+"""Reading and writing the files of a run. Files are written as a whole and for this user only; reading trusts no file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import IO
+
+from worker.protocol import task_files
+
+from ..errors import OrchError
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open(opener=)`: a new file has mode 0600. A link is not followed, and a named pipe is not waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Opens a file for writing, and makes it with mode 0600 if it is not there. Raises OSError.
+
+    A task knows the run directory, and so may another user: what lies there may be a link to another file, or a named pipe.
+    """
+    fd = task_files.open_regular(str(path), flags | os.O_CREAT)
+    if os.fstat(fd).st_nlink <= 1:
+        return fd
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "the file has another name, too", str(path))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file under another name, then renames it. So a reader finds the whole file, or none."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")  # two threads may write the same file
+    try:
+        with open(aside, "wb", opener=private_opener) as file:
+            file.write(data)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Writes all bytes. One call of `os.write` may write fewer."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def open_file(path: Path | str) -> IO[bytes]:
+    """Opens a regular file for reading, without waiting.
+
+    Raises `FileNotFoundError`, and `OrchError` for a file that cannot be read or is not regular: opening a named pipe would wait for a
+    writer.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OrchError(f"{path} cannot be read: {error.strerror or error}") from None
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise OrchError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file that orch has written; remove it")
+    return os.fdopen(fd, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """The contents of a regular file. Raises as `open_file` does."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 if the file does not exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,249 @@
+"""All runs as a table: `orch ps --all`."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.values.fast_dataclass import dataclass
+
+from ..errors import OrchError
+from ..model.cause.exit_status import describe_code
+from ..model.policy.not_finite import WORDS
+from ..model.state.cluster import Outcome
+from ..model.state.report_values import describe_number, describe_report, place_of
+from .run_directory import RunDir
+from .run_progress import read_cluster
+from .run_store import LATEST, name_of
+from .text.event_messages import describe_outcome
+from .text.format import aligned, cut, describe_moment, describe_seconds
+from .text.lines import clean
+from .text.run_table import LONGEST_REASON, describe_failure
+
+if TYPE_CHECKING:
+    from ..model.state.cluster import Cluster
+
+ARGUMENTS, LONGEST_ARGUMENTS = 5, 50
+"""The place of the arguments in a row, and their most characters."""
+_LESS_IS_BETTER = re.compile(r"loss|err|perplexity|(?:^|_)(?:r?mse|mae|mape|msle)$", re.IGNORECASE)
+NARROW = 100
+"""The columns of a terminal in which the least is shown."""
+LEAST_REPORT = 30
+"""The columns of a terminal that arguments leave to the last reports; in a narrow terminal they leave room for the first value."""
+_STATES = {outcome.value: describe_outcome(outcome) for outcome in Outcome}
+"""The words of the table for outcomes; JSON has the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run, as a row of the table and as JSON. What cannot be read is None, and `problem` says why."""
+
+    run: str
+    directory: str
+    state: str | None = None
+    """``running``, the outcome, or ``lost`` if the controller died without a verdict."""
+    phase: str | None = None
+    attempt: int | None = None
+    waiting: str | None = None
+    """What a run without a plan waits for."""
+    controller_pid: int | None = None
+    started_at: float | None = None
+    took_s: float | None = None
+    """Until now, if the run goes on."""
+    counts: Mapping[str, int] | None = None
+    """The number of tasks of each type."""
+    arguments: Sequence[str] | None = None
+    """The arguments of the program."""
+    reports: Mapping[str, Mapping[str, Any]] | None = None
+    """The last report of each training task."""
+    result: Mapping[str, Any] | None = None
+    """The contents of `result.json`."""
+    problem: str | None = None
+
+
+def summarise(run: RunDir, now: float) -> RunSummary:
+    """Return what the files of a run say. `now`: seconds since the epoch."""
+    known: dict[str, Any] = {"run": run.run_id, "directory": str(run.path)}
+    try:
+        known["state"] = state(run)
+        known |= {"controller_pid": run.lock.controller_pid(), "result": run.read_result() if run.read_verdict() is not None else None}
+        cluster = read_cluster(run)
+        verdict = cluster.verdict
+        known |= {"phase": cluster.word, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
+        known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}
+        # As the line of the run's end has it: without the time in which the run had no hosts.
+        known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.started_at) if cluster.began_at else None
+        planned = run.read_plan()
+        spec = run.read_spec() if planned is None else planned.spec
+        known |= {"counts": _counts(cluster) or spec.counts, "arguments": list(spec.program.args)}
+    except OrchError as error:
+        known["problem"] = str(error)
+    return RunSummary(**known)
+
+
+def _counts(cluster: Cluster) -> dict[str, int]:
+    return dict(Counter(task.type for task in cluster.members))
+
+
+def state(run: RunDir) -> str:
+    """See `RunSummary.state`."""
+    if run.is_alive():
+        return "running"
+    verdict = run.read_verdict()
+    return verdict.outcome.value if verdict else "lost"
+
+
+def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids: Sequence[str] = (), *, first: str = "") -> str:
+    """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch. `ids`: those of all
+    runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports, or of the
+    arguments, that has a column of its own beside the ids, which no width cuts.
+
+    In a narrow terminal a run that is the only one of its name has this name in place of its id, the time of the start stands in the ids
+    alone, and arguments that all runs have alike are left out. A run that has
+    failed shows its first cause in front of the report.
+    """
+    ids = ids or [run.run for run in runs]
+    is_narrow = width is not None and width < NARROW
+    alike = _alike(runs) if is_narrow else set()
+    of_one = {name for name, count in Counter(map(name_of, ids)).items() if count == 1 and name != LATEST} if is_narrow else set[str]()
+    shown_ids = [name if (name := name_of(run.run)) in of_one else _short_id(run.run, ids) for run in runs]
+    first = first if any(has_number(run, first) for run in runs) else ""
+    rows = [_row(run, shown_id, now, first, alike) for run, shown_id in zip(runs, shown_ids, strict=True)]
+    head = ("RUN", first, "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
+    left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set[str]()
+    left_out |= set[str]() if first else {first}
+    left_out |= {"STARTED", "TASKS"} if is_narrow else set()
+    shown = [place for place, name in enumerate(head) if name not in left_out]
+    if width is not None:
+        taken = sum(2 + max(len(row[place]) for row in (head, *rows)) for place in shown if place < ARGUMENTS)
+        # Of a line that is cut, the last character is the mark of the cut.
+        longest = max(len(row[ARGUMENTS + 1].partition(" ")[0]) + 2 if is_narrow else len(row[ARGUMENTS + 1]) for row in (head, *rows))
+        most = max(len("ARGUMENTS"), width - taken - 2 - min(LEAST_REPORT, longest))
+        rows = [(*row[:ARGUMENTS], *cut([row[ARGUMENTS]], most), *row[ARGUMENTS + 1 :]) for row in rows]
+    lines = aligned([[row[place] for place in shown] for row in (head, *rows)], right=(shown.index(head.index("TOOK")),))
+    narrow = cut(lines, width)
+    if narrow != lines:
+        narrow.append(f"(cut to {width} columns: orch ps --all | cat shows whole lines)")
+    return "\n".join(narrow)
+
+
+COLUMNS: Mapping[str, Callable[[RunSummary], Any]] = {
+    "run": lambda run: run.run,
+    "started": lambda run: run.started_at or math.inf,  # a run that has not started yet is the newest
+    "took": lambda run: run.took_s or 0.0,
+    "state": lambda run: run.state or "",
+}
+"""The columns that a table can be ordered by, each with its value of a run."""
+_SAME = {
+    **dict.fromkeys(("name", "id", "runs"), "run"),
+    **dict.fromkeys(("start", "date", "created", "newest", "age"), "started"),
+    **dict.fromkeys(("time", "duration", "elapsed", "seconds"), "took"),
+    "status": "state",
+}
+"""Words for these columns."""
+
+
+def column(runs: Sequence[RunSummary], key: str) -> str:
+    """The column of the table that `key` means; empty: `key` is the name of a number, which some run may have."""
+    word = key.lower()
+    word = _SAME.get(word, word)
+    return word if word in COLUMNS and not any(has_number(run, key) for run in runs) else ""
+
+
+def ordered(runs: Sequence[RunSummary], key: str) -> list[RunSummary]:
+    """The runs by a number of their last reports, the best last, or by a column of the table, the greatest last.
+
+    The best is the least of a loss or an error, such as ``val_loss``, and the greatest of all others. Runs that have no such number come
+    first.
+    """
+    if by := column(runs, key):
+        return sorted(runs, key=COLUMNS[by])
+    sign = -1 if _LESS_IS_BETTER.search(key) else 1
+    return sorted(runs, key=lambda run: (has_number(run, key), *(sign * number for number in _numbers(run, key)[:1])))
+
+
+def has_number(run: RunSummary, key: str) -> bool:
+    """True if the last report of a task, or an argument of the run, is a number of this name."""
+    return bool(_numbers(run, key))
+
+
+def names(runs: Sequence[RunSummary]) -> list[str]:
+    """The names of all numbers that the runs have reported last, and then those of their arguments."""
+    reported = {name for run in runs for report in (run.reports or {}).values() for name in report}
+    options = {match[1] for run in runs for word in run.arguments or [] if (match := re.match(r"--?([A-Za-z][\w-]*)", word))}
+    return [name for found in (reported, options - reported) for name in sorted(found) if any(has_number(run, name) for run in runs)]
+
+
+def _numbers(run: RunSummary, key: str) -> list[float]:
+    values = [report.get(key) for report in (run.reports or {}).values()]
+    given = re.search(rf"(?:^| )--?{re.escape(key).replace('_', '[-_]')}[ =](\S+)", " ".join(run.arguments or []))
+    with suppress(ValueError):
+        values += [float(given[1])] if given else []
+    return [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+
+
+def _alike(runs: Sequence[RunSummary]) -> set[str]:
+    """The arguments that all of several runs have that have any."""
+    found = [set(_options(run.arguments)) for run in runs if run.arguments]
+    return set.intersection(*found) if len(found) > 1 else set()
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    """The arguments, an option with its value in one text: ``--lr 0.1``."""
+    parts = list[str]()
+    for word in map(shlex.quote, arguments):
+        takes_value = parts and parts[-1].startswith("-") and not {" ", "="} & {*parts[-1]}
+        if takes_value and not re.match("-[^0-9.]", word):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    return parts
+
+
+def _short_id(name: str, ids: Sequence[str]) -> str:
+    """The id with as little of the random part at its end as names the run."""
+    short = name.rpartition("-")[0]
+    lengths = range(len(short), len(name)) if short else ()
+    return next((name[:length] for length in lengths if sum(one.startswith(name[:length]) for one in ids) == 1), name)
+
+
+def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[str]) -> tuple[str, ...]:
+    began = describe_moment(run.started_at) if run.started_at else ""
+    began = began[11:16] if began[:10] == describe_moment(now)[:10] else began[5:16]
+    took = describe_seconds(run.took_s) if run.took_s is not None else ""
+    code = (run.result or {}).get("exit_code") if run.state != Outcome.CANCELLED.value else None
+    state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
+    state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
+    report = next((report for report in (run.reports or {}).values() if report), {})
+    state += "".join(f", {word}" for word in WORDS if word in report.values())
+    state += ", no cluster" if (run.result or {}).get("warning") else ""
+    tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
+    told = re.compile(rf"--?{re.escape(first).replace('_', '[-_]')}[ =].*" if first else r"(?!)")  # in its own column
+    arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike and not told.fullmatch(part)))
+    arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
+    last = describe_report({key: report[key] for key in sorted(report, key=place_of) if key != first})
+    number = describe_number(_numbers(run, first)[0]) if first and has_number(run, first) else str(report.get(first, ""))
+    cause = (run.result or {}).get("cause") or {}
+    failure = cause.get("failure") or {}
+    why = describe_failure(failure.get("type") or "", failure.get("message") or "") if failure else _last_words(run, cause)
+    last = "; ".join(filter(None, (why, last))) if failure else last or why or f"{cause.get('task', '')} {cause.get('what', '')}"
+    problem = cut([run.problem or ""], LONGEST_REASON)[0]
+    return name, clean(number), began, took, state, arguments, clean(problem or " ".join(last.split())), tasks
+
+
+def _last_words(run: RunSummary, cause: Mapping[str, Any]) -> str:
+    """The last line of a task that has ended the run without an exception; empty if there is none."""
+    if run.state != Outcome.FAILED.value or not cause.get("task") or not cause.get("code"):
+        return ""
+    if cause.get("killed"):
+        return f"{cause['task']}: {describe_code(cause['code'], killed=True)}"
+    from .report import last_words  # most runs have not failed
+
+    lines = last_words(RunDir(Path(run.directory)), cause["task"], cause.get("attempt") or 1)[1]
+    return cut([f"{cause['task']}: {lines[-1]}"], LONGEST_REASON)[0] if lines else ""

@@ -1,0 +1,6 @@
+"""Measures and reports a training from within its task: steps, waits, reports, profiles, TensorBoard, membership of the cluster.
+
+`meetings` counts in TensorFlow what a task waits for, and `step_times` folds the counts into windows.
+
+May import: worker.protocol.task_files, worker.task.patches, worker.task.shared.
+"""
