@@ -30,7 +30,7 @@ def patched_agent(text: str) -> tuple[str, ...]:
         "import start_agent",
         "start_agent.load()",
         "find = importlib.import_module",
-        "rooms = ('gpu.gpu_driver', 'program.program_checks', 'agent')",
+        "rooms = ('facts.gpu_driver', 'facts.program_checks', 'agent')",
         "driver, programs, agent = (find(f'_orch_worker.host.{name}') for name in rooms)",
         text,
         "os._exit(agent.main())",
