@@ -15,7 +15,6 @@ from worker.values.words import bytes_of
 
 from ...errors import OrchError
 
-
 MOST_BYTES = 64 << 20
 """The most that is read at once, of a file or of a line: the plan of ten thousand tasks has ten million bytes."""
 
