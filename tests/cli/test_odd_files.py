@@ -243,3 +243,19 @@ def test_the_words_of_an_agent_have_a_limit(tmp_path: Path, monkeypatch: pytest.
         agent_process.limit_log(log)
         writer.write(b"the last words")
     assert log.read_text() == "orch: this file had more than 1 MiB, and was emptied\nthe last words"
+
+
+def test_a_record_of_another_orch_or_of_a_joker_is_one_message_and_commands_no_terminal(orch: Orch, tmp_path: Path) -> None:
+    """A task with another name, and a strategy that this orch does not have."""
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    record = (run.path / "events.jsonl").read_text()
+    (run.path / "events.jsonl").write_text(record.replace('"worker-0"', '"worker-0\\u001b]0;a title\\u0007\\u009b31m"'))
+    for command in (("ps",), ("ps", "--timeline"), ("ps", "--all"), ("top", "--once")):
+        out = orch.in_process(*command, *([] if "--all" in command else [run.run_id]), check=0).out
+        assert "worker-0" in out or "--all" in command
+        assert not re.search("[\x1b\x07\x9b]", out), command
+    (run.path / "events.jsonl").write_text(record.replace('"multi_worker_mirrored"', '"hyper"'))
+    assert "made-up" in orch.in_process("ps", "--all", check=0).out
+    said = f"Error: the events of {run.run_id} do not fit this orch (KeyError: 'hyper'): another version has written them; logs: {run.path}\n"
+    for command in (("ps",), ("report",), ("stacks",), ("top", "--once")):
+        assert orch.in_process(*command, run.run_id, check=125).err == said, command
