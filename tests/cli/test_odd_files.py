@@ -256,6 +256,10 @@ def test_a_record_of_another_orch_or_of_a_joker_is_one_message_and_commands_no_t
         assert not re.search("[\x1b\x07\x9b]", out), command
     (run.path / "events.jsonl").write_text(record.replace('"multi_worker_mirrored"', '"hyper"'))
     assert "made-up" in orch.in_process("ps", "--all", check=0).out
-    said = f"Error: the events of {run.run_id} do not fit this orch (KeyError: 'hyper'): another version has written them; logs: {run.path}\n"
-    for command in (("ps",), ("report",), ("stacks",), ("top", "--once")):
+    said = (
+        f"Error: the events of {run.run_id} do not fit this orch (KeyError: 'hyper'): another version has written them; logs: {run.path}\n"
+    )
+    (run.path / "plan.json").write_text((run.path / "plan.json").read_text().replace('"multi_worker_mirrored"', '"hyper"'))
+    assert f"the plan of {run.run_id} cannot be read: 'hyper'; if another version" in orch.in_process("logs", run.run_id, check=125).err
+    for command in (("ps",), ("report",), ("top", "--once")):
         assert orch.in_process(*command, run.run_id, check=125).err == said, command
