@@ -16,7 +16,7 @@ from typing import Any, get_args
 from worker.values.codec import ContractError, from_json, to_json
 
 from ..model.state.events import Event
-from .run_files import open_file
+from .run_files import open_file, read_lines
 
 
 def _name(cls: type[Any]) -> str:
@@ -59,10 +59,9 @@ class EventReader:
     def _new_lines(self) -> Iterator[bytes]:
         with contextlib.suppress(FileNotFoundError), open_file(self.run / "events.jsonl") as file:
             file.seek(self.offset)
-            for line in file:
-                if line.endswith(b"\n"):  # otherwise the line is still being written
-                    self.offset += len(line)
-                    yield line
+            for line in read_lines(file):
+                self.offset += len(line)
+                yield line
 
 
 def _telling(lines: Iterable[bytes], on_report: Callable[[bytes, bytes], None] | None) -> Iterator[bytes]:

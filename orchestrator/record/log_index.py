@@ -9,12 +9,13 @@ An empty line stands before each of them: if the disk was full, the line before 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .follower import BLOCK
 from .run_directory import RunDir
-from .run_files import open_file, private_opener, read_file
+from .run_files import MOST_BYTES, open_file, private_opener
 
 EVERY_S = 1.0
 """Seconds between two lines, with up to `MOST_A_SECOND` streams: `KeptMarks.offset` may begin so much too early."""
@@ -52,8 +53,9 @@ class KeptMarks:
         self._run, self.at = run, at
         self._marks: dict[str, list[tuple[float, int]]] = {}
         kept = b""
-        with contextlib.suppress(FileNotFoundError):
-            kept = read_file(_path(run))
+        with contextlib.suppress(FileNotFoundError), open_file(_path(run)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))  # of a run of days, the newest
+            kept = file.read(MOST_BYTES)
         for line in kept.decode("ascii", "replace").splitlines():
             with contextlib.suppress(ValueError):  # an incomplete line: the disk was full, or the line is still being written
                 time, *sizes = line.split()

@@ -298,12 +298,15 @@ class RunDir:
     def read_plan(self) -> Plan | None:
         """The plan; None if there is no plan yet, or if the run ended without one (`run_store.plan_of` tells these apart)."""
         from ..model.planning.plan import Plan
+        from ..model.strategies import named
 
         try:
-            return from_json(Plan, json.loads(read_file(self.path / "plan.json")))
+            planned = from_json(Plan, json.loads(read_file(self.path / "plan.json")))
+            named(planned.spec.strategy)  # of a later orch, there may be none here
+            return planned
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, RecursionError) as error:
             raise OrchError(
                 f"the plan of {self.run_id} cannot be read: {error}; if another version of orch wrote it, use that one; "
                 f"plan and logs: {self.path}"

@@ -6,12 +6,17 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from worker.protocol import task_files
+from worker.values.words import bytes_of
 
 from ..errors import OrchError
+
+MOST_BYTES = 64 << 20
+"""The most that is read at once, of a file or of a line: the plan of ten thousand tasks has ten million bytes."""
 
 
 def private_opener(path: str, flags: int) -> int:
@@ -57,13 +62,15 @@ def open_file(path: Path | str) -> IO[bytes]:
     """Opens a regular file for reading, without waiting.
 
     Raises `FileNotFoundError`, and `OrchError` for a file that cannot be read or is not regular: opening a named pipe would wait for a
-    writer.
+    writer, and a page that is given away would show the file that a link names.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OrchError(f"{path} is a link, not a file that orch has written; remove it") from None
         raise OrchError(f"{path} cannot be read: {error.strerror or error}") from None
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
@@ -73,9 +80,18 @@ def open_file(path: Path | str) -> IO[bytes]:
 
 
 def read_file(path: Path) -> bytes:
-    """The contents of a regular file. Raises as `open_file` does."""
+    """The contents of a regular file. Raises as `open_file` does, and `OrchError` for more than `MOST_BYTES`."""
     with open_file(path) as file:
-        return file.read()
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OrchError(f"{path} has more than {bytes_of(MOST_BYTES)}, which orch does not write there; remove it")
+    return data
+
+
+def read_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The whole lines from here on. The file ends for its reader at a line that is still being written, or has more than `MOST_BYTES`."""
+    while (line := file.readline(MOST_BYTES)).endswith(b"\n"):
+        yield line
 
 
 def size_of(path: Path) -> int:

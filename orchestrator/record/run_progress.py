@@ -78,7 +78,10 @@ class Progress:
         self._events.run = self._run.path
         for event in self._events.new():
             before = self._cluster
-            (self._cluster, _), self.at = lifecycle.step(before, event), event.at
+            try:
+                (self._cluster, _), self.at = lifecycle.step(before, event), event.at
+            except (LookupError, ValueError, ArithmeticError) as error:  # such as a strategy of a later orch
+                raise unreadable(self._run, error) from error
             yield before, self._cluster, event
 
     def read(self) -> Cluster:
@@ -95,6 +98,12 @@ class Progress:
                 self._events.offset, self.at = kept.size, kept.at
                 return kept.cluster
         return None
+
+
+def unreadable(run: RunDir, error: Exception) -> OrchError:
+    """The error for events that are those of no run of this orch."""
+    what = f"{type(error).__name__}: {error}"
+    return OrchError(f"the events of {run.run_id} do not fit this orch ({what}): another version has written them; logs: {run.path}")
 
 
 def resume(run: RunDir) -> Cluster | None:

@@ -28,7 +28,7 @@ from worker.values.codec import MOMENTS, ContractError
 from ..errors import OrchError
 from .event_log import objects
 from .run_directory import RunDir
-from .run_files import open_file, open_own, write_all
+from .run_files import open_file, open_own, read_lines, write_all
 
 DIRECTORY = "samples"
 FOLDED_S = (0.0, 30.0, 300.0)
@@ -216,7 +216,7 @@ def _read(run: Path, level: int, *, since: float = 0.0, until: float = math.inf)
     """The samples of one file that were taken after `since` and before `until`."""
     for name in (f"{level}.old.jsonl", f"{level}.jsonl"):
         with contextlib.suppress(FileNotFoundError, OrchError), open_file(run / DIRECTORY / name) as file:
-            yield from parse(line for line in file if since < _time_of(line) < until)
+            yield from parse(line for line in read_lines(file) if since < _time_of(line) < until)
 
 
 def _time_of(line: bytes) -> float:

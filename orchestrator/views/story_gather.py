@@ -16,7 +16,7 @@ from worker.values.codec import MOMENTS
 from ..model.policy.not_finite import as_numbers
 from ..record import samples
 from ..record.run_directory import RunDir
-from ..record.run_progress import read_cluster
+from ..record.run_progress import read_cluster, unreadable
 from .charts import COLUMNS
 from .run_story import Reported, Story, tell, with_losses
 
@@ -28,7 +28,11 @@ def gather(run: RunDir) -> Story:
     """The story of a run, as far as it is recorded. Raises `OrchError` for files that cannot be read."""
     lives = run.is_alive()  # read first: a controller writes its last event before it releases the lock
     kept = _Reports()
-    story = tell(list(run.read_events(milestones=True, on_report=kept.add)), time.time() if lives else 0.0)
+    recorded = list(run.read_events(milestones=True, on_report=kept.add))
+    try:
+        story = tell(recorded, time.time() if lives else 0.0)
+    except (LookupError, ValueError, ArithmeticError) as error:
+        raise unreadable(run, error) from error
     reports = kept.read()
     if story.cluster.verdict is None and not lives:
         # Nobody has recorded the end: the last that is known is the end of the story.

@@ -241,6 +241,10 @@ RUNS = {"phase": "Running", "podIP": "10.0.0.7", **container(running={"startedAt
             ),
         ),
         (pod(RUNS, deleted=True), PodState("x-0", node="n1", waits="the pod on n1 was deleted", has_ended=True)),
+        (
+            pod({**RUNS, "phase": "Failed", "reason": "NodeLost"}),
+            PodState("x-0", node="n1", waits="the pod on n1 has ended: NodeLost", reason="NodeLost", has_ended=True),
+        ),
     ],
 )
 def test_the_state_of_a_pod(found: dict[str, Any], state: PodState) -> None:
@@ -306,6 +310,18 @@ KUEUE = {
 )
 def test_how_a_pod_ended(found: dict[str, Any] | None, end: str, remedy: str) -> None:
     assert (describe_end(found), remedy_of(found)) == (end, remedy)
+
+
+def test_a_pod_that_is_gone_does_not_go_on_though_it_was_seen_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection was cut before, and made again; then the pod was removed at once, as by ``kubectl delete --force``."""
+    answers: list[dict[str, Any] | None] = [pod(RUNS)]
+    monkeypatch.setattr(kubernetes, "read_pod", lambda *_: answers[0])
+    monkeypatch.setattr(kubernetes, "SETTLED_S", -1.0)
+    backend, host = Kubernetes(), Host("x-0", "", sees_run_dir=False, transport=Transport(("kubectl",)))
+    lost = StartFailure("kubectl", 1, "", had_answered=True)
+    assert backend.explain(host, lost).cause.endswith("the pod goes on on n1")
+    answers[0] = None
+    assert backend.explain(host, lost) == Diagnosis("the pod was deleted")
 
 
 def test_what_a_run_waits_for() -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -26,8 +27,13 @@ from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_store import create_run
 from tests.conftest import Orch
 from tests.live import held_run, plan_for
+from tests.made_up_run import MadeUpRun
 
-ODD: dict[str, Callable[[Path], None]] = {"a named pipe": os.mkfifo, "a directory": Path.mkdir}
+ODD: dict[str, Callable[[Path], None]] = {
+    "a named pipe": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a link": lambda path: path.symlink_to("/etc/passwd"),
+}
 
 
 @pytest.fixture
@@ -74,10 +80,39 @@ def test_a_result_that_orch_has_not_written_is_none(orch: Orch, run: RunDir, res
 def test_a_log_that_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, kind: str) -> None:
     run.task_dir("worker-0", 1).mkdir(parents=True)
     ODD[kind](run.log_path("worker-0", 1, "stderr"))
-    for command in ("placement", *(("logs",) if kind == "a directory" else ())):  # a pipe is empty
+    for command in ("placement", *(("logs",) if kind != "a named pipe" else ())):  # a pipe is empty
         done = orch.in_process(command, "one")
         assert (done.code, done.err.count("\n")) == (125, 1), done
         assert f"is {kind}" in done.err
+
+
+@pytest.mark.parametrize("name", ["plan.json", "events.jsonl", "marks", "samples/0.jsonl"])
+def test_a_file_without_end_is_not_read_into_memory(orch: Orch, tmp_path: Path, name: str) -> None:
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).touch()
+    os.truncate(run.path / name, 1 << 36)
+    kept = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, kept[1]))
+    try:
+        assert "made-up" in orch.in_process("ps", "--all", check=0).out
+        for command in ("ps", "logs", "report", "placement", "down"):
+            assert orch.in_process(command, run.run_id).code in (0, 1, 125), command
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, kept)
+
+
+def test_a_page_shows_no_file_that_a_link_in_the_place_of_a_log_names(orch: Orch, tmp_path: Path) -> None:
+    """A task, or another user, has put it there; and pages and archives are given away."""
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0, fails_at=(0.5,)).run
+    (tmp_path / "elsewhere").write_text("not for the page\n" * 50)
+    for file in (path for path in run.path.rglob("*.log")):
+        file.unlink()
+        file.symlink_to(tmp_path / "elsewhere")
+    assert [*run.path.rglob("*.log")]
+    orch.in_process("report", run.run_id, "--bundle", check=0)
+    with zipfile.ZipFile(tmp_path / f"{run.run_id}.zip") as archive:
+        assert not [name for name in archive.namelist() if b"not for the page" in archive.read(name)]
 
 
 LOOKING = (
@@ -208,3 +243,23 @@ def test_the_words_of_an_agent_have_a_limit(tmp_path: Path, monkeypatch: pytest.
         agent_process.limit_log(log)
         writer.write(b"the last words")
     assert log.read_text() == "orch: this file had more than 1 MiB, and was emptied\nthe last words"
+
+
+def test_a_record_of_another_orch_or_of_a_joker_is_one_message_and_commands_no_terminal(orch: Orch, tmp_path: Path) -> None:
+    """A task with another name, and a strategy that this orch does not have."""
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    record = (run.path / "events.jsonl").read_text()
+    (run.path / "events.jsonl").write_text(record.replace('"worker-0"', '"worker-0\\u001b]0;a title\\u0007\\u009b31m"'))
+    for command in (("ps",), ("ps", "--timeline"), ("ps", "--all"), ("top", "--once")):
+        out = orch.in_process(*command, *([] if "--all" in command else [run.run_id]), check=0).out
+        assert "worker-0" in out or "--all" in command
+        assert not re.search("[\x1b\x07\x9b]", out), command
+    (run.path / "events.jsonl").write_text(record.replace('"multi_worker_mirrored"', '"hyper"'))
+    assert "made-up" in orch.in_process("ps", "--all", check=0).out
+    said = (
+        f"Error: the events of {run.run_id} do not fit this orch (KeyError: 'hyper'): another version has written them; logs: {run.path}\n"
+    )
+    (run.path / "plan.json").write_text((run.path / "plan.json").read_text().replace('"multi_worker_mirrored"', '"hyper"'))
+    assert f"the plan of {run.run_id} cannot be read: 'hyper'; if another version" in orch.in_process("logs", run.run_id, check=125).err
+    for command in (("ps",), ("report",), ("top", "--once")):
+        assert orch.in_process(*command, run.run_id, check=125).err == said, command

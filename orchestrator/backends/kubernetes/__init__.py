@@ -145,9 +145,9 @@ class Kubernetes:
                 return Diagnosis(f"{failure.text}; {error}", passing=True)
             if found is not None:
                 self._seen[pod] = found
-            found = found or self._seen.get(pod)
-            if end := pod_states.describe_end(found):
-                return Diagnosis(end, pod_states.remedy_of(found))
+            last = self._seen.get(pod)
+            if end := pod_states.describe_end(last) or (pod_states.describe_end(None) if found is None else ""):
+                return Diagnosis(end, pod_states.remedy_of(last))
             if time.monotonic() > limit:
                 node = (found or {}).get("spec", {}).get("nodeName", "")
                 return Diagnosis(f"the connection of kubectl exec was cut ({failure.text}), and the pod goes on on {node}", passing=True)

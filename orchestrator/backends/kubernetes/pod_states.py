@@ -53,7 +53,8 @@ def read(pod: Mapping[str, Any]) -> PodState:
     name, status = pod["metadata"]["name"], pod.get("status", {})
     node = pod.get("spec", {}).get("nodeName", "")
     running = _container(status).get("state", {}).get("running")
-    if running and status.get("podIP") and not pod["metadata"].get("deletionTimestamp"):
+    is_over = pod["metadata"].get("deletionTimestamp") or status.get("phase") == "Failed"  # of a lost node, the container still "runs"
+    if running and status.get("podIP") and not is_over:
         return PodState(name, is_ready=True, address=status["podIP"], node=node)
     if end := describe_end(pod):
         return PodState(name, node=node, waits=end, reason=_end_reason(pod), has_ended=True)

@@ -45,7 +45,11 @@ def _iso(at: float) -> str | float:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """A line for each row, in columns of the terminal. The columns in `right` are aligned to the right; the last column is not filled."""
+    """A line for each row, in columns of the terminal. The columns in `right` are aligned to the right; the last column is not filled.
+
+    The cells may be names from a record that somebody else has written: terminal commands are dropped.
+    """
+    rows = [[clean(cell) for cell in row] for row in rows]
     last = len(rows[0]) - 1
     widths = [max(display_width(row[column]) for row in rows) for column in range(last)]
     filled = ([pad(row[column], width, is_right=column in right) for column, width in enumerate(widths)] for row in rows)
