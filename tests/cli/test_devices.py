@@ -162,7 +162,7 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start_agent
 start_agent.load()
-rooms = ("gpu.gpu_driver", "agent", "gpu.gpu_locks")
+rooms = ("facts.gpu_driver", "agent", "facts.gpu_locks")
 driver, agent, locks = (importlib.import_module(f"_orch_worker.host.{name}") for name in rooms)
 locks.PLACE = here  # the GPUs of this test are nobody else's
 driver.is_installed = lambda: True

@@ -11,6 +11,7 @@ import functools
 from typing import Any
 
 from .. import patches
+from ..import_hooks import print_once
 from ..input import given, shuffle_order
 from ..patches.features import LOOPS
 from . import data
@@ -76,9 +77,11 @@ class Feed:
         return self.adapter.batch_size
 
     def on_epoch_begin(self) -> None:
-        self.adapter.on_epoch_begin()
+        """Keras begins an epoch also to build the model. A PyDataset with workers would read ahead for this, and keep the batches."""
+        self.batches.begin_epoch = self.adapter.on_epoch_begin
 
     def on_epoch_end(self) -> None:
+        self.batches.begin_epoch = None
         self.adapter.on_epoch_end()
 
     def of_first_replica(self) -> Any:
@@ -95,6 +98,8 @@ class Batches:
         """In `predict`: what is predicted (see `predictions`), by a function that takes the batches itself."""
         self.asked = 0
         """How many iterators Keras has asked for in all."""
+        self.begin_epoch: Any = None
+        """What the program's data do before the first batch of an epoch, which nobody has taken so far."""
         self.waiting = 0
         """How many iterators Keras has asked for since one has begun: each would draw an order of the data."""
 
@@ -128,10 +133,20 @@ class BatchIterator:
 
     @patches.guarded(LOOPS)
     def __next__(self) -> Any:
+        import tensorflow as tf
+
         if self.batches.predictions is not None:
             return self
         if self.batches.is_read:
             return patches.theirs(next, self.real)
+        if tf.inside_function():  # a program whose make_train_function makes a function of its own
+            print_once(
+                "make_train_function or make_test_function of the program runs the steps: orch leaves them as they are, so parts of uneven "
+                "batches count the same, and Keras's log of a step is that of a part"
+            )
+            with tf.init_scope():
+                real = self.real
+            return patches.theirs(next, real)
         if self._real is None and not self._is_for_build:
             self._is_for_build = True
             self.batches.waiting -= 1
@@ -144,6 +159,9 @@ class BatchIterator:
 
     @property
     def real(self) -> Any:
+        begin, self.batches.begin_epoch = self.batches.begin_epoch, None
+        if begin is not None:
+            patches.theirs(begin)
         if self._real is None:
             self._real = self.batches.begin()
         return self._real

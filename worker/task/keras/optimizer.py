@@ -87,6 +87,7 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
     patches.replace(feature, "loss.reduce_values", _reduce_values)
     patches.replace(feature, "loss.apply_mask", _apply_mask)
     if feature == STEP:
+        patches.replace(STEP, "Trainer._aggregate_additional_loss", _added_loss)
         patches.replace(STEP, "LossScaleOptimizer._stateful_handle_finite_grads", _apply_finite)
         patches.replace(STEP, "TFOptimizer._all_reduce_sum_gradients", _all_reduce)
         patches.replace(STEP, "TFOptimizer._overwrite_model_variables_with_average_value", _overwrite)
@@ -370,15 +371,30 @@ def _compute_loss(real: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _marked(loss: Any) -> Any:
-    if _shares is not None:
+    if _shares is not None and tuple(loss.shape) == ():  # Keras divides no losses of single rows
         _shares.append(loss)
     return loss
 
 
+def is_share(value: Any) -> bool:
+    """True if this is a replica's share of the loss of all, because Keras has divided it."""
+    return any(each is value for each in list(_shares or ()))
+
+
 def whole(value: Any) -> Any:
     """Return what a program shows: a replica's share of the loss, which Keras has divided, times the number of replicas."""
-    is_share = any(each is value for each in list(_shares or ()))
-    return value * _replicas() if is_share and _replicas() else value
+    return value * _replicas() if is_share(value) and _replicas() else value
+
+
+def of_rows(metric: Any, values: Any) -> Any:
+    """Return the losses of single rows (`reduction=None`): Keras multiplies what it shows by the replicas, but has not divided it."""
+    is_loss = metric is getattr(_model, "_loss_tracker", None) and tuple(getattr(values, "shape", ())) != ()
+    return values / _replicas() if is_loss and _replicas() else values
+
+
+def _added_loss(real: Any, self: Any, loss: Any) -> Any:
+    """Add a loss of a layer: Keras divides it by the replicas, also if one of its loss objects has made it, and so has divided it."""
+    return real(self, whole(loss))
 
 
 def _scale(real: Any, value: Any) -> Any:
@@ -400,7 +416,8 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_wanted():
             print_once(
                 "a loss function that returns one number counts as the mean over its rows, as in Keras 2: if the number is a sum over the "
-                f"rows, it has 1/{_replicas()} of the weight that it has in one process; return a number for each row instead"
+                f"rows, it has 1/{_replicas()} of the weight that it has in one process, and if it is a mean over some rows or steps (a "
+                "mask), or compares rows, it is that of each part; return a number for each row instead"
             )
             from keras.src.losses import loss
 

@@ -97,11 +97,12 @@ def run(
 def _tell_of_added_losses(model: Any) -> None:
     """Keras divides what a layer adds by the number of replicas, as a mean over rows."""
     for layer in model._flatten_layers():
-        if layer._losses and getattr(layer, "activity_regularizer", None) is None:
+        others = [loss for loss in layer._losses if not optimizer.is_share(loss)]
+        if others and getattr(layer, "activity_regularizer", None) is None:
             replicas = model.distribute_strategy.num_replicas_in_sync
             print_once(
-                f"add_loss of {layer.name!r} counts as a mean over rows: a sum over the rows of a part would have 1/{replicas} of the "
-                "weight that it has in one process"
+                f"add_loss of {layer.name!r} counts as a mean over rows: a sum over the rows of a part, and a number that is computed "
+                f"from a loss object of Keras (0.1 * loss), would have 1/{replicas} of the weight that it has in one process"
             )
             return
 
@@ -303,6 +304,8 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     function returns one number for a batch: each part has its share. Since 3.16 some batches weigh more (`rows_of_first`).
     """
     part, values = current(), optimizer.whole(values)
+    if part is not None:
+        values = optimizer.of_rows(self, values)
     if sample_weight is None and part is not None and part.weight is not None and _is_mean_over_batches(self, values, part):
         import tensorflow as tf
 

@@ -62,6 +62,9 @@ NAMES: dict[str, Name] = {
     "Trainer.make_train_function": Name(
         _of_trainer("make_train_function"), f"{_ISSUE}: its function reduces scalars along an axis", "self, force"
     ),
+    "Trainer._aggregate_additional_loss": Name(
+        _of_trainer("_aggregate_additional_loss"), "Keras divides a loss of its own that a layer adds twice", "self, loss"
+    ),
     "Trainer.make_test_function": Name(_of_trainer("make_test_function"), "as make_train_function", "self, force"),
     "Trainer.make_predict_function": Name(
         _of_trainer("make_predict_function"),

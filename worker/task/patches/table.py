@@ -97,7 +97,8 @@ FEATURES: dict[str, Feature] = {
             "BaseOptimizer.apply BaseOptimizer._backend_apply_gradients BaseOptimizer._backend_update_step Loss.__call__ "
             "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
             "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
-            "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values Trainer.make_train_function Trainer.make_test_function"
+            "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values Trainer.make_train_function Trainer.make_test_function "
+            "Trainer._aggregate_additional_loss"
         ),
         "changes",
         "keras: {exact: true} changes nothing",
