@@ -102,8 +102,8 @@ def _standing(leaf: Any, kept: Any) -> Any:
     if kept is None:
         return zeros
     row = kept.read_value()
-    rows = tf.ensure_shape(tf.repeat(row, leaf.shape[0] or 1, axis=0), zeros.shape)
-    return tf.cond(tf.shape(row)[0] > 0, lambda: rows, lambda: zeros)
+    # Inside of the branch: where no row is kept yet, its shape would not fit.
+    return tf.cond(tf.shape(row)[0] > 0, lambda: tf.ensure_shape(tf.repeat(row, leaf.shape[0] or 1, axis=0), zeros.shape), lambda: zeros)
 
 
 def _zeros(leaf: Any) -> Any:
