@@ -71,9 +71,8 @@ def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, nam
         alone = c.run(run_cases, names)["worker-0"]
     with cluster(workers=workers, env=env, timeout=DEADLINE_S) as c:
         check(names, alone, c.run(run_cases, names))
-        assert (
-            f"orch: worker-{workers - 1} has set stop_training, and other workers have not: all workers stop after step 3 of this epoch"
-            in (c.logs(f"worker-{workers - 1}"))
+        assert f"worker-{workers - 1} has set stop_training, and other workers have not: all workers stop after step 3 of this epoch" in (
+            c.logs(f"worker-{workers - 1}")
         )
         # The sums of the gradients, and the logs. The numbers of rows are told only where they may differ: 16 rows have no three parts.
         found, *others = c.run(messages_of_a_step).values()
@@ -117,3 +116,37 @@ def test_the_file_of_the_chief_stays_whichever_worker_is_last(tmp_path: Path) ->
         "worker-1-worker-0.weights.h5",
         "worker-1.keras",
     ]
+
+
+def begun_with_a_backup_of_the_chief(directory: str) -> str:
+    """In a task: the error of a `fit` that goes on from a backup which only one worker sees."""
+    import keras
+    import numpy as np
+
+    import worker
+
+    class Interrupts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise KeyError(epoch)
+
+    with worker.strategy().scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x: Any = np.ones((8, 3), "float32")
+    backup = keras.callbacks.BackupAndRestore(f"{directory}/{os.environ['ORCH_TASK']}")
+    for more in ([Interrupts()], []):
+        try:
+            model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[backup, *more])
+        except (KeyError, RuntimeError) as error:
+            found = str(error)
+    return found
+
+
+def test_a_backup_that_one_worker_alone_sees_ends_all_workers_with_the_remedy(tmp_path: Path) -> None:
+    with cluster(workers=2, timeout=DEADLINE_S) as c:
+        found = c.run(begun_with_a_backup_of_the_chief, str(tmp_path))
+    remedy = "give BackupAndRestore to all workers, with a directory that all of them see"
+    assert found == {
+        "worker-0": f"worker-0 finds a backup, and other workers do not: {remedy}",
+        "worker-1": f"worker-1 finds no backup, and other workers do: {remedy}",
+    }
