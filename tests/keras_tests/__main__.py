@@ -1,14 +1,13 @@
 """Keras's own tests as a judge of orch: `make nightly PART=keras-tests`.
 
 Ways to run a test: `task`, a task of orch with `--strategy none`; `workers`, inside the scope of two workers in step; and without orch,
-`alone` and `mirrored`, inside the scope of a MirroredStrategy of two CPUs. What fails or hangs under orch, and is not in known.json, is run
-without orch, too: where it passes there, the exit code is 1. Without names of groups, the number of the commit chooses one.
+`alone` and `mirrored`, inside the scope of a MirroredStrategy of two CPUs. What fails or hangs under orch, twice, is run without orch:
+where it passes there, the exit code is 1. What known.json names is left out. Without a GROUP, the number of the commit chooses one.
 """
 
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import shutil
@@ -83,7 +82,7 @@ def judge(group: str, way: str, python: Path, tests: Path, place: Path) -> int:
     counts = Counter(outcome for outcome, _ in found.values())
     print(f"{group}, {way}: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}; {time.monotonic() - began:.0f} s")
     _tell({name: each for name, each in found.items() if each[0] == LEFT_OUT}, "")
-    wrong = {name: each for name, each in found.items() if each[0] in WRONG and not is_known(name, way)}
+    wrong = {name: each for name, each in found.items() if each[0] in WRONG}
     without = WAYS[way][2]
     passes: set[str] = set()
     if wrong and without:
@@ -99,12 +98,6 @@ def judge(group: str, way: str, python: Path, tests: Path, place: Path) -> int:
 def _tell(found: Outcomes, what: str) -> None:
     for name, (outcome, why) in found.items():
         print(f"  {what}{name}: {outcome}: {why}", flush=True)
-
-
-def is_known(name: str, way: str) -> bool:
-    """Whether it fails without orch, too, for a reason that is known."""
-    known = json.loads((HERE / "known.json").read_text()).get(way, {})
-    return any(fnmatch.fnmatchcase(name, pattern) for patterns in known.values() for pattern in patterns)
 
 
 def run(way: str, python: Path, tests: Path, chosen: Iterable[str], place: Path) -> Outcomes:

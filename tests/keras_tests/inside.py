@@ -2,7 +2,7 @@
 
 PLACE takes what becomes of each test, a line each; a test that has a line there is not run again. SCOPE: `none`; `mirrored` and `workers`:
 each test runs inside the scope of a MirroredStrategy of two CPUs, or of the run's MultiWorkerMirroredStrategy, where all workers begin each
-test together and end as soon as one went another way: what follows would not be in step.
+test together, and end as soon as one went another way or TensorFlow failed: what follows would not be in step.
 
 This file is pytest's plugin, and stands for the `conftest.py` of Keras's repository, which no wheel has.
 """
@@ -43,12 +43,14 @@ class _Absent(ModuleType):
 class Judged:
     """The plugin: the marks, the other workers, and what became of each test."""
 
-    def __init__(self, place: Path, scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    def __init__(self, place: Path, scope: Callable[[], contextlib.AbstractContextManager[Any]], way: str) -> None:
         self.place, self.scope = place, scope
         workers = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", ())
         self.others = {f"worker-{index}" for index in range(len(workers))} - {TASK}
         self.absent = {name: _Absent(name) for top in LEFT_OUT for name in (top, f"{top}.experimental", f"{top}.experimental.sparse")}
-        self.count, self.began, self.outcome, self.why = 0, 0.0, "", ""
+        self.count, self.began, self.outcome, self.why, self.is_broken = 0, 0.0, "", "", False
+        known = json.loads(Path(__file__).with_name("known.json").read_text())[way] if TASK != "alone" else {}
+        self.known = {name: reason for reason, names in known.items() for name in names}
 
     def pytest_configure(self, config: pytest.Config) -> None:
         for mark in ("requires_trainable_backend", "multi_device"):
@@ -66,6 +68,9 @@ class Judged:
             del sys.modules[name]
         path = self.place / f"{TASK}.jsonl"
         done = {json.loads(line)[0] for line in path.read_text().splitlines()} if path.exists() else set()
+        for name in sorted({item.nodeid for item in items} & self.known.keys() - done):
+            self._write(name, "known", self.known[name])
+            done.add(name)
         # The tests of several devices are jax's.
         items[:] = [item for item in items if item.nodeid not in done and "multi_device" not in item.keywords]
 
@@ -76,7 +81,7 @@ class Judged:
             path = self.place / f"{other}.at"
             while not path.exists() or len(theirs := path.read_text().split("\n")) <= self.count + 1:
                 time.sleep(0.002)
-            if theirs[self.count] != self.outcome:
+            if theirs[self.count] != self.outcome or self.is_broken:
                 pytest.exit(f"{other}: {theirs[self.count]}, and {TASK}: {self.outcome}", OUT_OF_STEP)
         self.count, self.began, self.outcome, self.why = self.count + 1, time.monotonic(), "passed", ""
         (self.place / f"{TASK}.now").write_text(nodeid)
@@ -85,6 +90,7 @@ class Judged:
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         report: Any = yield
         error: BaseException | None = call.excinfo and call.excinfo.value
+        self.is_broken = self.is_broken or type(error).__module__ == "tensorflow.python.framework.errors_impl"
         while error and report.failed:
             if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in LEFT_OUT:
                 report.outcome, report.longrepr = "skipped", (__file__, 0, f"needs {error.name}")
@@ -148,7 +154,7 @@ def skip_if_backend(backend: str, reason: str) -> pytest.MarkDecorator:
 
 
 def main(place: str, scope: str, files: Sequence[str]) -> int:
-    judged = Judged(Path(place), _scope(scope))
+    judged = Judged(Path(place), _scope(scope), "task" if scope == "none" else scope)
     sys.modules["conftest"] = sys.modules[__name__]
     words = (
         "-q",
