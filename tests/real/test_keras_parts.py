@@ -142,6 +142,33 @@ def begun_with_a_backup_of_the_chief(directory: str) -> str:
     return found
 
 
+def saved_in_the_scope(directory: str) -> list[float]:
+    """In a task: the losses of a `fit` in the scope whose backup the chief alone writes, and a file that the chief alone saves there."""
+    import keras
+    import numpy as np
+
+    import worker
+
+    x: Any = np.ones((8, 3), "float32")
+    with worker.strategy().scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        found = model.fit(x, x[:, :1], epochs=3, verbose=0, callbacks=[keras.callbacks.BackupAndRestore(f"{directory}/backup")]).history[
+            "loss"
+        ]
+        if os.environ["ORCH_IS_CHIEF"] == "1":
+            model.save(f"{directory}/of_the_chief.keras")
+        return [*found, model.evaluate(x, x[:, :1], verbose=0)]
+
+
+def test_the_chief_alone_may_save_inside_of_the_scope(tmp_path: Path) -> None:
+    with cluster(workers=2, timeout=DEADLINE_S) as c:
+        first, second = c.run(saved_in_the_scope, str(tmp_path)).values()
+    assert first == second
+    assert first == sorted(first, reverse=True)
+    assert (tmp_path / "of_the_chief.keras").exists()
+
+
 def test_a_backup_that_one_worker_alone_sees_ends_all_workers_with_the_remedy(tmp_path: Path) -> None:
     with cluster(workers=2, timeout=DEADLINE_S) as c:
         found = c.run(begun_with_a_backup_of_the_chief, str(tmp_path))

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .. import patches
@@ -20,10 +21,21 @@ from .fit import is_wanted
 
 
 def mend() -> None:
-    """Replace the functions that write a model's file, and the one that makes directories."""
+    """Replace the functions that write a model's file, the one that makes directories, and one that makes a variable."""
     for name in ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5"):
         patches.replace(FILES, name, _save_aside)
+    patches.replace(FILES, "saving_lib.get_attr_skipset", _look_apart)
     patches.replace(FILES, "file_utils.makedirs", _make_together)
+
+
+def _look_apart(real: Any, obj_type: str) -> Any:
+    """Keras makes an optimizer, to look at its attributes. In the scope its variable would wait for the workers that do not save."""
+    import tensorflow as tf
+
+    if obj_type != "Optimizer" or not tf.distribute.has_strategy():
+        return real(obj_type)
+    with ThreadPoolExecutor(1) as thread_without_scope:
+        return thread_without_scope.submit(real, obj_type).result()
 
 
 def _make_together(real: Any, path: Any) -> None:
