@@ -21,21 +21,21 @@ from .fit import is_wanted
 
 
 def mend() -> None:
-    """Replace the functions that write a model's file, the one that makes directories, and one that makes a variable."""
+    """Replace the functions that write a model's file, and the one that makes directories."""
     for name in ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5"):
         patches.replace(FILES, name, _save_aside)
-    patches.replace(FILES, "saving_lib.get_attr_skipset", _look_apart)
     patches.replace(FILES, "file_utils.makedirs", _make_together)
 
 
-def _look_apart(real: Any, obj_type: str) -> Any:
-    """Keras makes an optimizer, to look at its attributes. In the scope its variable would wait for the workers that do not save."""
-    import tensorflow as tf
+def _look_apart() -> None:
+    """Look at an optimizer, as Keras does once before a save: it makes one, whose variable would wait for the workers that do not save."""
+    from keras.src.backend.common import global_state
+    from keras.src.saving import saving_lib
 
-    if obj_type != "Optimizer" or not tf.distribute.has_strategy():
-        return real(obj_type)
     with ThreadPoolExecutor(1) as thread_without_scope:
-        return thread_without_scope.submit(real, obj_type).result()
+        names = thread_without_scope.submit(saving_lib.get_attr_skipset, "Optimizer").result()
+    for name in ("skiplist", "skipset"):  # Keras reads the first one, and writes the second one
+        global_state.set_global_attribute(f"saving_attr_{name}_Optimizer", names)
 
 
 def _make_together(real: Any, path: Any) -> None:
@@ -52,6 +52,7 @@ def _save_aside(real: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any)
     is_file = path.endswith((".keras", ".h5")) and "://" not in path
     if not (is_file and is_wanted(getattr(model, "distribute_strategy", None))):
         return real(model, filepath, *args, **kwargs)
+    _look_apart()
     directory, name = os.path.split(path)
     aside = os.path.join(directory, f".{os.environ.get('ORCH_TASK', os.getpid())}.{name}")
     try:

@@ -218,9 +218,6 @@ NAMES: dict[str, Name] = {
     "legacy_h5_format.save_model_to_hdf5": Name(
         "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5", "several workers write one path", "model, filepath"
     ),
-    "saving_lib.get_attr_skipset": Name(
-        f"{_SAVING}.saving_lib:get_attr_skipset", "a save makes a variable, and one worker alone may save", "obj_type"
-    ),
     "file_utils.makedirs": Name("keras.src.utils.file_utils:makedirs", "another worker may make the directory at the same time", "path"),
     # TensorFlow: files.
     "save_and_return_nodes": Name(

@@ -134,10 +134,7 @@ FEATURES: dict[str, Feature] = {
         needs=(ORDER,),
     ),
     FILES: Feature(
-        _names(
-            "saving_lib.save_model saving_lib.save_weights_only saving_lib.get_attr_skipset "
-            "legacy_h5_format.save_model_to_hdf5 file_utils.makedirs"
-        ),
+        _names("saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5 file_utils.makedirs"),
         "changes",
         "workers that save one model to one path may find half of a file",
     ),
