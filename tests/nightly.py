@@ -22,6 +22,7 @@ import psutil
 
 from benchmarks.measure import table
 from tests.conftest import ROOT
+from tests.keras_tests import GROUPS
 from tests.matrix.cells import CELLS, CORNERS, NEXT
 
 CI_MINUTES = 12.0
@@ -39,12 +40,11 @@ _SLOW_TESTS = (  # each group takes about as long
     "tests/real/test_examples.py tests/real/test_shards.py tests/real/test_t[au]*.py tests/real/test_pictures.py",
     "tests/worker tests/testing tests/insight tests/test_crowd.py tests/real/test_chaos.py",
 )
-_KERAS = " ".join(f"keras.src.backend.tensorflow.{name}_test" for name in ("distribute", "optimizer_distribute"))
 _AREAS = (
     *("losses", "metrics", "callbacks", "layers", "models", "endings", "loops"),
     *("optimizers --forms uneven", "inputs --forms uneven"),  # which have more cases than the others
 )
-_JUDGE, _CHAOS, _MATRIX = "python -m tests.judge", "python -m tests.real.chaos", "python -m tests.matrix"
+_JUDGE, _CHAOS, _MATRIX, _KERAS_TESTS = (f"python -m tests.{name}" for name in ("judge", "real.chaos", "matrix", "keras_tests"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,11 @@ PARTS = (
     ),
     Part("python-3.14", "python -m tests.python_3_14", 20),
     Part(
-        "keras-tests",  # Keras's own tests of strategies, which its wheel has, in a task of orch
-        f'python -m orchestrator up "$(command -v pytest)" --strategy none -- -q -c /dev/null -p no:cacheprovider --pyargs {_KERAS}',
-        5,
+        "keras-tests",
+        f"{_KERAS_TESTS} --all && {_KERAS_TESTS} --all --next",
+        120,
+        tuple(f"{_KERAS_TESTS} {group}" for group in GROUPS),
+        10,
     ),
 )
 
@@ -140,15 +142,20 @@ def run(command: str, seconds: float) -> str:
     except psutil.TimeoutExpired:
         return LATE
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
-            family = [process, *process.children(recursive=True)]
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                for each in family:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        each.send_signal(number)
-                _, family = psutil.wait_procs(family, ENDS_S)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # the children of those that ended
+        end(process)
+
+
+def end(process: psutil.Popen) -> None:
+    """End a process that began a session, and all that it has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+        family = [process, *process.children(recursive=True)]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for each in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.send_signal(number)
+            _, family = psutil.wait_procs(family, ENDS_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the children of those that ended
 
 
 if __name__ == "__main__":

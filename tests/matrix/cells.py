@@ -16,13 +16,15 @@ class Cell:
     """Whether click, psutil and PyYAML are the lowest that pyproject.toml allows."""
     ordinary: bool = False
     """Whether everything runs as an ordinary user, though this process is root's."""
+    tests_of_keras: bool = False
+    """Whether it also has what Keras's own tests import."""
 
     @property
     def name(self) -> str:
         """A file name: ``3.10-tf2.16-lowest``."""
         keras = self.keras and f"keras{self.keras}"
         tensorflow = self.tensorflow if self.is_next else f"tf{self.tensorflow}"
-        parts = (self.python, tensorflow, keras, self.lowest and "lowest", self.ordinary and "user")
+        parts = (self.python, tensorflow, keras, self.lowest and "lowest", self.ordinary and "user", self.tests_of_keras and "tests")
         return "-".join(part for part in parts if part)
 
     @property

@@ -22,6 +22,8 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 KERAS = ("keras", "keras-nightly")
 TOOLS = ("hypothesis", "jsonschema", "pytest-timeout", "pytest-xdist")
 """What the tests need besides the extra `testing`."""
+KERAS_TESTS = ("grain", "pandas", "requests")
+"""What Keras's own tests import besides. jax and torch are large, and the tests that use them are not about TensorFlow."""
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", "/bin/sh", "-c", 'exec "$@"', "sh")
 """Starts a program as the ordinary user that every Linux has. setpriv itself can still execute what only root can read."""
 
@@ -113,7 +115,7 @@ def find_newest(python: str) -> dict[str, str]:
 
 def requirements(cell: Cell, newest: Mapping[str, str]) -> dict[str, list[str]]:
     """What is installed, with its dependencies and alone. `newest`: the releases of the cell that is the next one."""
-    own = [f"{ROOT}[examples,testing]", "--editable", str(ROOT), *TOOLS]
+    own = [f"{ROOT}[examples,testing]", "--editable", str(ROOT), *TOOLS, *(KERAS_TESTS if cell.tests_of_keras else ())]
     if cell.is_next:
         # TensorFlow has not brought TensorBoard since 2.22.
         # The newer of two packages that pip writes into one directory, whichever of them TensorFlow requires; the other one is left out.

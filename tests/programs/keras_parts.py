@@ -146,6 +146,14 @@ def rows_that_a_layer_checks() -> dict[str, Any]:
 
 
 @case
+def single_rows_eagerly() -> dict[str, Any]:
+    """The second worker gets no row in any step."""
+    model = compiled()
+    model.compile("sgd", "mse", run_eagerly=True)
+    return fitted(model, batches(ROWS, SUMS, 5, 1))
+
+
+@case
 def masks_of_different_length() -> dict[str, Any]:
     keras.utils.set_random_seed(1)
     with strategy.scope():

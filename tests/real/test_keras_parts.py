@@ -26,7 +26,7 @@ pytestmark = [
 EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early", "batches_with_fewer_rows_than_workers")
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
-OWN = ("metrics_of_the_program", "losses_that_a_step_shows", "rows_that_a_layer_checks", "masks_of_different_length")
+OWN = ("metrics_of_the_program", "losses_that_a_step_shows", "rows_that_a_layer_checks", "single_rows_eagerly", "masks_of_different_length")
 OF_TWO = ("logs_of_an_own_step", "a_stop_by_a_function_elsewhere")
 Cases = dict[str, dict[str, Any]]
 
@@ -71,9 +71,8 @@ def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, nam
         alone = c.run(run_cases, names)["worker-0"]
     with cluster(workers=workers, env=env, timeout=DEADLINE_S) as c:
         check(names, alone, c.run(run_cases, names))
-        assert (
-            f"orch: worker-{workers - 1} has set stop_training, and other workers have not: all workers stop after step 3 of this epoch"
-            in (c.logs(f"worker-{workers - 1}"))
+        assert f"worker-{workers - 1} has set stop_training, and other workers have not: all workers stop after step 3 of this epoch" in (
+            c.logs(f"worker-{workers - 1}")
         )
         # The sums of the gradients, and the logs. The numbers of rows are told only where they may differ: 16 rows have no three parts.
         found, *others = c.run(messages_of_a_step).values()
@@ -117,3 +116,64 @@ def test_the_file_of_the_chief_stays_whichever_worker_is_last(tmp_path: Path) ->
         "worker-1-worker-0.weights.h5",
         "worker-1.keras",
     ]
+
+
+def begun_with_a_backup_of_the_chief(directory: str) -> str:
+    """In a task: the error of a `fit` that goes on from a backup which only one worker sees."""
+    import keras
+    import numpy as np
+
+    import worker
+
+    class Interrupts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise KeyError(epoch)
+
+    with worker.strategy().scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x: Any = np.ones((8, 3), "float32")
+    backup = keras.callbacks.BackupAndRestore(f"{directory}/{os.environ['ORCH_TASK']}")
+    for more in ([Interrupts()], []):
+        try:
+            model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[backup, *more])
+        except (KeyError, RuntimeError) as error:
+            found = str(error)
+    return found
+
+
+def saved_in_the_scope(directory: str) -> list[float]:
+    """In a task: the losses of a `fit` in the scope whose backup the chief alone writes, and a file that the chief alone saves there."""
+    import keras
+    import numpy as np
+
+    import worker
+
+    x: Any = np.ones((8, 3), "float32")
+    with worker.strategy().scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        found = model.fit(x, x[:, :1], epochs=3, verbose=0, callbacks=[keras.callbacks.BackupAndRestore(f"{directory}/backup")]).history[
+            "loss"
+        ]
+        if os.environ["ORCH_IS_CHIEF"] == "1":
+            model.save(f"{directory}/of_the_chief.keras")
+        return [*found, model.evaluate(x, x[:, :1], verbose=0)]
+
+
+def test_the_chief_alone_may_save_inside_of_the_scope(tmp_path: Path) -> None:
+    with cluster(workers=2, timeout=DEADLINE_S) as c:
+        first, second = c.run(saved_in_the_scope, str(tmp_path)).values()
+    assert first == second
+    assert first == sorted(first, reverse=True)
+    assert (tmp_path / "of_the_chief.keras").exists()
+
+
+def test_a_backup_that_one_worker_alone_sees_ends_all_workers_with_the_remedy(tmp_path: Path) -> None:
+    with cluster(workers=2, timeout=DEADLINE_S) as c:
+        found = c.run(begun_with_a_backup_of_the_chief, str(tmp_path))
+    remedy = "give BackupAndRestore to all workers, with a directory that all of them see"
+    assert found == {
+        "worker-0": f"worker-0 finds a backup, and other workers do not: {remedy}",
+        "worker-1": f"worker-1 finds no backup, and other workers do: {remedy}",
+    }

@@ -64,7 +64,7 @@ def share() -> None:
 
             def add(given: list[Any]) -> list[Any]:
                 _take_own_files(callbacks, given, files)
-                return [shared(), *given, agreement()]
+                return [shared([each for each in given if isinstance(each, callbacks.BackupAndRestore)]), *given, agreement()]
 
             return _with_callbacks(add, real, self, *args, **kwargs)
 
@@ -123,8 +123,13 @@ def _shared_state(base: Any) -> Any:
     class SharedState(base):  # type: ignore[misc]
         """Gives the layers of all workers the same state before the state is used or saved."""
 
+        def __init__(self, backups: list[Any]) -> None:
+            super().__init__()
+            self._backups = backups
+
         def on_train_begin(self, logs: Any = None) -> None:
             if is_wanted(self.model.distribute_strategy):
+                _agree_on_backups(self.model.distribute_strategy, self._backups)
                 tell_of_normalization(self.model)
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
@@ -134,6 +139,23 @@ def _shared_state(base: Any) -> Any:
         on_test_begin = on_train_end = on_epoch_end
 
     return SharedState
+
+
+def _agree_on_backups(strategy: Any, backups: list[Any]) -> None:
+    """End all workers where some have a backup and others not: Keras would load it in collectives that the others do not take part in."""
+    from keras.src.utils import file_utils
+
+    has_one = any(file_utils.exists(each._weights_path) for each in backups)
+    with_one, workers = _sum_over_workers(strategy, has_one, 1)
+    if 0 < with_one < workers:
+        found, others = ("a", "do not") if has_one else ("no", "do")
+        raise _not_together(f"finds {found} backup, and other workers {others}")
+
+
+def _not_together(what: str) -> BaseException:
+    task = os.environ.get("ORCH_TASK", "this worker")
+    remedy = "give BackupAndRestore to all workers, with a directory that all of them see"
+    return patches.refusal(RuntimeError(f"{task} {what}: {remedy}"))
 
 
 @patches.guarded(WARNINGS)
@@ -168,9 +190,7 @@ class Agreement:
         stops.carry(False)
         epochs, workers = _sum_over_workers(strategy, epoch, 1)
         if epochs != epoch * workers:
-            task = os.environ.get("ORCH_TASK", "this worker")
-            why = f"{task} begins at epoch {epoch:g} and other workers at another one: give BackupAndRestore to all workers, with a "
-            raise patches.refusal(RuntimeError(f"{why}directory that all of them see"))
+            raise _not_together(f"begins at epoch {epoch:g} and other workers at another one")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch

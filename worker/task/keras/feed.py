@@ -11,9 +11,9 @@ import functools
 from typing import Any
 
 from .. import patches
-from ..import_hooks import print_once
 from ..input import given, shuffle_order
 from ..patches.features import LOOPS
+from ..patches.import_hooks import print_once
 from . import data
 
 

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .. import patches
@@ -24,6 +25,17 @@ def mend() -> None:
     for name in ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5"):
         patches.replace(FILES, name, _save_aside)
     patches.replace(FILES, "file_utils.makedirs", _make_together)
+
+
+def _look_apart() -> None:
+    """Look at an optimizer, as Keras does once before a save: it makes one, whose variable would wait for the workers that do not save."""
+    from keras.src.backend.common import global_state
+    from keras.src.saving import saving_lib
+
+    with ThreadPoolExecutor(1) as thread_without_scope:
+        names = thread_without_scope.submit(saving_lib.get_attr_skipset, "Optimizer").result()
+    for name in ("skiplist", "skipset"):  # Keras reads the first one, and writes the second one
+        global_state.set_global_attribute(f"saving_attr_{name}_Optimizer", names)
 
 
 def _make_together(real: Any, path: Any) -> None:
@@ -40,6 +52,7 @@ def _save_aside(real: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any)
     is_file = path.endswith((".keras", ".h5")) and "://" not in path
     if not (is_file and is_wanted(getattr(model, "distribute_strategy", None))):
         return real(model, filepath, *args, **kwargs)
+    _look_apart()
     directory, name = os.path.split(path)
     aside = os.path.join(directory, f".{os.environ.get('ORCH_TASK', os.getpid())}.{name}")
     try:
