@@ -286,6 +286,21 @@ def logs_of_an_own_step() -> dict[str, Any]:
     return {name: np.asarray(values).tolist() for name, values in history.history.items()}
 
 
+@case
+def a_schedule_with_a_condition() -> dict[str, Any]:
+    """A learning rate whose schedule gives numbers from the branches of a condition."""
+
+    class Falls(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            high, low = tf.constant(0.1), tf.constant(0.01)
+            rate, factor = keras.ops.cond(step < 3, lambda: (high, high * 10), lambda: (low, low * 200))
+            return rate * factor
+
+    model = compiled()
+    model.compile(keras.optimizers.SGD(Falls()), "mse")
+    return fitted(model, batches(ROWS, SUMS, 81))
+
+
 # --- steps and state ---------------------------------------------------------------------------------
 
 

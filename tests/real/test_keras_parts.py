@@ -26,7 +26,14 @@ pytestmark = [
 EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early", "batches_with_fewer_rows_than_workers")
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
-OWN = ("metrics_of_the_program", "losses_that_a_step_shows", "rows_that_a_layer_checks", "single_rows_eagerly", "masks_of_different_length")
+OWN = (
+    "metrics_of_the_program",
+    "losses_that_a_step_shows",
+    "rows_that_a_layer_checks",
+    "single_rows_eagerly",
+    "masks_of_different_length",
+    "a_schedule_with_a_condition",
+)
 OF_TWO = ("logs_of_an_own_step", "a_stop_by_a_function_elsewhere")
 Cases = dict[str, dict[str, Any]]
 

@@ -285,18 +285,18 @@ def _cond(real: Any, condition: Any, then: Any, otherwise: Any) -> Any:
         return real(condition, then, otherwise)
     import tensorflow as tf
 
-    def run(branch: Any) -> None:
+    def run(branch: Any) -> Any:
         with _is_added():
-            patches.theirs(branch)
+            return patches.theirs(branch)
 
-    def meet(strategy: Any, condition: Any, *branches: Any) -> None:
+    def meet(strategy: Any, condition: Any, *branches: Any) -> Any:
         def in_each(branch: Any) -> Any:
             return lambda: strategy.extended.call_for_each_replica(run, args=(branch,))
 
-        real(strategy.experimental_local_results(condition)[0], *map(in_each, branches))
+        return real(strategy.experimental_local_results(condition)[0], *map(in_each, branches))
 
-    tf.distribute.get_replica_context().merge_call(meet, args=(condition, then, otherwise))
-    return None
+    # A branch may also give numbers, as one of a learning rate's schedule does.
+    return tf.distribute.get_replica_context().merge_call(meet, args=(condition, then, otherwise))
 
 
 def _overwrite(real: Any, self: Any, variables: Any) -> None:
