@@ -159,7 +159,7 @@ def test_more_tasks_than_a_host_has_ports_are_refused(orch: Orch, script: Script
 
 
 FULL = """
-link, forwarder = (find(f'_orch_worker.host.{name}') for name in ('connection.link', 'tasks.log_forwarder'))
+link, forwarder = (find(f'_orch_worker.host.{name}') for name in ('network.link', 'log_forwarder'))
 forwarder.free_bytes = lambda directory: 0
 def send(self, message, data=b'', send=link.Link.send):
     if isinstance(message, agent.messages.HostReady):

@@ -25,8 +25,7 @@ the name of the process. `Session.poll` reads them, and calls who waits for them
 Importing this costs nothing; the names that it has are imported when they are first used.
 
 May import: orchestrator.api, orchestrator.backends, orchestrator.errors, orchestrator.handle, orchestrator.model, orchestrator.record,
-    worker.host.forkserver.import_environment, worker.protocol, worker.task.calls, worker.task.debugger, worker.task.resident,
-    worker.task.task_coverage.
+    worker.host.forkserver.import_environment, worker.protocol, worker.task.fixture.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def barrier(timeout: float | None = None) -> None:
     from importlib import import_module
 
     # A task has orch's code under a name of its own. A test that calls this function itself gets the error.
-    barriers = sys.modules.get("_orch_worker.task.barriers") or import_module("worker.task.barriers")
+    barriers = sys.modules.get("_orch_worker.task.fixture.barriers") or import_module("worker.task.fixture.barriers")
     barriers.wait(timeout)
 
 

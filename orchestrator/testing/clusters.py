@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worker.task import debugger
-from worker.task.calls import FILLED
+from worker.task.fixture import debugger
+from worker.task.fixture.calls import FILLED
 
 from ..errors import UsageError
 from ..model.strategies import named

@@ -1,4 +1,4 @@
-"""The connections between the test's process and the others: messages, and the text of a debugger (`worker/task/debugger.py`)."""
+"""The connections between the test's process and the others: messages, and the text of a debugger (`worker/task/fixture/debugger.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from worker.task import resident
+from worker.task.fixture import resident
 
 GOES_ON = b"\0"
 """A task sends this byte when its program goes on after a stop in the debugger."""

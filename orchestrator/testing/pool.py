@@ -1,7 +1,7 @@
 """The runs that the clusters of the tests use, kept between tests: one for each cluster that is there at the same time.
 
 Such a run is one of `orchestrator.launch` like any other: a controller, an agent that holds the ports, a task each. Its tasks stay, and
-fork (`worker/task/calls`). What a test calls a cluster is one process forked by each of them, with the TF_CONFIG, the ports and the
+fork (`worker/task/fixture/calls`). What a test calls a cluster is one process forked by each of them, with the TF_CONFIG, the ports and the
 devices of that task.
 """
 
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from worker.host.forkserver import import_environment
 from worker.protocol import task_files
 from worker.protocol.task_id import TaskId
-from worker.task import resident
+from worker.task.fixture import resident
 
 from ..api import read_spec, start
 from ..errors import UsageError

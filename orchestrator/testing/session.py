@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from worker.task import debugger, task_coverage
+from worker.task.fixture import debugger, task_coverage
 
 from ..backends import Imports, warm_process
 from ..errors import OrchError

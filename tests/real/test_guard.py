@@ -24,7 +24,7 @@ INNER = {
     "observe.meetings._come": features.MEETINGS,
     "observe.meetings._leave": features.MEETINGS,
     "observe.step_times._input": "",
-    "reports.report": features.REPORTS,
+    "observe.reports.report": features.REPORTS,
 }
 """Functions that callbacks, threads and replaced functions call, by module, with the feature of the place; empty: the caller knows what
 to do without an answer, and nothing is off."""

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)
 HOW = """
 import os, re, sys
 from pathlib import Path
-FORKED = bool(re.search("(template|warm)/start", Path(f"/proc/{os.getppid()}/cmdline").read_text()))
+FORKED = bool(re.search("forkserver/start_(template|warm)", Path(f"/proc/{os.getppid()}/cmdline").read_text()))
 TASK = os.environ["ORCH_TASK"]
 """
 

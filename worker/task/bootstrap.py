@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Change = Callable[[str], None]
 
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pythonpath")
-_RESIDENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "resident.py")
+_RESIDENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixture", "resident.py")
 _BROKEN = 125
 
 
@@ -52,7 +52,7 @@ def run(order: dict[str, Any], changes: list[Change] | None = None, loaded: froz
     the call must be the last statement of `__main__`.
     """
     if "ORCH_CALLS" in os.environ and _is_resident(order["program"]):
-        from . import resident
+        from .fixture import resident
 
         order = resident.fork_for_calls(order)  # returns in a fork, which is a process of this task
     _show_stacks_on_signal(order["log_dir"])

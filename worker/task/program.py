@@ -36,7 +36,7 @@ _OWN = {
     "serve": "strategy.serve",
     "data_service": "strategy.data_service_server",
     "tensorboard": "observe.tensorboard_server",
-    "calls": "calls",
+    "calls": "fixture.calls",
 }
 """orch's own programs, by kind: the module of this package whose function `serve` is the program."""
 

@@ -292,7 +292,9 @@ sys.modules["_orch_worker.host.{module}"].{name} = fail
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "code"), [("warm.warm_server", "redirect", 0), ("template.template_server", "reseed", 1)], ids=["template", "task"]
+    ("module", "name", "code"),
+    [("forkserver.warm_server", "redirect", 0), ("forkserver.template_server", "reseed", 1)],
+    ids=["template", "task"],
 )
 def test_what_fails_in_a_fork_of_it_is_shown(
     orch: Any, tmp_path: Path, packages: Path, start_warm: Start, module: str, name: str, code: int

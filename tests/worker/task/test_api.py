@@ -274,7 +274,7 @@ def test_after_a_pause_what_was_held_back_comes_first(tmp_path: Path) -> None:
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     text = """
 import threading
-from worker.task import reports
+from worker.task.observe import reports
 reports.INTERVAL_S = 0.0
 def run(name):
     for step in range(500):
@@ -439,9 +439,8 @@ def test_a_file_that_cannot_be_written_is_told_once_and_never_raised(tmp_path: P
         "full": "from resource import *; import signal; signal.signal(25, signal.SIG_IGN); setrlimit(RLIMIT_FSIZE, (100, 100))",
         "gone": "import os; os.environ['ORCH_LOG_DIR'] += '/gone'",
     }[how]
-    text = (
-        f"{prepare}\nfrom worker.task import reports\nreports.INTERVAL_S = 0\nfor step in range(9): worker.report(step=step)\nprint('done')"
-    )
+    text = f"{prepare}\nfrom worker.task.observe import reports\nreports.INTERVAL_S = 0\n"
+    text += "for step in range(9): worker.report(step=step)\nprint('done')"
     (tmp_path / "s.py").write_text("import worker\n" + text)
     outcome = run_task(Program("script", "s.py"), tmp_path).check()
     assert outcome.out == "done\n"

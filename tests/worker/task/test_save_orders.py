@@ -18,7 +18,7 @@ from worker.task.checkpoints.fit_session import FitSession
 FORK = """
 import os, signal, time
 from pathlib import Path
-from worker.task import save_orders
+from worker.task.checkpoints import save_orders
 from worker.task.checkpoints.fit_session import FitSession
 
 save_orders.begin(7)
