@@ -1,4 +1,5 @@
-"""What others ask of the controller of a run: the commands `orch down`, `restart` and `stacks`, and the program that has launched the run.
+"""Defines what others ask of the controller of a run: the commands `orch down`, `restart` and `stacks`, and the program that has launched
+the run.
 
 A request is a line of JSON in the named pipe of the run (record/run_lock.py), or, from another machine than the controller's, in
 its file `requests` (record/engine_files.py)::

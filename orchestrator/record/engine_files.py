@@ -1,4 +1,5 @@
-"""What the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and `requests.offset`.
+"""Defines what the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and
+`requests.offset`.
 
     submission.json     what was submitted, sealed; written once, when the engine has accepted the run
     engine.json         the last word of the engine about the job

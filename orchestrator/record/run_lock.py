@@ -1,4 +1,4 @@
-"""Who runs a run, and how others reach it: its directory and two files in it, which its controller holds as long as it lives.
+"""Tells who runs a run, and how others reach it: its directory and two files in it, which its controller holds as long as it lives.
 
     lock        locked (flock), so the kernel knows whether the run is alive. Inside: pid and host of the controller, for people, and
                 which directory it is, so that a copy of the directory is known for a copy

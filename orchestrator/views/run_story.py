@@ -1,4 +1,6 @@
-"""What happened in a run, as values: a story that `orch report` draws. Pure: the events are folded with the same `step` as everywhere."""
+"""Defines what happened in a run, as values: a story that `orch report` draws. Pure: the events are folded with the same `step` as
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCost:
-    """What one attempt has cost."""
+    """Holds what one attempt has cost."""
 
     attempt: int
     seconds: Mapping[str, float]

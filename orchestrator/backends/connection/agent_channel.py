@@ -21,7 +21,7 @@ GOODBYE_S = 2.0
 
 
 class AgentChannel:
-    """What this process sends over the channel, and the state of the channel."""
+    """Holds what this process sends over the channel, and the state of the channel."""
 
     def __init__(self, secret: str) -> None:
         """`secret`: `Hello.secret`; empty: the agent waits for nobody."""

@@ -57,7 +57,7 @@ OnLost = Callable[[LostError], None]
 
 
 class LinkState(enum.IntEnum):
-    """How far a link has come. It never goes back."""
+    """Tells how far a link has come. It never goes back."""
 
     OPENED = 0
     """The program of the transport may have become no agent yet."""

@@ -33,7 +33,8 @@ Key = TypeVar("Key")
 
 
 def first_to_go(addresses: Mapping[Key, str]) -> Key:
-    """Of connections in the order in which they came, with their addresses: the oldest one of the address that has the most of them.
+    """Return, of connections in the order in which they came, with their addresses, the oldest one of the address that has the most of
+    them.
 
     So whoever opens many connections closes his own.
     """

@@ -55,7 +55,7 @@ class DialledLine:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a program has ended, and the end of what it has written to stderr."""
+    """Tells how a program has ended, and the end of what it has written to stderr."""
 
     pod: str
     number: int

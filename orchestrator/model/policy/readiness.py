@@ -1,4 +1,4 @@
-"""Which tasks the cluster waits for: to form, to succeed, to end; and why, in words. Pure."""
+"""Finds which tasks the cluster waits for: to form, to succeed, to end; and why, in words. Pure."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def describe_rest(cluster: Cluster) -> str:
 
 
 def describe_serving(cluster: Cluster) -> str:
-    """That all tasks that run stand in `Server.join` of TensorFlow, and wait for work; empty if one of them does anything else.
+    """Say that all tasks that run stand in `Server.join` of TensorFlow, and wait for work; empty if one of them does anything else.
 
     While the tasks stop, those count that were running until then.
     """

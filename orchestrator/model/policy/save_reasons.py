@@ -1,4 +1,4 @@
-"""What orders a save: each reason is a function, which `lifecycle.step` calls for an event or a deadline. Pure.
+"""Defines what orders a save: each reason is a function, which `lifecycle.step` calls for an event or a deadline. Pure.
 
 A reason says after which events or deadlines a save begins, how long it may take, and how the attempt is to end then; without a training
 that can save, it says what happens instead. A new reason is a new function here.

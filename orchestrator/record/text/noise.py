@@ -1,4 +1,4 @@
-"""Which lines of a task's output are TensorFlow's own and say nothing about the task. A view folds these lines; the files keep them.
+"""Finds which lines of a task's output are TensorFlow's own and say nothing about the task. A view folds these lines; the files keep them.
 
 A line is noise by its shape:
 

@@ -94,7 +94,7 @@ class Link:
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
-        """What is sent meanwhile is written together at the end: many small frames then cost one call, and wake the controller once."""
+        """Write together what is sent meanwhile, at the end: many small frames then cost one call, and wake the controller once."""
         self._gathers, before = True, self._gathers
         try:
             yield

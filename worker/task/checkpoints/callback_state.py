@@ -1,4 +1,4 @@
-"""What callbacks of Keras remember between two steps: `EarlyStopping.wait`, `ReduceLROnPlateau.cooldown_counter`, `History`.
+"""Defines what callbacks of Keras remember between two steps: `EarlyStopping.wait`, `ReduceLROnPlateau.cooldown_counter`, `History`.
 
 They keep it in plain attributes, and begin anew in `on_train_begin`. So the attributes are read and set from outside, in every callback.
 A save has those that the training has changed: paths and settings stay those that the program gives.

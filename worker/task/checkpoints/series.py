@@ -40,7 +40,7 @@ _POLL_S = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a task writes its saves, and where it looks for them."""
+    """Tells where a task writes its saves, and where it looks for them."""
 
     base: str
     resume: tuple[str, ...]

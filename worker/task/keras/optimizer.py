@@ -34,7 +34,7 @@ MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 class _Here(threading.local):
-    """What is true in this thread: TensorFlow has one for each replica."""
+    """Holds what is true in this thread: TensorFlow has one for each replica."""
 
     has_rows: Any = None
     """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
@@ -190,7 +190,7 @@ def _build(optimizer: Any, variables: Any) -> None:
 
 
 def _apply_finite(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """What LossScaleOptimizer does if no gradient overflows: TensorFlow runs this for each replica in a thread of its own."""
+    """Do what LossScaleOptimizer does if no gradient overflows: TensorFlow runs this for each replica in a thread of its own."""
     with _is_added(_here.is_added or _is_wanted()):
         real(self, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What a replica computes from its part of a global batch, also where the part has no rows or fewer rows than the others.
+"""Defines what a replica computes from its part of a global batch, also where the part has no rows or fewer rows than the others.
 
 TensorFlow cuts a batch into one part for each replica (mostly of equal size, the last ones smaller or empty), and gives empty parts to a
 worker whose data has ended (tensorflow/python/distribute/input_lib.py). Keras 3 takes every part for a whole one: the mean of an empty

@@ -45,7 +45,7 @@ def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
 
 
 class Predictions:
-    """What one call of `predict` has predicted in this worker: for each step, the outputs and the number of rows of each replica."""
+    """Holds what one call of `predict` has predicted in this worker: for each step, the outputs and the number of rows of each replica."""
 
     def __init__(self, feed: Feed) -> None:
         self.is_counted = feed.num_batches is not None
