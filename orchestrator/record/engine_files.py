@@ -111,7 +111,7 @@ def read_heard(run: Path) -> Heard:
 
 
 def keep_heard(run: Path, heard: Heard) -> None:
-    """If this cannot be written, such as by another user or on a full disk, whoever comes next asks again."""
+    """If this cannot be written, such as by another user or on a full disk, anyone who comes next asks again."""
     with contextlib.suppress(OSError):
         write_whole(run / "engine.json", json.dumps(to_json(heard)).encode())
 

@@ -197,7 +197,7 @@ def through_epochs(reports: Mapping[str, Sequence[Reported]]) -> Mapping[str, Se
 
 
 def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:
-    """Return how many steps an epoch has, by the last step of the longest; 0: the steps are not counted anew in each epoch, as far as is
+    """Return how many steps an epoch has, by the last step of the longest; 0: the steps are not counted again in each epoch, as far as is
     seen.
     """
     is_anew, most = False, 0.0

@@ -1,6 +1,6 @@
 """A place where the tasks of a call wait for each other (`orchestrator.testing.barrier`): a file for each that has come.
 
-Files, because nobody has to answer: neither the test's process, which may sleep, nor another task, which may be dead.
+Files, because no one has to answer: neither the test's process, which may sleep, nor another task, which may be dead.
 """
 
 from __future__ import annotations

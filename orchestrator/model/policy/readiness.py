@@ -63,7 +63,7 @@ def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
 def describe_formation(cluster: Cluster) -> str:
     """``waiting for worker-1 on hostB:41233: no port is open yet (2 of 3 up)``; empty if the cluster waits for no task.
 
-    Also empty for the port of a cluster's only task: nobody waits for it, and a program without a strategy never opens it.
+    Also empty for the port of a cluster's only task: no one waits for it, and a program without a strategy never opens it.
     """
     if cluster.phase is Phase.PREPARING:
         return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"

@@ -69,7 +69,7 @@ class Door:
             self._guest = None
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let no one in any more."""
         if self._socket.fileno() >= 0:
             self._loop.forget(self._socket)
             self._socket.close()

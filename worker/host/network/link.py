@@ -39,7 +39,7 @@ class Link:
         """Frames wait for the end of `gathered`."""
         self._broken = self._is_cut = False
         self._sent: Replay | None = Replay()
-        """None: nobody comes back, so nothing is kept."""
+        """None: no one comes back, so nothing is kept."""
         self._goodbye = self._tail = b""
         self._on_cut: Callable[[], None] | None = None
         self.received = 0

@@ -4,7 +4,7 @@ Keras clips the gradients of each replica, looks for an overflow among them, and
 of the replicas (keras/src/optimizers/base_optimizer.py, `_backend_apply_gradients`; loss_scale_optimizer.py, `_tf_apply`). So clipped
 weights differ from those of one process (tensorflow#33929), and a worker whose own gradients overflow skips the communication for which
 the other workers wait. With this module a step adds the gradients first, once, as Keras 2 and DistributedDataParallel do. All else that the
-step does is Keras's own code, which gets the sums in the place of the gradients, and in a graph all of it waits for all of the sums.
+step does is Keras's own code, which gets the sums in place of the gradients, and in a graph all of it waits for all of the sums.
 
 Keras divides a loss by the number of replicas, because the gradients are added, but does not divide a loss function's result that already
 is one number (keras/src/losses/loss.py, `reduce_values`). Keras 2 does (tf_keras/src/engine/compile_utils.py, `LossesContainer`).

@@ -61,7 +61,7 @@ def run(
 ) -> tuple[Any, Any]:
     """The outputs of a step of Keras from a replica's part, and the number of its rows. `total`: the rows of all replicas, if known, or
     `EVEN`. `is_as_first`: whether these are as many as in the first batch, where that matters (see `rows_of_first`). `standing`: the row
-    in the place of no rows.
+    in place of no rows.
     """
     import tensorflow as tf
 

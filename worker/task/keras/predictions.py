@@ -54,7 +54,7 @@ class Predictions:
 
 
 class Function:
-    """In the place of Keras's function of `predict`. It takes the batches of one execution from the iterator itself."""
+    """In place of Keras's function of `predict`. It takes the batches of one execution from the iterator itself."""
 
     def __init__(self, model: Any) -> None:
         import tensorflow as tf
