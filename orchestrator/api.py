@@ -89,7 +89,7 @@ def launch(
 
 
 def _in_python(text: str) -> str:
-    """A message with the keywords of `launch` in the place of options: ``backend="slurm"`` for ``--backend slurm``."""
+    """A message with the keywords of `launch` in place of options: ``backend="slurm"`` for ``--backend slurm``."""
 
     def keyword(option: re.Match[str]) -> str:
         name, value = option[1].replace("-", "_"), option[2]

@@ -21,7 +21,7 @@ class OrchError(Exception):
 
 
 class UnansweredError(OrchError):
-    """A program has not answered in time: nobody knows whether it has done what it was asked for (exit code 125)."""
+    """A program has not answered in time: no one knows whether it has done what it was asked for (exit code 125)."""
 
 
 class UsageError(OrchError):

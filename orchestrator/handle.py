@@ -86,7 +86,7 @@ class RunFailed(OrchError):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a run ended."""
+    """Tells how a run ended."""
 
     run_id: str
     run_dir: Path

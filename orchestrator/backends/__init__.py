@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # most runs have no engine
 
 @dataclass(frozen=True, slots=True)
 class Workdir:
-    """How a host gets the working directory of the spec."""
+    """Tells how a host gets the working directory of the spec."""
 
     way: Literal["same", "shared", "ship", "unchecked"] = "same"
     """``same``: the host is this machine. ``shared``: the host shares a disk, and compares. ``ship``: the host gets a copy. ``unchecked``:
@@ -56,7 +56,7 @@ class Imports:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How an agent is started: a program that reads orders from stdin and writes frames to stdout."""
+    """Tells how an agent is started: a program that reads orders from stdin and writes frames to stdout."""
 
     argv: tuple[str, ...]
     brings_worker: bool = False
@@ -114,7 +114,7 @@ def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a backend is told of a run."""
+    """Holds what a backend is told of a run."""
 
     spec: ClusterSpec
     run_id: str
@@ -124,7 +124,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reaching:
-    """How the agents of a place are started, all together."""
+    """Tells how the agents of a place are started, all together."""
 
     at_once: int = 8
     """Connections that are made at the same time."""
@@ -137,7 +137,7 @@ class Reaching:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a backend does for a run, as a value: `--dry-run` prints the value, and `Backend.allocate` carries the same value out."""
+    """Holds what a backend does for a run, as a value: `--dry-run` prints the value, and `Backend.allocate` carries the same value out."""
 
     run: RunFacts
     hosts: tuple[Host, ...] = ()

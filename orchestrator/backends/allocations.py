@@ -1,4 +1,4 @@
-"""Whether orch was started inside of an allocation of an engine (salloc, a batch script), and the spec that uses the allocation."""
+"""Finds whether orch was started inside of an allocation of an engine (salloc, a batch script), and the spec that uses the allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the engines share (`Engine`): the command of a job, and how the files of a controller are reached that this machine does not see."""
+"""Defines what the engines share (`Engine`): the command of a job, and how the files of a controller are reached that this machine does not
+see.
+"""
 
 from __future__ import annotations
 

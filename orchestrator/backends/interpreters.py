@@ -1,4 +1,4 @@
-"""Which Python runs the tasks of a host, for agents, `orch doctor` and `orch warm`."""
+"""Finds which Python runs the tasks of a host, for agents, `orch doctor` and `orch warm`."""
 
 from __future__ import annotations
 

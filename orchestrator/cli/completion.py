@@ -1,4 +1,4 @@
-"""What the shell offers when a user presses TAB: files, runs, tasks, and the words of a choice.
+"""Defines what the shell offers when a user presses TAB: files, runs, tasks, and the words of a choice.
 
 Click asks these functions (its `shell_complete`). They print nothing and raise nothing: a mistake offers nothing.
 """

@@ -118,7 +118,7 @@ def _run_argument(command: F, find: Callable[[Path, str | None], RunDir]) -> F:
 
 
 def find_and_name_others(home: Path, name: str | None) -> RunDir:
-    """`find_to_look`; where nobody has named a run, and the latest has ended, a line names those that go on."""
+    """`find_to_look`; where no one has named a run, and the latest has ended, a line names those that go on."""
     from ..record.run_store import going
 
     run = find_to_look(home, name)

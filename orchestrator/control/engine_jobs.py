@@ -53,7 +53,7 @@ def find_all(home: Path) -> list[RunDir]:
 
 
 def attach(run: RunDir) -> RunDir:
-    """The run, whose record is from now on kept up to date by whoever looks at it."""
+    """The run, whose record is from now on kept up to date by anyone who looks at it."""
     run.renew = _Renewer(run).renew
     return run
 

@@ -1,4 +1,5 @@
-"""What others ask of the controller of a run: the commands `orch down`, `restart` and `stacks`, and the program that has launched the run.
+"""Defines what others ask of the controller of a run: the commands `orch down`, `restart` and `stacks`, and the program that has launched
+the run.
 
 A request is a line of JSON in the named pipe of the run (record/run_lock.py), or, from another machine than the controller's, in
 its file `requests` (record/engine_files.py)::
@@ -38,7 +39,7 @@ PARENT_S = 0.2
 FILE_S = 1.0
 """How often the file of requests is read, in seconds."""
 READ_BYTES = 4096
-"""The bytes of requests that are read in one turn of the loop: whoever writes without end must not keep the run from its other work."""
+"""The bytes of requests that are read in one turn of the loop: anyone who writes without end must not keep the run from its other work."""
 LONGEST = 4096
 """The longest request in bytes (PIPE_BUF): what is longer is none."""
 LONGEST_PROFILE_S = 60.0
@@ -119,7 +120,7 @@ def handle_requests(rundir: RunDir, supervisor: Supervisor, *, has_file: bool = 
 
 
 def _read_file(rundir: RunDir, file: Follower, requests: Requests) -> None:
-    """Act on the new lines of the file `requests`, now and then each second. A file server tells nobody when a file grows."""
+    """Act on the new lines of the file `requests`, now and then each second. A file server tells no one when a file grows."""
     import asyncio
 
     from ..record import engine_files
@@ -132,7 +133,7 @@ def _read_file(rundir: RunDir, file: Follower, requests: Requests) -> None:
 
 
 class Requests:
-    """Reads the requests to a run. Whatever lies in the pipe, and whoever else reads it, the run goes on."""
+    """Reads the requests to a run. The run goes on, whatever lies in the pipe and no matter who else reads it."""
 
     def __init__(self, fd: int, supervisor: Supervisor) -> None:
         self._fd, self._supervisor = fd, supervisor

@@ -110,7 +110,7 @@ class Supervisor:
         return replace(verdict, remarks=(*verdict.remarks, *self._describe_missing(), *lost))
 
     def _describe_missing(self) -> list[str]:
-        """That somebody has removed output of the run, which no task notices: a line, if it is so."""
+        """Say that somebody has removed output of the run, which no task notices: a line, if it is so."""
         missing = set() if self._disk_full else self._begun.difference(self._rundir.attempts())
         names = [f"attempt-{number}" for number in sorted(missing)] or self._outputs.missing()
         return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []

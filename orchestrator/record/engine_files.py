@@ -1,4 +1,5 @@
-"""What the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and `requests.offset`.
+"""Defines what the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and
+`requests.offset`.
 
     submission.json     what was submitted, sealed; written once, when the engine has accepted the run
     engine.json         the last word of the engine about the job
@@ -110,7 +111,7 @@ def read_heard(run: Path) -> Heard:
 
 
 def keep_heard(run: Path, heard: Heard) -> None:
-    """If this cannot be written, such as by another user or on a full disk, whoever comes next asks again."""
+    """If this cannot be written, such as by another user or on a full disk, anyone who comes next asks again."""
     with contextlib.suppress(OSError):
         write_whole(run / "engine.json", json.dumps(to_json(heard)).encode())
 

@@ -43,7 +43,7 @@ def is_mirrored(path: str) -> bool:
 
 
 def grows(path: str) -> bool:
-    """True if a file of a run is only appended to, or cut and begun anew. Other files are replaced as a whole."""
+    """True if a file of a run is only appended to, or cut and begun again. Other files are replaced as a whole."""
     return path == "marks" or (path.endswith((".log", ".jsonl", ".txt")) and not path.endswith(".old.jsonl"))
 
 

@@ -18,7 +18,7 @@
       controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
       submission.json engine.json requests requests.offset   of a run whose controller is a job of an engine (engine_files.py)
-      mirroring                     a lock for whoever copies the files of a controller that has another file system (mirror.py)
+      mirroring                     a lock for anyone who copies the files of a controller that has another file system (mirror.py)
 
 Directories have mode 0700, files 0600: environments and logs hold secrets. A file that is read whole is written under another name, then
 renamed.
@@ -79,7 +79,7 @@ class RunDir:
         """A line end, if the last line of `events.jsonl` may lack one: the next event must not continue that line."""
         self._held: Directory | None = None
         self.renew: Callable[[], None] = _leave
-        """Brings the record of a submitted run up to date, if that is due; set by whoever can ask engines: `control.engine_jobs`."""
+        """Brings the record of a submitted run up to date, if that is due; set by anyone who can ask engines: `control.engine_jobs`."""
 
     @property
     def path(self) -> Path:

@@ -1,11 +1,11 @@
-"""Who runs a run, and how others reach it: its directory and two files in it, which its controller holds as long as it lives.
+"""Tells who runs a run, and how others reach it: its directory and two files in it, which its controller holds as long as it lives.
 
     lock        locked (flock), so the kernel knows whether the run is alive. Inside: pid and host of the controller, for people, and
                 which directory it is, so that a copy of the directory is known for a copy
-    .           the directory is locked too, where the file system can lock one (NFS cannot): nobody replaces a directory by accident
+    .           the directory is locked too, where the file system can lock one (NFS cannot): no one replaces a directory by accident
     control     a named pipe from which the controller reads requests (orchestrator/control/requests.py)
 
-Whoever makes the run opens all three and passes them on to the controller. So a request that comes early waits in the pipe.
+Anyone who makes the run opens all three and passes them on to the controller. So a request that comes early waits in the pipe.
 No request needs a pid: on another host or in a container the pid in the lock means another process, and a user can write any pid there.
 """
 
@@ -130,7 +130,7 @@ class RunLock:
             self.close()
 
     def is_held(self) -> bool:
-        """True if a process holds the run, its controller or whoever starts it, as far as the kernel of this machine knows."""
+        """True if a process holds the run, its controller or anyone who starts it, as far as the kernel of this machine knows."""
         if self._read_held() is not None:
             return True
         with contextlib.suppress(OSError), _open_directory(self._place()) as fd:  # somebody may have removed or replaced the lock
@@ -155,7 +155,7 @@ class RunLock:
         return pid
 
     def describe_controller(self) -> str:
-        """`` (process 4711 on hostA)``, as the lock has it, for a message; empty if the lock names nobody."""
+        """`` (process 4711 on hostA)``, as the lock has it, for a message; empty if the lock names no one."""
         pid, host = _controller(self._read_held())
         return f" (process {pid} on {clean(host)})" if pid is not None else ""
 

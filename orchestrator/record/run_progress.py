@@ -1,7 +1,7 @@
 """The state of a run, from its recorded events.
 
 A run of a hundred tasks records two million reports a day. So the controller now and then writes the state into `progress.json`, with
-the size that `events.jsonl` had by then: whoever wants the present state only reads what was recorded since. The events stay the only
+the size that `events.jsonl` had by then: anyone who wants the present state only reads what was recorded since. The events stay the only
 source of truth: a run without that file, or with a damaged one, is read from the first event on.
 """
 

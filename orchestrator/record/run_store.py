@@ -31,7 +31,7 @@ _HARMLESS = re.compile(r"\w[\w.+@,=-]*")
 BEGINNING_S = 60.0
 """How long the directory of a run may be without a lock or a spec, in seconds."""
 LATEST = "latest"
-"""The link to the latest run, and the word for this run in the place of a name."""
+"""The link to the latest run, and the word for this run in place of a name."""
 _TASK = re.compile(rf"(?:{'|'.join(TASK_TYPES)})-\d+")
 
 

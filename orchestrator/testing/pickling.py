@@ -65,7 +65,7 @@ def _cloudpickle() -> Any:
 
 
 def _pickler(cloudpickle: Any) -> Any:
-    """A pickler that leaves out fixtures: with a method its whole test class is sent, and nobody can call a fixture.
+    """A pickler that leaves out fixtures: with a method its whole test class is sent, and no one can call a fixture.
 
     pytest's object for a fixture (`FixtureFunctionDefinition` in _pytest/fixtures.py, since pytest 8.4) leads to all that the fixture uses.
     Code keeps the name of its file, which cloudpickle leaves out since 3.1.3: tracebacks and AutoGraph show the lines of this file.

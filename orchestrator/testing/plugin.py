@@ -156,7 +156,7 @@ def _unused(item: pytest.Function) -> str:
 
 
 class _NoCluster:
-    """What `orch_cluster` is if no marker says how many tasks there are: a function that makes clusters."""
+    """Holds what `orch_cluster` is if no marker says how many tasks there are: a function that makes clusters."""
 
     def __init__(self, item: pytest.Item, options: dict[str, Any]) -> None:
         self._item, self._options = item, options

@@ -25,7 +25,7 @@ OUTPUT = "output.log"
 
 
 class RunOfTask(Protocol):
-    """What a task asks of its run (`pool.PooledRun`)."""
+    """Holds what a task asks of its run (`pool.PooledRun`)."""
 
     session: Session
     residents: dict[str, Connection]

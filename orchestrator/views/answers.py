@@ -26,7 +26,7 @@ MOST_ANSWERS, MOST_HEAD = 1000, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ProfileAnswer:
-    """What one task has answered."""
+    """Holds what one task has answered."""
 
     data: bytes = b""
     """TensorFlow's `XSpace`; empty: there is no profile."""

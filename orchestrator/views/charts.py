@@ -95,7 +95,7 @@ def strips(story: Story) -> list[Strip]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What is known of a task in one column."""
+    """Holds what is known of a task in one column."""
 
     cpu: float
     """The mean."""

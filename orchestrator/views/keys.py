@@ -1,4 +1,4 @@
-"""What a key does in `orch top`. Pure: a key gives the next view, and what the program around it has to do."""
+"""Defines what a key does in `orch top`. Pure: a key gives the next view, and what the program around it has to do."""
 
 from __future__ import annotations
 

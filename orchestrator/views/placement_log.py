@@ -55,7 +55,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """How often an op was on a device, in one task."""
+    """Tells how often an op was on a device, in one task."""
 
     executed: int = 0
     """Eager runs, also those that the task had another task's runtime do."""

@@ -199,7 +199,7 @@ def _short(value: object) -> str:
 
 
 def _host_charts(story: Story) -> dict[str, list[Chart]]:
-    """Of each host what its tasks do not tell: the whole processor, the memory, the network, and waits; and its GPUs."""
+    """Return for each host what its tasks do not tell: the whole processor, the memory, the network, and waits; and its GPUs."""
     found: dict[str, list[Chart]] = {}
     for host in dict.fromkeys((*(ready.host for ready in _hosts(story)), *(sample.host for sample in story.samples))):
         if not (own := [sample for sample in story.samples if sample.host == host]):

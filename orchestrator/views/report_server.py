@@ -1,7 +1,7 @@
-"""The server of ``orch report --serve``: the page of a run, made anew while the run goes on, for browsers on this machine.
+"""The server of ``orch report --serve``: the page of a run, made again while the run goes on, for browsers on this machine.
 
 It listens on 127.0.0.1 alone. Other users of the machine can connect, too, and pages of the Internet can make a browser connect: so the
-address holds a random word, which nobody else knows, and a request must name this address as its host (against DNS rebinding).
+address holds a random word, which no one else knows, and a request must name this address as its host (against DNS rebinding).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReportServer(ThreadingHTTPServer):
         self._word = secrets.token_urlsafe(16)
         self._lock = threading.Lock()
         self._page, self._due = b"", 0.0
-        """The page, and the time from which on it is made anew."""
+        """The page, and the time from which on it is made again."""
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def is_device(path: Path) -> bool:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener of files that nobody else can read: a page has log lines, arguments and settings."""
+    """An opener of files that no one else can read: a page has log lines, arguments and settings."""
     return os.open(path, flags, 0o600)
 
 

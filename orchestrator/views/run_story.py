@@ -1,4 +1,6 @@
-"""What happened in a run, as values: a story that `orch report` draws. Pure: the events are folded with the same `step` as everywhere."""
+"""Defines what happened in a run, as values: a story that `orch report` draws. Pure: the events are folded with the same `step` as
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCost:
-    """What one attempt has cost."""
+    """Holds what one attempt has cost."""
 
     attempt: int
     seconds: Mapping[str, float]
@@ -195,7 +197,7 @@ def through_epochs(reports: Mapping[str, Sequence[Reported]]) -> Mapping[str, Se
 
 
 def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:
-    """Return how many steps an epoch has, by the last step of the longest; 0: the steps are not counted anew in each epoch, as far as is
+    """Return how many steps an epoch has, by the last step of the longest; 0: the steps are not counted again in each epoch, as far as is
     seen.
     """
     is_anew, most = False, 0.0

@@ -1,4 +1,4 @@
-"""What `orch top` knows of a run at one moment, and what its user has chosen to see. Values only."""
+"""Defines what `orch top` knows of a run at one moment, and what its user has chosen to see. Values only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALIVE = (TaskState.STARTED, TaskState.UP)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the user has chosen."""
+    """Holds what the user has chosen."""
 
     page: Page = "tasks"
     sort: str = "task"

@@ -287,7 +287,7 @@ def unseal(text: bytes) -> dict[str, Any]:
 
 
 def _is_whole(manifest: dict[str, Any]) -> bool:
-    """True if a manifest has what all readers need. Its checksum proves nothing: whoever writes a file there can make one."""
+    """True if a manifest has what all readers need. Its checksum proves nothing: anyone who writes a file there can make one."""
     match manifest:
         case {
             "at": int() | float() as at,

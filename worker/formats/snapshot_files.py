@@ -83,7 +83,7 @@ def _series_of(snapshot: StateSnapshot) -> tuple[str, str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a task has left."""
+    """The files that a task has left."""
 
     snapshots: list[StateSnapshot]
     """The whole ones, the newest first."""
@@ -92,7 +92,7 @@ class _Left:
 
 
 class _Writer:
-    """Of one training. `tasks`: what each task of this host has left."""
+    """Writes the save of one training. `tasks`: what each task of this host has left."""
 
     def __init__(self, directory: str, tasks: dict[str, _Left]) -> None:
         self.lines: list[str] = []

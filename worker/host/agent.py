@@ -47,7 +47,7 @@ SAMPLED_AFTER_S = 1.0
 
 
 class Examination:
-    """What the agent finds out about its host, in this order; the answer of the GPUs' driver completes it."""
+    """Holds what the agent finds out about its host, in this order; the answer of the GPUs' driver completes it."""
 
     checks: Checks
     facts: messages.HostReady

@@ -1,4 +1,6 @@
-"""How a task has exited, beyond its exit code: its exception, the end of its log, how its program ended, the kernel's counters."""
+"""Describes how a task has exited, beyond its exit code: its exception, the end of its log, how its program ended, the kernel's
+counters.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def _read_failure(directory: str) -> messages.Failure | None:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a Python program ended, before the teardown of its interpreter."""
+    """Tells how a Python program ended, before the teardown of its interpreter."""
 
     code: ExitCode
     at: float

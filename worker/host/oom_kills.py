@@ -1,4 +1,4 @@
-"""Whether the kernel has killed a task because memory ran out. Only the kernel's own counters are believed.
+"""Finds whether the kernel has killed a task because memory ran out. Only the kernel's own counters are believed.
 
 The kernel counts each kill in the memory cgroup of the process that it kills, whether the limit of that group or the memory of the
 whole machine is used up, and does so before it sends the SIGKILL (`__oom_kill_process` in mm/oom_kill.c): line ``oom_kill`` of

@@ -1,4 +1,4 @@
-"""How an agent starts: ``python -I .../worker/host/start_agent.py``, orders on stdin, frames on stdout. For `orch doctor`
+"""Describes how an agent starts: ``python -I .../worker/host/start_agent.py``, orders on stdin, frames on stdout. For `orch doctor`
 the agent runs ``start_agent.py facts.machine_survey`` in a process of its own.
 
 The package is loaded under a private name, from the directory of this file. So nothing has to be installed on the host, and no other

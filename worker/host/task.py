@@ -1,4 +1,4 @@
-"""What the launcher knows of a task: before it has a process (`PendingTask`), and from then on (`StartedTask`)."""
+"""Defines what the launcher knows of a task: before it has a process (`PendingTask`), and from then on (`StartedTask`)."""
 
 from __future__ import annotations
 

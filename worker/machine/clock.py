@@ -1,4 +1,4 @@
-"""The time of this process: the system's clock when the process began, and from then on a clock that nobody can set.
+"""The time of this process: the system's clock when the process began, and from then on a clock that no one can set.
 
 Events are ordered by their times, and deadlines are counted from them. A system clock that is set during a run (by a person, or by NTP
 after a suspend) must change neither. CLOCK_MONOTONIC stands still while the machine sleeps, and so do the deadlines.

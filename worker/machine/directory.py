@@ -32,7 +32,7 @@ class Directory:
 
     @contextlib.contextmanager
     def settled(self) -> Iterator[None]:
-        """Where the directory is, is found out once for all that is done meanwhile: for a look at the files of many tasks."""
+        """Find out once where the directory is, for all that is done meanwhile: for a look at the files of many tasks."""
         before, _ = self._is_settled, self.path
         self._is_settled = True
         try:

@@ -1,4 +1,4 @@
-"""How much memory a host has left."""
+"""Describes how much memory a host has left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which package starts a thread when it is imported. A process must not be forked while it has a thread that knows nothing of forks."""
+"""Finds which package starts a thread when it is imported. A process must not be forked while it has a thread that knows nothing
+of forks.
+"""
 
 from __future__ import annotations
 

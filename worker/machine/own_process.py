@@ -1,4 +1,4 @@
-"""What orch sets for the process that it runs in: numbers of descriptors, the end with the parent, random numbers after a fork."""
+"""Defines what orch sets for the process that it runs in: numbers of descriptors, the end with the parent, random numbers after a fork."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class GpusTaken:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnded:
-    """How a program that the agent has run has ended, and all that it wrote. The answer to `Examine`: the output is JSON then."""
+    """Tells how a program that the agent has run has ended, and all that it wrote. The answer to `Examine`: the output is JSON then."""
 
     out: str = ""
     err: str = ""
@@ -355,7 +355,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class TaskUse:
-    """What the processes of one attempt of a task used: rates are means since the sample before."""
+    """Holds what the processes of one attempt of a task used: rates are means since the sample before."""
 
     task: str
     attempt: Positive
@@ -398,7 +398,7 @@ class TaskUse:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What a GPU did when the driver was asked last."""
+    """Holds what a GPU did when the driver was asked last."""
 
     index: Count
     busy: Rate = 0.0
@@ -411,7 +411,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """What a host, and the control group of its tasks, used. Zero where the kernel does not tell."""
+    """Holds what a host, and the control group of its tasks, used. Zero where the kernel does not tell."""
 
     cpu: Rate = 0.0
     """In percent of one core: all processes of the host."""
@@ -438,7 +438,7 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What the tasks of a host and the host used since the sample before. A sample is kept in a file of its own, and is no event."""
+    """Holds what the tasks of a host and the host used since the sample before. A sample is kept in a file of its own, and is no event."""
 
     at: Moment
     seconds: Seconds

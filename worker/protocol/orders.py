@@ -19,7 +19,7 @@ from ..values.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a task runs."""
+    """Holds what a task runs."""
 
     kind: Literal["script", "module", "command", "serve", "data_service", "tensorboard"]
     """``script``: a Python file. ``module``: as ``python -m``. ``command``: any program, looked up on the PATH of the task's environment.

@@ -1,4 +1,5 @@
-"""What one end of a channel has sent and the other end may not have got: if the channel is cut, the next channel goes on from there.
+"""Defines what one end of a channel has sent and the other end may not have got: if the channel is cut, the next channel goes on from
+there.
 
 Both ends count the bytes that they have received, from the first channel on. They tell each other the count with `Ping`, `Pong` and `Ack`.
 So nothing is lost at a cut, and nothing comes twice: an order is carried out once, and a line of a log is stored once.

@@ -10,7 +10,7 @@ from .declare import setting
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSettings:
-    """How a task of MultiWorkerMirroredStrategy waits for its peers. None: TensorFlow's own choice."""
+    """Tells how a task of MultiWorkerMirroredStrategy waits for its peers. None: TensorFlow's own choice."""
 
     # `heartbeat_timeout_in_ms` of TensorFlow's coordination service
     heartbeat_s: float | None = setting(

@@ -1,4 +1,4 @@
-"""How a setting is declared: a section is a frozen dataclass, and each of its fields carries everything about one setting.
+"""Describes how a setting is declared: a section is a frozen dataclass, and each of its fields carries everything about one setting.
 
     @dataclass(frozen=True, slots=True)
     class CollectiveSettings:

@@ -1,4 +1,5 @@
-"""How a tensor is split over the logical devices of a replica: for `worker.split`, the spec's `tpu.partition` and ``orch tpu``. Pure.
+"""Describes how a tensor is split over the logical devices of a replica: for `worker.split`, the spec's `tpu.partition` and ``orch tpu``.
+Pure.
 
 The rules are those of `TPUStrategy.experimental_split_to_logical_devices` (tensorflow/python/distribute/tpu_strategy.py), which reports
 only the first broken rule. This module has a message for each rule, and reports all broken rules.

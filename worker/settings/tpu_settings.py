@@ -20,7 +20,7 @@ PORT = 8470
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How a tensor is split."""
+    """Tells how a tensor is split."""
 
     SHORTHAND = "dims"
 

@@ -29,7 +29,7 @@ class Between(NamedTuple):
 
 
 class Without(NamedTuple):
-    """What a text must not hold: ``Annotated[str, Without("\\0")]``."""
+    """Holds what a text must not hold: ``Annotated[str, Without("\\0")]``."""
 
     character: str
 

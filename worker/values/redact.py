@@ -1,4 +1,4 @@
-"""Which variables of an environment orch shows, of a host's and of the spec's; and texts without what looks like a secret. Pure."""
+"""Finds which variables of an environment orch shows, of a host's and of the spec's; and texts without what looks like a secret. Pure."""
 
 from __future__ import annotations
 

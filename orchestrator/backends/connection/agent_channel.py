@@ -21,10 +21,10 @@ GOODBYE_S = 2.0
 
 
 class AgentChannel:
-    """What this process sends over the channel, and the state of the channel."""
+    """Holds what this process sends over the channel, and the state of the channel."""
 
     def __init__(self, secret: str) -> None:
-        """`secret`: `Hello.secret`; empty: the agent waits for nobody."""
+        """`secret`: `Hello.secret`; empty: the agent waits for no one."""
         self.secret = secret
         self.process: AgentProgram | None = None
         self.received = 0
@@ -40,7 +40,7 @@ class AgentChannel:
         self.returning: Return | None = None
         """The try to come back that runs."""
         self.is_over = asyncio.Event()
-        """The agent is lost or dropped: nobody comes back to it."""
+        """The agent is lost or dropped: no one comes back to it."""
         self.gate = asyncio.Semaphore(1)
         """Admits the links that may begin to connect at one time."""
         self._sent = Replay() if secret else None
@@ -93,7 +93,7 @@ class AgentChannel:
         return was
 
     def end(self) -> None:
-        """End the program. An agent that would wait for this process to come back is told that nobody comes."""
+        """End the program. An agent that would wait for this process to come back is told that no one comes."""
         if self.returning is not None:
             self.returning.made.cancel()
         process = self.process

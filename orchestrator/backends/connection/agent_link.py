@@ -50,14 +50,14 @@ class LostError(OrchError):
 
 T = TypeVar("T")
 Unasked = messages.HostEvent | messages.TaskEvent | messages.Output | messages.Sampled
-"""The frames that an agent sends of its own accord."""
+"""The frames that an agent sends without being asked."""
 OnFrame = Callable[[str, Unasked, bytes], None]
 """Gets the name of the host, a frame that answers no request, and the data of the frame."""
 OnLost = Callable[[LostError], None]
 
 
 class LinkState(enum.IntEnum):
-    """How far a link has come. It never goes back."""
+    """Tells how far a link has come. It never goes back."""
 
     OPENED = 0
     """The program of the transport may have become no agent yet."""

@@ -1,4 +1,4 @@
-"""What all kinds of agents have in common: their methods, the pipes to an agent, and the error of one that cannot be had."""
+"""Defines what all kinds of agents have in common: their methods, the pipes to an agent, and the error of one that cannot be had."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = 255
 
 
 class AgentProgram(Protocol):
-    """What becomes an agent: a process of this machine, a fork of the warm process, or a program at the end of a connection."""
+    """Holds what becomes an agent: a process of this machine, a fork of the warm process, or a program at the end of a connection."""
 
     stdin: asyncio.StreamWriter | None
     stdout: asyncio.StreamReader | None

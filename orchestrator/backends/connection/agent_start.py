@@ -1,5 +1,6 @@
-"""How an agent comes up at the other end of a connection: its program is started and connected, gets worker/ if it brings none, and sends
-its mark."""
+"""Describes how an agent comes up at the other end of a connection: its program is started and connected, gets worker/ if it brings none,
+and sends its mark.
+"""
 
 from __future__ import annotations
 

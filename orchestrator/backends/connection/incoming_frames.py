@@ -20,7 +20,7 @@ DRIFT = 1e-4
 
 
 class Expected:
-    """What an agent may tell of: the tasks that it was told to start, in their attempts, and their output without a gap.
+    """Holds what an agent may tell of: the tasks that it was told to start, in their attempts, and their output without a gap.
 
     Tasks, attempts and streams become paths of the run directory, and an offset becomes the size of a file there.
     """
@@ -85,7 +85,7 @@ def _shortened(value: Any) -> Any:
 
 
 class HostClock:
-    """How far the clock of a host is ahead of the controller's clock, as far as the frames of the host show.
+    """Tells how far the clock of a host is ahead of the controller's clock, as far as the frames of the host show.
 
     A frame takes some time to arrive, so the clock is at least as far ahead as each frame shows; the fastest frame shows it best. A single
     frame would not be enough: if its host was busy, the failures of two hosts would be in the wrong order. If a host stands still for a

@@ -1,4 +1,4 @@
-"""Whether the agent at the other end of a connection still lives: it is asked for signs of life, and may be silent for so long."""
+"""Finds whether the agent at the other end of a connection still lives: it is asked for signs of life, and may be silent for so long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Liveness:
         self.heard_at = time.monotonic()
 
     def progress(self) -> None:
-        """What has come was more than a sign of life."""
+        """Note that what has come was more than a sign of life."""
         self.progress_at = self.heard_at
 
     def allow_silence(self, silence_s: float) -> None:

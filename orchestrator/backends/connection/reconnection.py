@@ -15,7 +15,7 @@ FIRST_PAUSE_S = 0.5
 """The pause after the first try. Each further pause is half as long again, up to `LONGEST_PAUSE_S`."""
 LONGEST_PAUSE_S = 2.0
 BRIEF_S = 1.0
-"""How long a try keeps others waiting, and how long nobody is told of the try: a host that is down must not hold up those that are not."""
+"""How long a try keeps others waiting, and how long no one is told of the try: a host that is down must not hold up those that are not."""
 
 SHORTEST_LIMIT_S = 5.0
 

@@ -221,7 +221,7 @@ def _host(settings: KubernetesSettings, pod: str, python: str) -> Host:
 
 
 class _Made:
-    """Whether the Service of an allocation, which owns all else, was asked for, and whether the server has said that it exists."""
+    """Tells whether the Service of an allocation, which owns all else, was asked for, and whether the server has said that it exists."""
 
     is_tried = is_there = False
 

@@ -1,4 +1,4 @@
-"""A JobSet, or Jobs, of the pods of a training: what fails, what starts anew, and when the training is done. Pure.
+"""A JobSet, or Jobs, of the pods of a training: what fails, what starts again, and when the training is done. Pure.
 
 A JobSet (jobset.x-k8s.io/v1alpha2) restarts all pods of a training together, as TensorFlow's collectives need it, and ends the servers when
 the tasks that decide are done. Jobs alone do neither. Exit code 42 is TensorFlow's "saved, start me again" (`PreemptionCheckpointHandler`):

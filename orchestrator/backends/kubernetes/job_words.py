@@ -1,4 +1,4 @@
-"""What Kubernetes says of the runs whose controllers are in pods, as words of an engine. Pure."""
+"""Defines what Kubernetes says of the runs whose controllers are in pods, as words of an engine. Pure."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ Key = TypeVar("Key")
 
 
 def first_to_go(addresses: Mapping[Key, str]) -> Key:
-    """Of connections in the order in which they came, with their addresses: the oldest one of the address that has the most of them.
+    """Return, of connections in the order in which they came, with their addresses, the oldest one of the address that has the most of
+    them.
 
-    So whoever opens many connections closes his own.
+    So anyone who opens many connections closes his own.
     """
     crowd = collections.Counter(addresses.values()).most_common(1)[0][0]
     return next(one for one, address in addresses.items() if address == crowd)
@@ -75,7 +76,7 @@ class Keeper:
         self._is_ending = True
 
     def _has_ended(self) -> bool:
-        """True if there was a controller, and nobody holds the lock of its file any more."""
+        """True if there was a controller, and no one holds the lock of its file any more."""
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -89,7 +90,7 @@ class Keeper:
         return True
 
     def _serve(self, server: socket.socket) -> None:
-        """Hear for a moment whoever has come."""
+        """Hear for a moment anyone who has come."""
         for line in select.select([server, *self._guests], [], [], LOOK_S)[0]:
             if line is server:
                 with contextlib.suppress(OSError):

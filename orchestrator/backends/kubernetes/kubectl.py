@@ -1,6 +1,6 @@
 """Runs kubectl: its own configuration, contexts and login plugins count. Errors become messages with a remedy.
 
-The objects of a run have an owner, a Service: whoever deletes the Service deletes them all.
+The objects of a run have an owner, a Service: anyone who deletes the Service deletes them all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READ_BYTES = 1 << 16
 POD_S = 0.5
 """How much longer `kubectl create` may take for each object of many: kubectl sends them one by one."""
 DELETE_S, DELETE_PAUSES_S = 20.0, (1.0, 3.0)
-"""How long a deletion may take for an answer, and the pauses before it is tried again: nobody else deletes the objects of this run."""
+"""How long a deletion may take for an answer, and the pauses before it is tried again: no one else deletes the objects of this run."""
 
 
 class Where(Protocol):

@@ -1,4 +1,4 @@
-"""What kubectl complains of, in words, with a remedy. Pure.
+"""Words for what kubectl complains of, with a remedy. Pure.
 
 The texts are those of kubectl 1.20 to 1.35 and of the API server behind it.
 """

@@ -1,6 +1,6 @@
 """The port of a controller in a pod, to which the other pods of its run dial (worker/host/network/dialler.py).
 
-Whoever has reached the port can send what he wants: until the token of the run has come, nothing is read but as many bytes as the token
+Anyone who has reached the port can send what he wants: until the token of the run has come, nothing is read but as many bytes as the token
 has, nothing is sent, and the time and the number of such connections are bounded. A crowd of strangers keeps no pod out, because a new
 connection takes the place of one of the crowd.
 """
@@ -55,7 +55,7 @@ class DialledLine:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a program has ended, and the end of what it has written to stderr."""
+    """Tells how a program has ended, and the end of what it has written to stderr."""
 
     pod: str
     number: int
@@ -227,7 +227,7 @@ class DialledAgent:
         return self.returncode
 
     def kill(self) -> None:
-        """Nobody can kill a program in another pod, but an agent ends with its connection."""
+        """No one can kill a program in another pod, but an agent ends with its connection."""
         self._is_killed = True
         if self._line is not None:
             self._line.writer.transport.abort()

@@ -38,7 +38,7 @@ MOST_PODS_LOST = 20
 _CONTROLLER = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
 _KEEPER = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
 _ALL_MAY_READ = 0o444
-"""Of a volume: whoever is in the container. A user without a group of the volume could not read it otherwise."""
+"""Of a volume: anyone who is in the container. A user without a group of the volume could not read it otherwise."""
 
 
 def controller_pod(name: str) -> str:

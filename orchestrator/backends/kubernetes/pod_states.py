@@ -1,4 +1,4 @@
-"""What the status of a pod means, in words. Pure.
+"""Words for what the status of a pod means. Pure.
 
 The words of Kubernetes (reasons, messages) are kept: they are what a user looks up.
 """

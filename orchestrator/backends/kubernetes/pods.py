@@ -27,7 +27,7 @@ QUEUE, GROUP, GROUP_COUNT = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/pod-gro
 
 @dataclass(frozen=True, slots=True)
 class PodWish:
-    """What a pod is for: the part of a pod that the settings do not have."""
+    """Holds what a pod is for: the part of a pod that the settings do not have."""
 
     command: tuple[str, ...]
     """The program of the container. As in `env`, Kubernetes replaces ``$(NAME)``: see `literal`."""

@@ -29,7 +29,7 @@ def service(name: str, labels: Mapping[str, str], selector: Mapping[str, str], o
 
 
 def network_policy(name: str, labels: Mapping[str, str], selector: Mapping[str, str], owner: Owner | None = None) -> Manifest:
-    """Only the pods of the run reach each other: whoever reaches a port of TensorFlow's can run code there."""
+    """Only the pods of the run reach each other: anyone who reaches a port of TensorFlow's can run code there."""
     chosen = {"podSelector": {"matchLabels": dict(selector)}}
     spec = {**chosen, "policyTypes": ["Ingress"], "ingress": [{"from": [chosen]}]}
     return {

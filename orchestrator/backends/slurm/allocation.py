@@ -1,4 +1,6 @@
-"""What a program inside of an allocation knows of it, from the variables that Slurm sets (salloc, sbatch) and from `scontrol`. Pure."""
+"""Defines what a program inside of an allocation knows of it, from the variables that Slurm sets (salloc, sbatch) and from `scontrol`.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """What `scontrol show job --details` says, and no variable."""
+    """Holds what `scontrol show job --details` says, and no variable."""
 
     end: float | None = None
     """The time limit, in seconds since 1970; None: there is no limit."""

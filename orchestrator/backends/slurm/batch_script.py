@@ -30,7 +30,7 @@ _OWN = ("partition", "account", "qos", "nodes", "ntasks", "ntasks_per_node", "cp
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """What is submitted for a run."""
+    """Holds what is submitted for a run."""
 
     name: str
     output: str

@@ -1,4 +1,4 @@
-"""What Slurm's programs complain of, in words, with a remedy. Pure."""
+"""Words for what Slurm's programs complain of, with a remedy. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm's queue says of jobs, in words. Pure."""
+"""Words for what Slurm's queue says of jobs. Pure."""
 
 from __future__ import annotations
 

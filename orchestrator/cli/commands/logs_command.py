@@ -32,7 +32,7 @@ from ..options import Count, color_options, find_and_name_others, home_option, o
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
 APART_AFTERWARDS_S = 30.0
-"""Seconds between equal lines that `--fold` shows as one, of a run that is not followed: nobody waits for the lines that are held."""
+"""Seconds between equal lines that `--fold` shows as one, of a run that is not followed: no one waits for the lines that are held."""
 
 _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE, TENSORBOARD))}|master)(-\d*)?")
 

@@ -1,4 +1,6 @@
-"""Which of the notes that hosts gave before the start explains the failure: the report repeats it, after all that was printed meanwhile."""
+"""Finds which of the notes that hosts gave before the start explains the failure: the report repeats it, after all that was printed
+meanwhile.
+"""
 
 from __future__ import annotations
 

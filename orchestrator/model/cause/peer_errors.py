@@ -24,7 +24,7 @@ _ANY_TASK = re.compile(_TASK.format("type", "index"))
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What an error says about a lost peer."""
+    """Holds what an error says about a lost peer."""
 
     how: str
     """What happened to the peer: ``it refuses connections``."""

@@ -1,4 +1,4 @@
-"""What a user can do about a failure: one line for the report, for the failures that orch knows.
+"""Defines what a user can do about a failure: one line for the report, for the failures that orch knows.
 
 A remedy claims no more than is known: orch names memory as the reason of a kill only if the kernel has counted a kill. The texts are
 those of CPython and its errno table, TensorFlow 2.21 and Keras 3.15. Each was provoked once, except those of GPUs, which users have
@@ -24,7 +24,7 @@ _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9,
 
 
 class Remedy(NamedTuple):
-    """What to do about a failure."""
+    """Holds what to do about a failure."""
 
     about: str
     """The anchor of the heading in docs/why.md."""

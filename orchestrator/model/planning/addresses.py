@@ -30,7 +30,7 @@ class UnconnectedError(OrchError):
     """Hosts have no connection to each other."""
 
     def __init__(self, text: str, pairs: Sequence[tuple[str, str]]) -> None:
-        """`pairs`: the hosts without a connection between them; a host that nobody can reach has a pair with itself."""
+        """`pairs`: the hosts without a connection between them; a host that no one can reach has a pair with itself."""
         super().__init__(text)
         self.pairs = tuple(pairs)
 
@@ -75,7 +75,7 @@ def candidates(host: str, facts: HostReady, address: str = "", interface: str = 
 def partners(hosts: Sequence[str], seed: str) -> dict[str, tuple[str, ...]]:
     """The hosts that each host tries: all others; in a large cluster the next one, which makes a ring of all, and some that `seed` draws.
 
-    Each host is then tried by as many others as it tries. So a host that cannot be reached, or reaches nobody, is found for certain, and
+    Each host is then tried by as many others as it tries. So a host that cannot be reached, or reaches no one, is found for certain, and
     a pair of hosts without a connection between them may be missed.
     """
     count = len(hosts)

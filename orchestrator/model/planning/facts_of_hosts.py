@@ -1,4 +1,4 @@
-"""What a plan needs to know of each host: its address, ports, cores, GPUs and directories."""
+"""Defines what a plan needs to know of each host: its address, ports, cores, GPUs and directories."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ UNEVEN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class InputCounts:
-    """What one task has read from its distributed datasets in its attempt. Each tuple has one number per replica of the task."""
+    """Holds what one task has read from its distributed datasets in its attempt. Each tuple has one number per replica of the task."""
 
     steps: Size
     """How often the task got a batch for each replica, with empty batches."""

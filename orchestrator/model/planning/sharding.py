@@ -1,4 +1,4 @@
-"""Which elements of a distributed dataset each worker and replica gets: the planner of ``orch shards``. Pure.
+"""Finds which elements of a distributed dataset each worker and replica gets: the planner of ``orch shards``. Pure.
 
 The rules are those of TensorFlow 2.21; tests/real/test_shards.py compares the planner with TensorFlow:
 
@@ -41,7 +41,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How TensorFlow distributes a dataset."""
+    """Tells how TensorFlow distributes a dataset."""
 
     policy: ShardPolicy = "auto"
     workers: int = 1

@@ -79,7 +79,9 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _describe_apart(cluster: Cluster) -> str:
-    """That workers have trained models of their own; empty: none has. A first `fit` of a baseline may be meant so: a task does not tell."""
+    """Say that workers have trained models of their own; empty: none has. A first `fit` of a baseline may be meant so: a task does not
+    tell.
+    """
     names = [task.name for task in cluster.tasks.values() if task.trains_apart]
     if not names:
         return ""

@@ -1,4 +1,4 @@
-"""Which tasks the cluster waits for: to form, to succeed, to end; and why, in words. Pure."""
+"""Finds which tasks the cluster waits for: to form, to succeed, to end; and why, in words. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
 def describe_formation(cluster: Cluster) -> str:
     """``waiting for worker-1 on hostB:41233: no port is open yet (2 of 3 up)``; empty if the cluster waits for no task.
 
-    Also empty for the port of a cluster's only task: nobody waits for it, and a program without a strategy never opens it.
+    Also empty for the port of a cluster's only task: no one waits for it, and a program without a strategy never opens it.
     """
     if cluster.phase is Phase.PREPARING:
         return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
@@ -146,7 +146,7 @@ def describe_rest(cluster: Cluster) -> str:
 
 
 def describe_serving(cluster: Cluster) -> str:
-    """That all tasks that run stand in `Server.join` of TensorFlow, and wait for work; empty if one of them does anything else.
+    """Say that all tasks that run stand in `Server.join` of TensorFlow, and wait for work; empty if one of them does anything else.
 
     While the tasks stop, those count that were running until then.
     """

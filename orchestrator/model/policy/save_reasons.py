@@ -1,4 +1,4 @@
-"""What orders a save: each reason is a function, which `lifecycle.step` calls for an event or a deadline. Pure.
+"""Defines what orders a save: each reason is a function, which `lifecycle.step` calls for an event or a deadline. Pure.
 
 A reason says after which events or deadlines a save begins, how long it may take, and how the attempt is to end then; without a training
 that can save, it says what happens instead. A new reason is a new function here.
@@ -30,7 +30,7 @@ def before_the_end(
 
 
 def on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
-    """An engine takes the hosts back: whoever loses one first, the run ends as if it had been asked to.
+    """An engine takes the hosts back: no matter who loses one first, the run ends as if it had been asked to.
 
     A host that is not lent goes away: a training that can do so saves itself before the host is lost.
     """
@@ -48,7 +48,7 @@ def on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
 
 
 def on_hosts_back(cluster: Cluster, event: events.HostsBack) -> Step:
-    """A cluster that trains with fewer workers starts again with more, after its save. Nobody waits: the save has any time."""
+    """A cluster that trains with fewer workers starts again with more, after its save. No one waits: the save has any time."""
     if not cluster.is_shrunk or not save_order.is_possible(cluster):
         return cluster, ()
     cause = Cause(f"{event.reason}: it gets workers again", event.at)

@@ -1,4 +1,4 @@
-"""What follows a save on order: how the attempt ends after it, in time or not. Pure."""
+"""Defines what follows a save on order: how the attempt ends after it, in time or not. Pure."""
 
 from __future__ import annotations
 

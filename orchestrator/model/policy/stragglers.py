@@ -1,4 +1,4 @@
-"""Which task makes the others wait, judged from how long the tasks' steps take. Pure.
+"""Finds which task makes the others wait, judged from how long the tasks' steps take. Pure.
 
 In synchronous training all tasks make the same number of steps in the same time. So the slow one is not seen by its speed: it is the one
 that is busy for longer in each step, and waits least for the others. At a standstill it is the one that did not come to a meeting (a
@@ -56,7 +56,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What is known from earlier samples. The keys are the tasks' names and attempts."""
+    """Holds what is known from earlier samples. The keys are the tasks' names and attempts."""
 
     judged: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """The number of the window that was judged last."""
@@ -235,7 +235,7 @@ def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """What is known of the waits so far."""
+    """Holds what is known of the waits so far."""
 
     tasks: Mapping[str, int] = field(default_factory=dict)
     """The tasks that run, with their attempts."""

@@ -54,7 +54,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What an engine says of a job."""
+    """Holds what an engine says of a job."""
 
     state: Literal["waiting", "running", "ended", "unknown"]
     """``waiting``: it has no controller, and will get one. ``ended``: there will be none any more; also of a job that the engine has

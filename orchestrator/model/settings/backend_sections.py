@@ -64,7 +64,7 @@ class BackendSpec:
         return False
 
     def detached(self) -> BackendSpec:
-        """The section for a run that nobody looks at (`orch up -d`)."""
+        """The section for a run that no one looks at (`orch up -d`)."""
         return self
 
     def attached(self) -> BackendSpec:

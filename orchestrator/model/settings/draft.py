@@ -1,4 +1,4 @@
-"""What the rules between keys look at: a document whose keys are checked one by one."""
+"""Defines what the rules between keys look at: a document whose keys are checked one by one."""
 
 from __future__ import annotations
 

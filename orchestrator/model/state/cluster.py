@@ -30,7 +30,7 @@ from ..strategies import Role, named
 
 
 class TaskState(str, Enum):
-    """Where a task is in its life."""
+    """Tells where a task is in its life."""
 
     PENDING = "pending"
     STARTED = "started"
@@ -42,7 +42,7 @@ class TaskState(str, Enum):
 
 
 class Phase(str, Enum):
-    """Where the cluster is in its life."""
+    """Tells where the cluster is in its life."""
 
     ALLOCATING = "allocating"
     CONNECTING = "connecting"
@@ -55,7 +55,7 @@ class Phase(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How a run ended."""
+    """Tells how a run ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

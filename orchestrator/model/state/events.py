@@ -55,7 +55,7 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class HostsAwaited:
-    """What a run without a plan waits for has changed: the words of an engine, or the hosts that have not answered; empty: unknown."""
+    """A change of what a run without a plan waits for: the words of an engine, or the hosts that have not answered; empty: unknown."""
 
     reason: str
     at: float

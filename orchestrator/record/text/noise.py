@@ -1,8 +1,8 @@
-"""Which lines of a task's output are TensorFlow's own and say nothing about the task. A view folds these lines; the files keep them.
+"""Finds which lines of a task's output are TensorFlow's own and say nothing about the task. A view folds these lines; the files keep them.
 
 A line is noise by its shape:
 
-* Every C++ line of level INFO (``I0000 … file.cc:12] …``) is noise, whoever wrote it.
+* Every C++ line of level INFO (``I0000 … file.cc:12] …``) is noise, no matter who wrote it.
 * A C++ warning or error is noise if it is on a short list (`_HARMLESS`).
 * A C++ warning or error about a lost connection or an aborted call (`_LOSS`), about memory that did not suffice (`_OUT_OF_MEMORY`), or
   about a wrong value (`_SAID_AGAIN`) is noise: the exception of the program says the same.

@@ -1,4 +1,4 @@
-"""What the control group of an agent and its tasks uses: memory, and how often a limit on CPU time kept the group waiting.
+"""Defines what the control group of an agent and its tasks uses: memory, and how often a limit on CPU time kept the group waiting.
 
 A limit on CPU time is so many milliseconds in each period, usually of 100 ms. The kernel counts the periods in which the group wanted to
 run, and those in which the limit was reached. Its other count, the time that the group was kept waiting (``throttled_usec``), says less:

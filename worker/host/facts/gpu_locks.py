@@ -1,4 +1,4 @@
-"""Which runs of this user hold which GPUs of this host.
+"""Finds which runs of this user hold which GPUs of this host.
 
 Each GPU has a file in ``orch-gpus-UID`` in ``/tmp``, whatever ``TMPDIR`` is: jobs of a scheduler often have one of their own, and must see
 each other. (``$XDG_RUNTIME_DIR`` is removed when its user logs out, but a detached run goes on.) An agent whose tasks have the GPU keeps

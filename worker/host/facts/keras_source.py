@@ -1,4 +1,4 @@
-"""How a Python file uses Keras, by its syntax alone: nothing is imported or run.
+"""Describes how a Python file uses Keras, by its syntax alone: nothing is imported or run.
 
 A use is a text:
 

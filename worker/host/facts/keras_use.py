@@ -1,5 +1,5 @@
-"""Which Keras a program needs, found before the program runs: whether Keras 2 is installed if the run uses it, and calls of `fit` that no
-installed Keras can do. The source is parsed and never run, so orch refuses only certain uses.
+"""Finds which Keras a program needs, found before the program runs: whether Keras 2 is installed if the run uses it, and calls of `fit`
+that no installed Keras can do. The source is parsed and never run, so orch refuses only certain uses.
 """
 
 from __future__ import annotations

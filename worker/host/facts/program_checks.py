@@ -1,4 +1,4 @@
-"""What an agent finds in the programs of a run before it starts them: whether they can run here, and what they import."""
+"""Defines what an agent finds in the programs of a run before it starts them: whether they can run here, and what they import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .program_files import MAX_CHECKED, read_sources
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What was found in the programs of the tasks, before one of them runs."""
+    """Holds what was found in the programs of the tasks, before one of them runs."""
 
     problems: list[str]
     """Why the tasks cannot run here, a sentence for each."""

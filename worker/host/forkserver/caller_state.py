@@ -1,4 +1,4 @@
-"""What a caller sends to the warm process: what its run would import, and what an agent that the caller executed would inherit.
+"""Defines what a caller sends to the warm process: what its run would import, and what an agent that the caller executed would inherit.
 
 The warm process compares what no process can change about itself (`describe_request`). A fork applies the rest to itself
 (`read_inherited`, `apply_inherited`), so that a run has the same surroundings as with an executed agent.

@@ -1,4 +1,4 @@
-"""Whether a template may be forked, and whether the fork would behave like a fresh interpreter."""
+"""Finds whether a template may be forked, and whether the fork would behave like a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...machine.import_threads import ThreadWatch, count_threads
 
 
 class Safety:
-    """What the imports have done to this process."""
+    """Holds what the imports have done to this process."""
 
     def __init__(self, directory: str, own_files: dict[int, str], watch: ThreadWatch) -> None:
         """`own_files`: descriptors that were open before the imports; `directory`: see `template_server.serve`; `watch`: of the imports."""

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """What a template imports, and how."""
+    """Holds what a template imports, and how."""
 
     modules: tuple[str, ...]
     env: Mapping[str, str]

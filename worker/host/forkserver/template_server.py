@@ -105,7 +105,7 @@ def load(modules: Iterable[str], directory: str = "") -> tuple[float, import_thr
 
 
 def _prepare_forks() -> None:
-    """What each task would otherwise do for itself before its program starts."""
+    """Do what each task would otherwise do for itself before its program starts."""
     import fcntl  # noqa: F401 - here, where `Safety` sees it
 
     from ...task import keras, sigterm  # noqa: F401

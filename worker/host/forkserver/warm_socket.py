@@ -154,7 +154,7 @@ def receive(connection: socket.socket) -> tuple[Any, list[int]]:
 
 
 def read_in_memory(fd: int) -> Any:
-    """The `more` of a message. Raises ValueError for a descriptor of anything but a file, such as a pipe that nobody writes to."""
+    """The `more` of a message. Raises ValueError for a descriptor of anything but a file, such as a pipe that no one writes to."""
     with os.fdopen(fd, "rb"):
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST:

@@ -1,4 +1,4 @@
-"""Where the controller of an agent comes back after the channel was cut: a socket of this user, in the agent's own directory.
+"""Finds where the controller of an agent comes back after the channel was cut: a socket of this user, in the agent's own directory.
 
 The agent does not know whether a controller whose channel ended still lives, unless a goodbye came (`replay.goodbye`). So the agent waits,
 but never longer than for a silent controller (`Hello.lost_after_s`).
@@ -69,7 +69,7 @@ class Door:
             self._guest = None
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let no one in any more."""
         if self._socket.fileno() >= 0:
             self._loop.forget(self._socket)
             self._socket.close()

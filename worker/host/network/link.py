@@ -39,7 +39,7 @@ class Link:
         """Frames wait for the end of `gathered`."""
         self._broken = self._is_cut = False
         self._sent: Replay | None = Replay()
-        """None: nobody comes back, so nothing is kept."""
+        """None: no one comes back, so nothing is kept."""
         self._goodbye = self._tail = b""
         self._on_cut: Callable[[], None] | None = None
         self.received = 0
@@ -94,7 +94,7 @@ class Link:
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
-        """What is sent meanwhile is written together at the end: many small frames then cost one call, and wake the controller once."""
+        """Write together what is sent meanwhile, at the end: many small frames then cost one call, and wake the controller once."""
         self._gathers, before = True, self._gathers
         try:
             yield

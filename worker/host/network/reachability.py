@@ -1,4 +1,4 @@
-"""Whether hosts reach each other: by connecting, as their tasks will. `try_to_reach` tries other hosts, `ProbeListener` answers them.
+"""Finds whether hosts reach each other: by connecting, as their tasks will. `try_to_reach` tries other hosts, `ProbeListener` answers them.
 
 Before the tasks start, a host listens on the ports that it holds, and sends a word that the controller has given to it alone: another
 machine with the same private address, of which there are many, is not taken for this host.

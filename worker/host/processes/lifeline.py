@@ -1,4 +1,4 @@
-"""What the kernel does to a process when its owner dies, and what wakes an agent that was stopped.
+"""Defines what the kernel does to a process when its owner dies, and what wakes an agent that was stopped.
 
 Every task leads its own session and process group. Three things end it when the agent dies in any way, ``kill -9`` included:
 

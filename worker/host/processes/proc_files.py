@@ -24,7 +24,7 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCounts:
-    """What the kernel has counted for one process since its start."""
+    """Holds what the kernel has counted for one process since its start."""
 
     state: str
     started_at: float
@@ -39,7 +39,7 @@ class ProcessCounts:
 
 @dataclass(frozen=True, slots=True)
 class HostCounts:
-    """What the kernel has counted for the host since it began, and the memory that is in use now."""
+    """Holds what the kernel has counted for the host since it began, and the memory that is in use now."""
 
     cpu_s: float = 0.0
     cores: int = 0

@@ -1,4 +1,4 @@
-"""What a new process of orch sets for itself: between fork and exec, or instead of an exec where it is forked from a template."""
+"""Defines what a new process of orch sets for itself: between fork and exec, or instead of an exec where it is forked from a template."""
 
 from __future__ import annotations
 

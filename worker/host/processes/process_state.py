@@ -1,4 +1,4 @@
-"""What /proc shows of a living process: its state, why it does not answer, its children.
+"""Defines what /proc shows of a living process: its state, why it does not answer, its children.
 
 /proc exists on Linux only; elsewhere every function returns that nothing is known. Fields: proc_pid_stat(5), proc_pid_status(5).
 

@@ -1,6 +1,6 @@
-"""What callbacks of Keras remember between two steps: `EarlyStopping.wait`, `ReduceLROnPlateau.cooldown_counter`, `History`.
+"""Defines what callbacks of Keras remember between two steps: `EarlyStopping.wait`, `ReduceLROnPlateau.cooldown_counter`, `History`.
 
-They keep it in plain attributes, and begin anew in `on_train_begin`. So the attributes are read and set from outside, in every callback.
+They keep it in plain attributes, and begin again in `on_train_begin`. So the attributes are read and set from outside, in every callback.
 A save has those that the training has changed: paths and settings stay those that the program gives.
 """
 
@@ -133,7 +133,7 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
 
 
 def _is_given(callback: Any, name: str) -> bool:
-    """True if the program, or the class, gives this attribute: no save may name another file to write, whoever has made the save.
+    """True if the program, or the class, gives this attribute: no save may name another file to write, no matter who has made the save.
 
     A text may be a path. What a callback of Keras takes as an argument is a setting, though Keras keeps it beside its counters.
     """

@@ -24,7 +24,7 @@ MARK = "_orch_checkpoint"
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What a `fit` trains on."""
+    """Holds what a `fit` trains on."""
 
     dataset: Any
     """As TensorFlow has divided it."""

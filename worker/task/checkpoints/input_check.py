@@ -1,4 +1,4 @@
-"""Whether a dataset gives the same elements in the same order when a restart reads it again: said at the start of the run.
+"""Finds whether a dataset gives the same elements in the same order when a restart reads it again: said at the start of the run.
 
 A restart begins a dataset anew and leaves out what was trained on. So the order must follow from seeds, and elements from the files.
 """

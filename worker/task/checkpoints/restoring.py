@@ -1,4 +1,4 @@
-"""Which save a training begins with: all workers take the same one, and its bytes are those that were written."""
+"""Finds which save a training begins with: all workers take the same one, and its bytes are those that were written."""
 
 from __future__ import annotations
 

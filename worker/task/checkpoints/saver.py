@@ -235,7 +235,9 @@ class Saver:
 
 
 def _strategy_of(objects: dict[str, Any]) -> Any:
-    """That of the scope; that of `worker.strategy`; that of the variables, where the program has made a strategy itself."""
+    """Return the strategy of the scope, or that of `worker.strategy`, or that of the variables, where the program has made a strategy
+    itself.
+    """
     import tensorflow as tf
 
     if tf.distribute.has_strategy():

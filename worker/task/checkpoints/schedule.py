@@ -62,7 +62,7 @@ class Schedule:
         self._costs.append(seconds)
 
     def step_begins(self, at: float) -> None:
-        """What is done after a step is over, and the next step begins."""
+        """Note that what is done after a step is over, and the next step begins."""
         self._ended_at = at
 
     @property

@@ -2,7 +2,7 @@
 
 Each worker copies its values at the end of a step. A thread writes them, while the training goes on: each worker its own file, and the
 chief what all workers have alike. The chief waits until the files of all workers are there, compares what they say of the common values,
-and writes the manifest. Whoever is killed before has saved nothing, and the saves before stay.
+and writes the manifest. Anyone who is killed before has saved nothing, and the saves before stay.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _POLL_S = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a task writes its saves, and where it looks for them."""
+    """Tells where a task writes its saves, and where it looks for them."""
 
     base: str
     resume: tuple[str, ...]

@@ -38,7 +38,9 @@ def wait_until_written() -> None:
 
 
 class TrainingSnapshots:
-    """Of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`. `step`: the finished steps."""
+    """Makes the snapshots of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`. `step`:
+    the finished steps.
+    """
 
     def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]], step: int) -> None:
         self._series, self._named = series, named

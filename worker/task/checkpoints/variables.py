@@ -142,7 +142,7 @@ def _has_parts(variable: Any) -> bool:
 
 
 def _raw(layer: Any) -> list[Any]:
-    """Return those that can be saved: the training must not end because of one that nobody has asked to save."""
+    """Return those that can be saved: the training must not end because of one that no one has asked to save."""
     import tensorflow as tf
 
     found = [value for value in vars(layer).values() if isinstance(value, tf.Variable)]

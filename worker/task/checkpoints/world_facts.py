@@ -1,4 +1,4 @@
-"""What a save says of the cluster and the software that made it."""
+"""Defines what a save says of the cluster and the software that made it."""
 
 from __future__ import annotations
 

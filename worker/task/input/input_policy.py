@@ -104,7 +104,7 @@ def _seed_lists_of_files(seed: int) -> None:
 
 
 class Changes:
-    """What is done to one dataset, and which settings are not applied, for one line of the log."""
+    """Holds what is done to one dataset, and which settings are not applied, for one line of the log."""
 
     def __init__(self, function: str) -> None:
         self.where = f"{function} at {failure.calling_line()}"

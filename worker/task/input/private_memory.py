@@ -2,7 +2,7 @@
 
 An array that a generator, a `PyDataset` or a `numpy_function` returns becomes a tensor without a copy if it begins at a 64-byte boundary
 (tensorflow/python/lib/core/py_func.cc). Several replicas get slices of this tensor, and an operation may write its result into the memory
-of a slice that nobody else reads: it does not see that the memory is NumPy's. So labels changed in the program's own array, and in the file
+of a slice that no one else reads: it does not see that the memory is NumPy's. So labels changed in the program's own array, and in the file
 of `np.load(mmap_mode="r+")`; a file that was opened for reading ended the process. Arrays given in any other way (`tf.constant`,
 `from_tensor_slices`, `py_function`, arguments of a `tf.function`) are copied by TensorFlow itself.
 """

@@ -1,4 +1,4 @@
-"""How many elements each worker takes of each global batch, and so of an epoch in which all workers end together. Pure."""
+"""Describes how many elements each worker takes of each global batch, and so of an epoch in which all workers end together. Pure."""
 
 from __future__ import annotations
 

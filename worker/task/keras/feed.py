@@ -99,7 +99,7 @@ class Batches:
         self.asked = 0
         """How many iterators Keras has asked for in all."""
         self.begin_epoch: Any = None
-        """What the program's data do before the first batch of an epoch, which nobody has taken so far."""
+        """What the program's data do before the first batch of an epoch, which no one has taken so far."""
         self.waiting = 0
         """How many iterators Keras has asked for since one has begun: each would draw an order of the data."""
 

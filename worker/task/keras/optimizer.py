@@ -4,7 +4,7 @@ Keras clips the gradients of each replica, looks for an overflow among them, and
 of the replicas (keras/src/optimizers/base_optimizer.py, `_backend_apply_gradients`; loss_scale_optimizer.py, `_tf_apply`). So clipped
 weights differ from those of one process (tensorflow#33929), and a worker whose own gradients overflow skips the communication for which
 the other workers wait. With this module a step adds the gradients first, once, as Keras 2 and DistributedDataParallel do. All else that the
-step does is Keras's own code, which gets the sums in the place of the gradients, and in a graph all of it waits for all of the sums.
+step does is Keras's own code, which gets the sums in place of the gradients, and in a graph all of it waits for all of the sums.
 
 Keras divides a loss by the number of replicas, because the gradients are added, but does not divide a loss function's result that already
 is one number (keras/src/losses/loss.py, `reduce_values`). Keras 2 does (tf_keras/src/engine/compile_utils.py, `LossesContainer`).
@@ -34,7 +34,7 @@ MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 class _Here(threading.local):
-    """What is true in this thread: TensorFlow has one for each replica."""
+    """Holds what is true in this thread: TensorFlow has one for each replica."""
 
     has_rows: Any = None
     """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
@@ -190,7 +190,7 @@ def _build(optimizer: Any, variables: Any) -> None:
 
 
 def _apply_finite(real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """What LossScaleOptimizer does if no gradient overflows: TensorFlow runs this for each replica in a thread of its own."""
+    """Do what LossScaleOptimizer does if no gradient overflows: TensorFlow runs this for each replica in a thread of its own."""
     with _is_added(_here.is_added or _is_wanted()):
         real(self, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What several workers write at one path with TensorFlow: SavedModels, and the files of `Dataset.cache`.
+"""Defines what several workers write at one path with TensorFlow: SavedModels, and the files of `Dataset.cache`.
 
 * A SavedModel: each worker writes its own aside, as each has to take part in a save, and moves the files to the path. The chief's stay.
 * A cache: each worker has files of its own, as each has a share of the data of its own, which another worker must not read.

@@ -1,4 +1,4 @@
-"""What a replica computes from its part of a global batch, also where the part has no rows or fewer rows than the others.
+"""Defines what a replica computes from its part of a global batch, also where the part has no rows or fewer rows than the others.
 
 TensorFlow cuts a batch into one part for each replica (mostly of equal size, the last ones smaller or empty), and gives empty parts to a
 worker whose data has ended (tensorflow/python/distribute/input_lib.py). Keras 3 takes every part for a whole one: the mean of an empty
@@ -61,7 +61,7 @@ def run(
 ) -> tuple[Any, Any]:
     """The outputs of a step of Keras from a replica's part, and the number of its rows. `total`: the rows of all replicas, if known, or
     `EVEN`. `is_as_first`: whether these are as many as in the first batch, where that matters (see `rows_of_first`). `standing`: the row
-    in the place of no rows.
+    in place of no rows.
     """
     import tensorflow as tf
 

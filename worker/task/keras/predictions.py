@@ -45,7 +45,7 @@ def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
 
 
 class Predictions:
-    """What one call of `predict` has predicted in this worker: for each step, the outputs and the number of rows of each replica."""
+    """Holds what one call of `predict` has predicted in this worker: for each step, the outputs and the number of rows of each replica."""
 
     def __init__(self, feed: Feed) -> None:
         self.is_counted = feed.num_batches is not None
@@ -54,7 +54,7 @@ class Predictions:
 
 
 class Function:
-    """In the place of Keras's function of `predict`. It takes the batches of one execution from the iterator itself."""
+    """In place of Keras's function of `predict`. It takes the batches of one execution from the iterator itself."""
 
     def __init__(self, model: Any) -> None:
         import tensorflow as tf

@@ -28,7 +28,7 @@ def count(data: Any) -> Any:
 
 
 class StandingRow:
-    """What stands in for a part without rows: the first row that this worker has got, or, if it has got none, a row of zeros.
+    """Holds what stands in for a part without rows: the first row that this worker has got, or, if it has got none, a row of zeros.
 
     A program may check its rows, or have a matrix inverted, where zeros fail.
     """

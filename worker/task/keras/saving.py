@@ -1,7 +1,7 @@
 """Several workers save one model to one path: each worker writes a file of its own, and the chief's file is the one that stays at the path.
 
 Keras opens the path itself, so a second worker finds a locked or incomplete file (keras/src/saving/saving_lib.py). With this module, a
-reader never finds half of a file, and after its call each worker finds a file at the path. Which workers save, nobody knows before: no
+reader never finds half of a file, and after its call each worker finds a file at the path. Which workers save, no one knows before: no
 worker waits for another one. So the chief notes in its file which step of the model the file has, and another worker leaves such a file
 of its own step as it is. The workers' models are equal except for the state of layers within an epoch, and for seeds.
 """
@@ -129,7 +129,7 @@ def locked(directory: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int:
-    """A descriptor of the locked file, which whoever had the lock before may have removed. Raises OSError."""
+    """A descriptor of the locked file, which anyone who had the lock before may have removed. Raises OSError."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

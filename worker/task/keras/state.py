@@ -49,7 +49,7 @@ def of_layers(model: Any) -> list[Any]:
 
 
 def _of_own_layers(model: Any) -> set[int]:
-    """Of `of_layers`: those of which no other line tells."""
+    """Return those of `of_layers` of which no other line tells."""
     layers = [layer for layer in model._flatten_layers() if type(layer).__name__ != "BatchNormalization"]
     return {id(variable) for layer in layers for variable in layer._non_trainable_variables}
 

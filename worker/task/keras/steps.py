@@ -141,7 +141,7 @@ def _one_step(
 
 
 def without_optionals(batch: Any) -> Any:
-    """Keras's datasets of generators have an Optional in the place of None."""
+    """Keras's datasets of generators have an Optional in place of None."""
     import tensorflow as tf
     from keras import tree
 

@@ -6,7 +6,7 @@ same meetings in the same order, so a worker that is in none while the others st
 Two methods of one class launch all collectives (`CollectiveReplicaLauncher` in tensorflow/python/distribute/cross_device_utils.py).
 Around each, a graph subtracts the time from a variable when the input is ready, and adds the time when the result is there. So the variable
 is the seconds of waiting, less the time of the meeting that goes on: it also tells whether one does. These are four operations, and one
-that hands the result on; whoever reads the variable computes the rest. No number of the program changes. The first replica of a task
+that hands the result on; anyone who reads the variable computes the rest. No number of the program changes. The first replica of a task
 counts for all of its replicas. On a GPU nothing is measured: the input of its collectives counts as ready while the GPU still computes it.
 """
 

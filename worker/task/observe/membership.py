@@ -1,4 +1,4 @@
-"""Whether this process was in its cluster. Determined once, when the program is over.
+"""Finds whether this process was in its cluster. Determined once, when the program is over.
 
 At that time, `sys.path` is the program's, and an import might find a file of the user. So these functions import nothing.
 """

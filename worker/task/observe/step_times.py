@@ -126,7 +126,7 @@ class Pace:
 
 
 class _State:
-    """What this process has begun to measure."""
+    """Holds what this process has begun to measure."""
 
     pace: Pace | None = None
     fits = 0

@@ -49,7 +49,7 @@ __all__ = ["FEATURES", "NAMES", "Feature"]
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What works only if all of its names fit."""
+    """Holds what works only if all of its names fit."""
 
     names: tuple[str, ...]
     sort: Literal["measures", "changes"]

@@ -1,6 +1,6 @@
 """Tells the agent that the program stands in `Server.join` of TensorFlow, which never returns: the task then serves others, for ever.
 
-Where all tasks do so, as in a script for parameter servers whose run has no chief, nobody gives them work (`readiness.describe_serving`).
+Where all tasks do so, as in a script for parameter servers whose run has no chief, no one gives them work (`readiness.describe_serving`).
 """
 
 from __future__ import annotations

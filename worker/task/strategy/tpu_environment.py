@@ -1,4 +1,6 @@
-"""What a task with a TPU needs before its import of TensorFlow: environment variables, and the spec's TPU for the program's own code."""
+"""Defines what a task with a TPU needs before its import of TensorFlow: environment variables, and the spec's TPU for the program's own
+code.
+"""
 
 from __future__ import annotations
 
