@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 
 from .. import patches
 from ..patches.features import PATHS
@@ -26,6 +27,8 @@ _CHIEFS = "user.orch"
 there the last worker's SavedModel stays."""
 _LAST = "saved_model.pb"
 """The file that says that a SavedModel is whole."""
+_WAIT_S, _POLL_S = 10.0, 0.02
+"""How long a worker waits for a chief that saves to the same path now: otherwise it may load while the chief moves its files."""
 _saves: dict[str, int] = {}
 """How often this process has saved to a path."""
 
@@ -74,7 +77,7 @@ def _save_aside(real: Any, obj: Any, export_dir: Any, *args: Any, **kwargs: Any)
     path = os.path.abspath(path)
     number = _saves[path] = _saves.get(path, 0) + 1
     directory, name = os.path.split(path)
-    aside = os.path.join(directory, f".{os.environ.get('ORCH_TASK')}.{name}")
+    aside, of_chief = (os.path.join(directory, f".{task}.{name}") for task in (os.environ.get("ORCH_TASK"), _chief()))
     shutil.rmtree(aside, ignore_errors=True)
     try:
         found = real(obj, aside, *args, **kwargs)
@@ -82,7 +85,16 @@ def _save_aside(real: Any, obj: Any, export_dir: Any, *args: Any, **kwargs: Any)
             _move(aside, path, number)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    until = time.monotonic() + _WAIT_S
+    while os.path.exists(of_chief) and time.monotonic() < until:
+        time.sleep(_POLL_S)
     return found
+
+
+def _chief() -> str:
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return "chief-0" if json.loads(os.environ["TF_CONFIG"])["cluster"].get("chief") else "worker-0"
+    return ""
 
 
 def _move(aside: str, path: str, number: int) -> None:
