@@ -289,7 +289,7 @@ OWN_WAYS = {
     ("failure.py", "sys.stderr"): "for as long as a traceback is written",
     ("failure.py", "sys.excepthook"): "Python's own hook for this",
     ("failure.py", "sys.last_traceback"): "as Python sets it",
-    ("debugger.py", "sys.breakpointhook"): "Python's own hook for this",
+    ("fixture/debugger.py", "sys.breakpointhook"): "Python's own hook for this",
     ("bootstrap.py", "sys.path"): "the path of the user's program",
     ("start_task.py", "sys.path"): "the path of the user's program",
     ("program.py", "sys.argv"): "the arguments of the user's program",
