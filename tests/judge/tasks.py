@@ -77,7 +77,7 @@ def _forget() -> None:
 
 def _run_one(place: Place, name: str) -> dict[str, Any]:
     for known, module in list(sys.modules.items()):
-        if known.endswith(".task.import_hooks"):  # what is said once in a process is said once in a case
+        if known.endswith(".task.patches.import_hooks"):  # what is said once in a process is said once in a case
             module._printed.clear()
     path = place.shared / f"{place.task}.output"
     began, used = time.monotonic(), time.process_time()
