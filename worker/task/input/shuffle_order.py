@@ -123,7 +123,8 @@ def _begin(real: Any, self: Any) -> Any:
         except Exception as error:  # the program must run as by hand
             print_once(
                 f"input: orch cannot give all workers one order of the dataset of {failure.calling_line()} ({_in_short(error)}): some "
-                "elements may come twice in an epoch, and others never"
+                "elements may come twice in an epoch, and others never",
+                in_each_task=True,  # it may be this worker alone
             )
     return real(self)
 
