@@ -12,7 +12,7 @@ from typing import Any
 from .backends import imagine
 from .backends.allocations import use_allocation
 from .control import engine_jobs
-from .control.starting import create, request_for, start_controller, submit
+from .control.starting import create, start_controller, submit
 from .errors import Problem, SpecError, UsageError
 from .handle import Run
 from .model.settings import PROGRAM_KINDS, ClusterSpec
@@ -105,10 +105,10 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
         from .record.saves_of_run import resumed  # most runs resume none
 
         spec = resumed(Path(os.path.abspath(home)), spec, engine_jobs.find)
-    run = create(Path(os.path.abspath(home)), spec)
-    if submit(run, request_for(run, spec)) is not None:
-        return Run(engine_jobs.attach(run))
-    return Run(run, start_controller(run, tied=True, env=env))
+    made = create(Path(os.path.abspath(home)), spec)
+    if submit(made) is not None:
+        return Run(engine_jobs.attach(made.run))
+    return Run(made.run, start_controller(made.run, tied=True, env=env))
 
 
 def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> Run:

@@ -36,11 +36,10 @@ from worker.machine.clock import now, patience
 from worker.values.fast_dataclass import dataclass
 
 from . import end_process
-from .backends import Request, load, warm_auto
-from .backends.connection.agent_process import StartedAgent
+from .backends import warm_auto
 from .control.requests import end_with_parent, handle_requests
 from .control.signals import handle_signals, hold_signals, once
-from .control.starting import request_for
+from .control.starting import RunStart, read_start
 from .control.supervisor import Supervisor
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.state.cluster import Cause, Cluster, Outcome, Verdict
@@ -74,24 +73,21 @@ class Ended:
 
 
 def run(
-    rundir: RunDir,
-    request: Request,
+    start: RunStart,
     viewer: Messages,
     *,
     handles_signals: bool = False,
     owner: int | None = None,
-    started: StartedAgent | None = None,
     former: Cluster | None = None,
     is_submitted: bool = False,
 ) -> Ended:
     """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
     Can be called in any thread that runs no event loop. `handles_signals`: the signals that this process gets end the run; for a process
-    that only runs this run. `owner`: the parent of this process, with which the run ends. `started`: the agent of the only host, if it was
-    started already. `former`: the state in which another controller left the run. `is_submitted`: this is the job of an engine.
+    that only runs this run. `owner`: the parent of this process, with which the run ends. `former`: the state in which another controller
+    left the run. `is_submitted`: this is the job of an engine.
     """
-    supervisor = Supervisor(load(request.run.spec), request, rundir, viewer, started, former)
-    started_at = now()
+    rundir, supervisor, started_at = start.run, Supervisor(start, viewer, former), now()
     error: OrchError | None = None
     try:
         rundir.hold()
@@ -102,7 +98,7 @@ def run(
         error = _in_words(rundir, reason)
         outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
         verdict = Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))
-    _keep_imports(rundir, request, supervisor.cluster, viewer)
+    _keep_imports(start, supervisor.cluster, viewer)
     if rundir.is_gone:
         verdict = _without_record(rundir, verdict)
     else:
@@ -118,15 +114,16 @@ def refusal(cluster: Cluster, verdict: Verdict) -> OrchError | None:
     return (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what)
 
 
-def _keep_imports(rundir: RunDir, request: Request, cluster: Cluster, viewer: Messages) -> None:
+def _keep_imports(start: RunStart, cluster: Cluster, viewer: Messages) -> None:
     """Keep for the next run what this machine has imported for this one, if the user wants this always."""
+    rundir = start.run
     if not warm_auto.is_wanted(os.environ) or rundir.is_gone:
         return
-    here = {host.name for host in request.hosts if host.is_here}
+    here = {host.name for host in start.request.hosts if host.is_here}
     with contextlib.suppress(OSError):
         events = rundir.read_events(milestones=True)
         has_imported = any(isinstance(event, TemplateReady) and event.host in here and event.seconds for event in events)
-        if has_imported and (text := warm_auto.keep(request.run.spec, rundir.path / "spec.yaml", os.environ)):
+        if has_imported and (text := warm_auto.keep(start.spec, rundir.path / "spec.yaml", os.environ)):
             viewer.on_event(cluster, cluster, RunNoted(text, now()))
 
 
@@ -204,9 +201,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
                 say(f"{rundir.run_id} ended with exit code {past.exit_code}, and is left as it is; orch up starts a new run")
                 end_process(past.exit_code)
             former = resume(rundir)
-        request = request_for(rundir, rundir.read_spec())
-        viewer, is_submitted = Messages(), given.submitted
-        ended = run(rundir, request, viewer, handles_signals=True, owner=given.owner, former=former, is_submitted=is_submitted)
+        start, is_submitted = read_start(rundir), given.submitted
+        ended = run(start, Messages(), handles_signals=True, owner=given.owner, former=former, is_submitted=is_submitted)
         if ended.error is not None:
             raise ended.error
         for line in ended.report():

@@ -21,7 +21,7 @@ from orchestrator.backends import Backend, Request
 from orchestrator.backends.local import Local
 from orchestrator.control import signals
 from orchestrator.control.requests import LONGEST, MOST_NOTES, READ_BYTES, Requests, ask, handle_requests
-from orchestrator.control.starting import create, request_for
+from orchestrator.control.starting import create, read_start
 from orchestrator.control.supervisor import Supervisor
 from orchestrator.model.settings import ClusterSpec, TaskSpec
 from orchestrator.record.run_directory import RunDir
@@ -79,7 +79,7 @@ def test_a_lock_that_cannot_be_opened_is_an_error_in_one_line(tmp_path: Path) ->
 
 
 def test_a_run_directory_is_run_to_its_verdict(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\nraise SystemExit(7)\n"))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\nraise SystemExit(7)\n")).run
     run.lock.release()
     (tmp_path / "elsewhere").mkdir()
     done = control(run, tmp_path / "elsewhere")
@@ -106,14 +106,14 @@ def test_a_spec_that_was_written_by_hand_is_run(tmp_path: Path) -> None:
 
 
 def test_a_run_has_one_controller(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "")).run
     done = control(run, tmp_path)
     assert (done.returncode, "one-" in done.stderr, "already has a controller" in done.stderr) == (125, True, True), done.stderr
     discard(run)
 
 
 def test_a_refused_run_says_why_in_its_directory(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, "def f(:\n"))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "def f(:\n")).run
     run.lock.release()
     done = control(run, tmp_path)
     verdict = run.read_verdict()
@@ -126,10 +126,10 @@ def test_a_refused_run_says_why_in_its_directory(tmp_path: Path) -> None:
 
 def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None:
     """As a test fixture may want: no process of its own, no handler, and no mask that changes."""
-    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n", workers=2))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n", workers=2)).run
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     ends = []
-    thread = threading.Thread(target=lambda: ends.append(controller.run(run, request_for(run, run.read_spec()), Messages())))
+    thread = threading.Thread(target=lambda: ends.append(controller.run(read_start(run), Messages())))
     thread.start()
     thread.join()
     assert [ended.verdict.exit_code for ended in ends] == [0]
@@ -142,9 +142,9 @@ def test_a_mistake_of_our_own_ends_the_run_with_its_traceback(
     def allocate(backend: Backend, request: Request, on_waiting: object) -> None:
         raise ValueError("nobody has thought of this")
 
-    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n"))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n")).run
     monkeypatch.setattr(Local, "allocate", allocate)
-    ended = controller.run(run, request_for(run, run.read_spec()), Messages())
+    ended = controller.run(read_start(run), Messages())
     assert str(ended.error) == "an internal error of orch: nobody has thought of this; please report it"
     assert "ValueError: nobody has thought of this" in capsys.readouterr().err
     result = run.read_result()
@@ -178,7 +178,7 @@ WAITING = "import pathlib, time\npathlib.Path('up').touch()\ntime.sleep(600)\n"
 
 
 def test_a_run_whose_owner_had_ended_before_it_began_is_not_begun(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
     with start(run, "--owner", "1") as process:
         assert process.wait() == 143
     assert not (tmp_path / "up").exists()
@@ -188,7 +188,7 @@ def test_a_run_whose_owner_had_ended_before_it_began_is_not_begun(tmp_path: Path
 
 
 def test_a_task_gets_a_signal_and_answers_for_what_comes_of_it(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
     with start(run) as process:
         wait_for_file(tmp_path / "up")
         ask(run, "signal", task="worker-7", number=9)  # there is none
@@ -199,7 +199,7 @@ def test_a_task_gets_a_signal_and_answers_for_what_comes_of_it(tmp_path: Path) -
 
 
 def test_a_run_is_restarted_and_stopped(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
     with start(run) as process:
         wait_for_file(tmp_path / "up")
         (tmp_path / "up").unlink()
@@ -220,7 +220,7 @@ ODD = (
 
 
 def test_a_line_that_is_no_request_is_noted_and_does_no_harm(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
     with start(run) as process:
         wait_for_file(tmp_path / "up")
         for line in ("", *ODD, *ODD):
@@ -254,7 +254,7 @@ def test_a_line_that_is_no_request_asks_for_nothing() -> None:
 
 
 def test_other_readers_of_the_pipe_cost_requests_and_not_the_run(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
     with start(run) as process, contextlib.ExitStack() as readers:
         wait_for_file(tmp_path / "up")
         cats = [readers.enter_context(subprocess.Popen(["cat", run.path / "control"], stdout=subprocess.DEVNULL)) for _ in range(4)]
@@ -299,9 +299,9 @@ def test_a_turn_of_the_loop_reads_few_requests_and_a_cut_line_is_put_together() 
 
 
 def test_a_run_in_a_thread_of_another_program_takes_requests(tmp_path: Path, orch: Orch) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
     ends = []
-    thread = threading.Thread(target=lambda: ends.append(controller.run(run, request_for(run, run.read_spec()), Messages())))
+    thread = threading.Thread(target=lambda: ends.append(controller.run(read_start(run), Messages())))
     thread.start()
     wait_for_file(tmp_path / "up")
     orch("down", check=0)
@@ -341,7 +341,7 @@ def test_a_controller_that_resumes_a_run_acts_on_what_the_former_one_has_not_rea
 
 @pytest.mark.parametrize("code", [0, 3, 125])
 def test_a_job_that_is_started_again_after_the_end_of_its_run_leaves_the_run(tmp_path: Path, code: int) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, "open('again', 'w')\n"))
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "open('again', 'w')\n")).run
     ended = {"outcome": "succeeded" if code == 0 else "failed", "exit_code": code, "attempt": 1, "started_at": 1.0, "ended_at": 2.0}
     run.write("result.json", json.dumps(ended))
     run.lock.release()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends import load
-from orchestrator.control.starting import request_for
+from orchestrator.control.starting import start_of
 from orchestrator.control.supervisor import Supervisor
 from orchestrator.model.settings import ClusterSpec, TaskSpec
 from orchestrator.record.console import Console, Sink
@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path)
     spec = ClusterSpec("full", "none", Program("command", "true"), (TaskSpec("worker", 1),), str(tmp_path), preload=())
     console = Console(run, Sink(), LogView(()), quiet=True)
     try:
-        verdict = asyncio.run(Supervisor(load(spec), request_for(run, spec), run, console).run())
+        verdict = asyncio.run(Supervisor(start_of(run, load(spec), spec), console).run())
     finally:
         console.finish()
         os.close(run._events_fd)  # a controller keeps it open to its end

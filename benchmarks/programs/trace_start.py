@@ -31,10 +31,8 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("imports: asyncio, supervisor, console", "report on the console"),
         "_write_verdict": ("", "result.json"),
     },
-    "orchestrator.control.supervisor": {
-        "Supervisor.run": ("event loop", ""),
-        "Supervisor._let_agents_go": ("the task is awaited, and swept", "goodbye"),
-    },
+    "orchestrator.control.supervisor": {"Supervisor.run": ("event loop", "")},
+    "orchestrator.control.agents": {"Agents.let_go": ("the task is awaited, and swept", "goodbye")},
     "orchestrator.model.planning.plan": {"make": ("the agent's facts are awaited", "plan")},
     "orchestrator.backends.connection.agent_link": {"AgentLink.order": ("", "{} is sent")},
     "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},

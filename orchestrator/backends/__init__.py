@@ -25,7 +25,7 @@ from ..model.settings import ClusterSpec
 
 if TYPE_CHECKING:  # most runs have no engine
     from ..model.policy.submission import Submission, Word
-    from .connection.agent_pipes import AgentProgram
+    from .connection.agent_pipes import AgentProgram, EarlyAgent
     from .engines import Channel
 
 
@@ -77,6 +77,8 @@ class Transport:
     """Set if a fork of this user's warm process may be the agent, in place of the program."""
     begin: Callable[[int], AgentProgram] | None = None
     """Starts the agent in place of `argv`, where the host itself has made the connection. Gets the descriptor of a file for its stderr."""
+    early: EarlyAgent | None = None
+    """The agent, if it was started ahead (`agent_process.start_ahead`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,13 @@ from worker.host.forkserver.warm_socket import EarlyRequest
 from worker.protocol.task_id import PREPARE, TENSORBOARD
 
 from .. import import_asyncio
-from ..backends import Request
 from ..backends.connection.agent_process import start_ahead
 from ..control.signals import hold_signals
-from ..control.starting import create, request_for, submit
+from ..control.starting import RunStart, create, submit
 from ..errors import OrchError, UsageError
 from ..model.settings import ClusterSpec
 from ..model.slots import behind_the_chief, task_ids
 from ..model.strategies import named
-from ..record.run_directory import RunDir
 from ..record.run_store import discard
 from .options import ViewOptions, only_tasks
 
@@ -33,48 +32,48 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
     # Before there is a controller or a second thread, which would get the signals.
     blocked = hold_signals()
     try:
-        run = create(home, spec)
+        begun = create(home, spec)
     except OrchError:
         with contextlib.suppress(KeyboardInterrupt):  # a Ctrl-C that was held back; the error says more
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         raise
-    request = request_for(run, spec)
-    if (submitted := submit(run, request)) is not None:
+    if (submitted := submit(begun)) is not None:
         from . import submitted_run
 
-        show = None if detached else _viewer(run, request, shown, only, as_json=as_json)
-        return submitted_run.start(run, submitted, show, as_json=as_json)
+        show = None if detached else _viewer(begun, shown, only, as_json=as_json)
+        return submitted_run.start(begun.run, submitted, show, as_json=as_json)
     if detached:
         from . import detached_run  # imported only where it is needed: imports take time
 
-        return detached_run.start(run, quiet=shown.quiet, as_json=as_json)
-    started = start_ahead(request.hosts, run.agent_log, early)  # after `create`: a spec that is refused starts nothing
+        return detached_run.start(begun.run, quiet=shown.quiet, as_json=as_json)
+    # After `create`: a spec that is refused starts nothing.
+    begun = replace(begun, request=start_ahead(begun.request, begun.run.agent_log, early))
     import_asyncio()
     from .. import controller
 
     try:
-        show = _viewer(run, request, shown, only, as_json=as_json)
+        show = _viewer(begun, shown, only, as_json=as_json)
     except OrchError:
-        discard(run)
+        discard(begun.run)
         raise
-    ended = controller.run(run, request, show, handles_signals=True, started=started)
+    ended = controller.run(begun, show, handles_signals=True)
     show.end(ended)
     if isinstance(ended.error, UsageError):
-        discard(run)
+        discard(begun.run)
     if ended.error is not None:
         raise ended.error
     return ended.verdict.exit_code
 
 
-def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
+def _viewer(begun: RunStart, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
     """Return what shows an attached run. Raises `OrchError`."""
     from ..record.text.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
     if as_json:
-        return JsonLines(run)
-    spec = request.run.spec
-    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(request.hosts)] if spec.prepare.run else []
+        return JsonLines(begun.run)
+    spec = begun.spec
+    prepares = [f"{PREPARE}-{number}" for number, _ in enumerate(begun.request.hosts)] if spec.prepare.run else []
     view = LogView(
         [*map(str, task_ids(spec.counts)), *prepares, *([f"{TENSORBOARD}-0"] if spec.tensorboard else [])],
         color=wants_color(shown.color),
@@ -84,4 +83,4 @@ def _viewer(run: RunDir, request: Request, shown: ViewOptions, only: set[str] | 
         only=only,
         behind=behind_the_chief(spec.counts, named(spec.strategy)),
     )
-    return Terminal(run, view, quiet=shown.quiet, verbose=shown.verbose)
+    return Terminal(begun.run, view, quiet=shown.quiet, verbose=shown.verbose)

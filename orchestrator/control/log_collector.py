@@ -12,7 +12,7 @@ from worker.machine import log_limit
 from worker.machine.clock import now
 from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
-from worker.values.words import count_of
+from worker.values.words import count_of, few
 
 from ..model.settings import ClusterSpec, works
 from ..model.state.events import TaskFirstOutput
@@ -34,6 +34,8 @@ class LogCollector:
         self._marks = Marks(rundir)
         self._holes: dict[Path, tuple[int, int]] = {}
         """What is left out of the files that this process has written; see `log_limit.cut`."""
+        self._begun: set[int] = set()
+        """The attempts whose tasks were started."""
         self._spoken: set[tuple[str, int]] = set()
         self._came: dict[tuple[str, int, str], int] = {}
         self._written: dict[tuple[str, int, str], tuple[int, str]] = {}
@@ -73,16 +75,25 @@ class LogCollector:
         for stream, size in swept.written.items():
             self._written[swept.task, swept.attempt, stream] = size, host
 
-    def describe_lost(self, end_of: Callable[[str], str]) -> list[str]:
-        """A line for each stream whose last bytes have not come. `end_of`: how the channel of a host has ended."""
+    def begin(self, attempt: int) -> None:
+        """Tasks of this attempt are started."""
+        self._begun.add(attempt)
+
+    def describe_gone(self, end_of: Callable[[str], str]) -> list[str]:
+        """A line about output that was removed while the run went on, which no task notices; and one for each stream whose last bytes have
+        not come. `end_of`: how the channel of a host has ended.
+        """
         lines = []
+        names = [f"attempt-{number}" for number in sorted(self._begun.difference(self._rundir.attempts()))] or self._missing()
+        if names:
+            lines.append(f"{few(names)} was removed while the run went on: output of its tasks is lost")
         for (task, attempt, stream), (size, host) in self._written.items():
             if (lost := size - self._came.get((task, attempt, stream), 0)) > 0:
                 where = f"attempt-{attempt}/{task}: the last {count_of(lost, 'byte')} of its {stream}"
                 lines.append(f"{where} did not come from host {host}: {end_of(host)}")
         return lines
 
-    def missing(self) -> list[str]:
+    def _missing(self) -> list[str]:
         """The directories, below the run's own, of output that has come and is not there any more."""
         streams = {(task, attempt): [self._rundir.log_path(task, attempt, stream) for stream in STREAMS] for task, attempt in self._spoken}
         return sorted(f"attempt-{attempt}/{task}" for (task, attempt), paths in streams.items() if not any(map(os.path.lexists, paths)))

@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..backends import Request, RunFacts, load, load_checked
+from worker.values.fast_dataclass import dataclass
+
+from ..backends import Backend, Request, RunFacts, load, load_checked
 from ..errors import OrchError, UnansweredError
 from ..model.settings import ClusterSpec
 from ..model.settings.parse import to_document
@@ -28,42 +30,62 @@ if TYPE_CHECKING:  # most runs have no engine
 PROGRAM = Path(__file__).parents[1] / "controller.py"
 
 
-def request_for(run: RunDir, spec: ClusterSpec) -> Request:
-    """Return what the backend does for this run."""
-    return load(spec).request(RunFacts(spec, run.run_id, str(run.path)))
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """Holds what a run begins with: its directory, its place, and what the place does for it."""
+
+    run: RunDir
+    backend: Backend
+    request: Request
+
+    @property
+    def spec(self) -> ClusterSpec:
+        return self.request.run.spec
 
 
-def create(home: Path, spec: ClusterSpec) -> RunDir:
+def start_of(run: RunDir, backend: Backend, spec: ClusterSpec) -> RunStart:
+    """The start of a run whose directory exists."""
+    return RunStart(run, backend, backend.request(RunFacts(spec, run.run_id, str(run.path))))
+
+
+def read_start(run: RunDir) -> RunStart:
+    """The start of a run that another process has created. Raises `OrchError`."""
+    spec = run.read_spec()
+    return start_of(run, load(spec), spec)
+
+
+def create(home: Path, spec: ClusterSpec) -> RunStart:
     """Make the directory of a new run, with its spec, and hold its lock for the controller. Raises `OrchError`; then there is no run."""
-    load_checked(spec)
+    backend = load_checked(spec)
     # A run is also found by its id in the environment of its processes, on hosts that many runs share.
     run = create_run(home, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}")
     try:
         run.lock.acquire()  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write("spec.yaml", json.dumps(to_document(spec), indent=2) + "\n")
-        for name, text in request_for(run, spec).texts().items():
+        start = start_of(run, backend, spec)
+        for name, text in start.request.texts().items():
             run.write(f"request/{name}", text)
     except (OrchError, OSError) as error:
         discard(run)
         raise (error if isinstance(error, OrchError) else cannot_keep(run.path, error)) from None
-    return run
+    return start
 
 
-def submit(run: RunDir, request: Request) -> Submission | None:
-    """Give a run that `create` has made to the engine of its place, whose job will be the controller. `request`: see `request_for`.
+def submit(start: RunStart) -> Submission | None:
+    """Give a run that `create` has made to the engine of its place, whose job will be the controller.
 
     None: its place has no engine, and this process still holds the run. Raises `OrchError`; then there is no run.
     But `UnansweredError` keeps the run, whose job may come all the same.
     """
-    engine = load(request.run.spec).engine(request.run.spec)
+    run, engine = start.run, start.backend.engine(start.spec)
     if engine is None:
         return None
     from ..record.engine_files import keep_submission, seal_key
 
     try:
         seal_key()  # before there is a job
-        submitted = replace(engine.submit(request), run_id=run.run_id)
+        submitted = replace(engine.submit(start.request), run_id=run.run_id)
     except UnansweredError:  # a job that comes all the same finds its run
         run.lock.release()
         raise
@@ -75,7 +97,7 @@ def submit(run: RunDir, request: Request) -> Submission | None:
         keep_submission(run.path, submitted)
     except (OSError, OrchError) as error:
         try:
-            engine.withdraw(request.run, submitted.job)
+            engine.withdraw(start.request.run, submitted.job)
         finally:
             discard(run)
         raise (cannot_keep(run.path, error) if isinstance(error, OSError) else error) from None

@@ -7,7 +7,6 @@ An event is a frame of an agent or a request of the user. `_on_event` records it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 from collections.abc import Collection
 from dataclasses import replace
@@ -16,24 +15,19 @@ from typing import TYPE_CHECKING, Any
 from worker.machine.clock import now, patience
 from worker.protocol import messages
 from worker.protocol.task_id import TaskId
-from worker.values.words import few
 
-from ..backends import Backend, Request
 from ..backends.connection.agent_link import LostError, Unasked
-from ..backends.connection.agent_process import StartedAgent
 from ..errors import OrchError
-from ..model.planning import elastic
 from ..model.policy import deadlines, endings, lifecycle, readiness, restarts
-from ..model.policy import save_order as saves
 from ..model.state import events
 from ..model.state.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
-from ..record.run_directory import RunDir
 from ..record.run_progress import Snapshots
 from ..record.text.event_messages import Messages
 from .agents import Agents
+from .launch import Launch
 from .log_collector import LogCollector
-from .preparation import Preparation
+from .starting import RunStart
 from .timers import DeadlineTimer, EndCheck, Reminder
 
 if TYPE_CHECKING:
@@ -49,23 +43,18 @@ PROFILED_AFTER_S = 2.5
 
 
 class Supervisor:
-    """Runs one spec once: ``verdict = await Supervisor(backend, request, rundir, viewer).run()``.
+    """Runs one spec once: ``verdict = await Supervisor(start, viewer).run()``.
 
     While `run` goes on, `stop`, `restart`, `show_stacks`, `profile`, `send_signal` and `note` may be called, in the same loop: by the
     handler of a signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        request: Request,
-        rundir: RunDir,
-        viewer: Messages,
-        started: StartedAgent | None = None,
-        former: Cluster | None = None,
-    ) -> None:
-        """`started`: the agent of the only host, if there is one already. `former`: the state in which another controller left the run."""
-        self._backend, self._request, self._rundir, self._viewer = backend, request, rundir, viewer
+    _end: asyncio.Future[Verdict]
+    """Made when the run begins."""
+
+    def __init__(self, start: RunStart, viewer: Messages, former: Cluster | None = None) -> None:
+        """`former`: the state in which another controller left the run."""
+        self._given, self._viewer = start, viewer
         self.cluster = former or Cluster()
         """The cluster as it is now."""
         self.is_resumed = former is not None
@@ -73,58 +62,39 @@ class Supervisor:
         self._deadline = DeadlineTimer(lambda: deadlines.next_deadline(self.cluster), self._tick)
         self._reminder = Reminder(self._describe_waits, self.note)
         self._end_check = EndCheck(self._check_ends)
-        self._begun: set[int] = set()
-        """The attempts whose tasks were started."""
         self._disk_full = False
-        self._agents = Agents()
-        self._is_host_lost = False
-        self._back_s, self._taken_in_at = elastic.BACK_S, 0
-        """The pause before an elastic cluster looks for hosts that it lacks, and its workers when one was last taken in; 0: not yet."""
-        self._snapshots = Snapshots(rundir)
+        self._agents = Agents(start.run, self._on_frame, self._on_lost)
+        self._launch = Launch(start, self._agents, lambda: self.cluster, self._on_event)
+        self._snapshots = Snapshots(start.run)
         self._samples: Samples | None = None
-        self._prepare(started)
-        self._outputs = LogCollector(request.run.spec, rundir, self._on_event, viewer.on_output)
+        self._outputs = LogCollector(start.spec, start.run, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
         """Run the spec to its verdict."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._fail)
-        self._end: asyncio.Future[Verdict] = self._loop.create_future()
-        self._allocation = contextlib.AsyncExitStack()
+        asyncio.get_running_loop().set_exception_handler(self._fail)
+        self._end = asyncio.get_running_loop().create_future()
         try:
             verdict = await self._await_end()
         except BaseException:
             await self._agents.kill()
-            await self._release()
+            await self._launch.release()
             raise
         finally:
             if self._samples is not None:
                 self._samples.close()
-        await self._let_agents_go()
+        await self._agents.let_go(is_due=self.cluster.is_due)
         self._outputs.write_marks()
-        if self._is_host_lost:
+        if self._agents.has_lost_any:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
-            self._backend.cancel(self._request.run)
-        await self._release()
-        lost = self._outputs.describe_lost(self._agents.describe_end) if not self._disk_full else []
-        return replace(verdict, remarks=(*verdict.remarks, *self._describe_missing(), *lost))
-
-    def _describe_missing(self) -> list[str]:
-        """Say that somebody has removed output of the run, which no task notices: a line, if it is so."""
-        missing = set() if self._disk_full else self._begun.difference(self._rundir.attempts())
-        names = [f"attempt-{number}" for number in sorted(missing)] or self._outputs.missing()
-        return [f"{few(names)} was removed while the run went on: output of its tasks is lost"] if names else []
-
-    def _prepare(self, started: StartedAgent | None = None) -> None:
-        """Begin with hosts, connections and facts anew. `started`: the agent of the only host, if it was started already."""
-        on = (self._on_frame, self._on_lost, self._on_event)
-        self._preparation = Preparation(self._backend, self._request, self._rundir, *on, started)
-        self._agents.use(self._preparation)
+            self._given.backend.cancel(self._given.request.run)
+        await self._launch.release()
+        gone = self._outputs.describe_gone(self._agents.describe_end) if not self._disk_full else []
+        return replace(verdict, remarks=(*verdict.remarks, *gone))
 
     def _begin(self) -> None:
         """Begin an attempt that needs hosts and a plan."""
         self._leave_launch()
-        self._launching = asyncio.create_task(self._launch())
+        self._launching = asyncio.create_task(self._prepare())
         self._reminder.begin(UNREADY_S)
 
     def _leave_launch(self) -> None:
@@ -133,22 +103,11 @@ class Supervisor:
         if self._launching is not None:
             self._launching.cancel()
 
-    async def _launch(self) -> None:
-        """Get the hosts, make the plan of the attempt, and start the attempt."""
-        attempt = self.cluster.attempt
+    async def _prepare(self) -> None:
+        """Get the hosts and the plan of the attempt, and start the attempt."""
         try:
-            if attempt > 1:
-                await self._let_agents_go(keeps_state=True)
-                await self._release()
-                self._prepare()
-            hosts = await self._allocation.enter_async_context(self._backend.allocate(self._request, self._wait))
-            self._plan = await self._preparation.make_plan(attempt, hosts, restarts.broken_hosts(self.cluster.past))
-            self._rundir.write_plan(self._plan)
-            self._on_event(lifecycle.begin(self._plan, attempt, now()))
-            notes = (*self._plan.notes, *self._preparation.notes()) if attempt == 1 else ()
-            for note in (*notes, *self._preparation.describe_size()):
-                self.note(note)
-            await self._await_missing(self._preparation)
+            await self._launch.prepare()
+            await self._launch.await_missing()
         except OrchError as error:
             if self._end.done():  # the wait for hosts was cancelled, and has left something
                 self.note(str(error))
@@ -157,34 +116,7 @@ class Supervisor:
         except OSError as error:
             self._fail_to_write(error)
         except Exception as error:
-            self._fail(self._loop, {"message": "", "exception": error})
-
-    async def _await_missing(self, preparation: Preparation) -> None:
-        """Look now and then whether hosts that an elastic cluster lacks are back, and take them in."""
-        if self._taken_in_at:
-            self._back_s = elastic.pause_after(self._back_s, self._taken_in_at, self.cluster.workers)
-            self._taken_in_at = 0
-        while preparation.missing:
-            await asyncio.sleep(self._back_s)
-            if self.cluster.is_shrunk and saves.is_possible(self.cluster):
-                hosts = list(preparation.missing.values())
-                found = await asyncio.gather(*map(preparation.is_back, hosts))
-                back = [host.name for host, is_back in zip(hosts, found, strict=True) if is_back]
-                if back and saves.is_possible(self.cluster):  # otherwise the training has begun to save itself meanwhile
-                    self._taken_in_at = self.cluster.workers
-                    self._on_event(events.HostsBack(f"host {few(back)} is back", now()))
-
-    def _wait(self, reason: str) -> None:
-        """The backend waits for hosts, in its words: a run that waits can be looked at."""
-        self._rundir.make_latest()
-        self._on_event(events.HostsAwaited(reason, now()))
-
-    async def _release(self) -> None:
-        """Give the hosts back."""
-        try:
-            await self._allocation.aclose()
-        except OrchError as error:
-            self.note(f"the hosts were not given back: {error}")
+            self._fail(self._end.get_loop(), {"message": "", "exception": error})
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -192,9 +124,9 @@ class Supervisor:
         """The verdict. Raises what `_fail` has got."""
         try:
             if self.is_resumed:
-                self._on_event(events.RunResumed(now(), self._rundir.newest_checkpoint()))
+                self._on_event(events.RunResumed(now(), self._given.run.newest_checkpoint()))
             else:
-                self._on_event(events.RunBegun(now(), self._rundir.run_id, lifecycle.policy_of(self._request.run.spec)))
+                self._on_event(events.RunBegun(now(), self._given.run.run_id, lifecycle.policy_of(self._given.spec)))
             return await self._end
         finally:
             self._leave_launch()
@@ -216,11 +148,6 @@ class Supervisor:
         else:
             self._end.set_exception(context.get("exception") or OrchError(context["message"]))
             self._leave_launch()
-
-    async def _let_agents_go(self, *, keeps_state: bool = False) -> None:
-        if self.cluster.is_due:
-            self._agents.limit_silence()
-        await self._agents.let_go(keeps_state=keeps_state)
 
     # --- what the agents send ------------------------------------------------------------------
 
@@ -247,12 +174,11 @@ class Supervisor:
         if self._samples is None:
             from .sampling import Samples  # no start waits for this import
 
-            self._samples = Samples(self._rundir)
+            self._samples = Samples(self._given.run)
         for line in self._samples.keep(sample, self.cluster):
             self.note(line)
 
     def _on_lost(self, loss: LostError) -> None:
-        self._is_host_lost = True
         if loss.overdue_s is None:
             self._on_event(events.HostLost(loss.host, loss.reason, now(), loss.ended_at))
         else:
@@ -331,13 +257,13 @@ class Supervisor:
                 self._agents.order(self.cluster, messages.SaveTasks(action.tasks, action.step))
 
     def _start(self, cluster: Cluster, attempt: int, tasks: Collection[str]) -> None:
-        self._begun.add(attempt)
+        self._outputs.begin(attempt)
         try:
-            self._rundir.make_attempt(attempt)
+            self._given.run.make_attempt(attempt)
         except OSError as error:
             self._fail_to_write(error)
         since = min(task.attempt for task in cluster.members)  # of the whole cluster: not all tasks can restart alone
-        for host, orders in self._plan.all_orders(attempt, tasks, since=since):
+        for host, orders in self._launch.orders(attempt, tasks, since):
             if orders.orders:
                 self._agents.start(host, orders)
         self._reminder.begin(UNFORMED_S, is_new=True)
@@ -357,7 +283,7 @@ class Supervisor:
         for host, since in readiness.unended(self.cluster).items():
             if since + UNENDED_S <= now():
                 self._agents.drop(host)
-                self._on_lost(
+                self._agents.lose(
                     LostError(host, f"its agent has not told of the end of its tasks {UNENDED_S:g} s after their SIGKILL was due")
                 )
 
@@ -368,7 +294,7 @@ class Supervisor:
         task = cluster.tasks.get(event.task) if isinstance(event, events.TaskExited) else None
         is_success = code == 0 and not (task and cluster.policy.role(task).serves)  # a server that ends with 0 has failed
         if may_restart and not is_success and cluster.phase in (Phase.STARTING, Phase.RUNNING):
-            newest = self._rundir.newest_checkpoint()
+            newest = self._given.run.newest_checkpoint()
             if newest > cluster.saved_at:
                 self._on_event(events.CheckpointSeen(newest))
 
@@ -382,12 +308,12 @@ class Supervisor:
 
     def _look_for_awaited(self) -> None:
         """Record which hosts the run waits for, if this has changed."""
-        if self.cluster.phase is Phase.CONNECTING and (reason := self._preparation.describe_awaited()) != self.cluster.waiting:
+        if self.cluster.phase is Phase.CONNECTING and (reason := self._launch.describe_awaited()) != self.cluster.waiting:
             self._on_event(events.HostsAwaited(reason, now()))
 
     def _record(self, event: events.Event) -> None:
         try:
-            self._rundir.record(event)
+            self._given.run.record(event)
         except OSError as error:
             self._fail_to_write(error)
 
@@ -397,7 +323,7 @@ class Supervisor:
             return
         self._disk_full = True
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            self._rundir.free_reserve()
+            self._given.run.free_reserve()
         remedy = "make room, or name another directory with --run-dir or ORCH_HOME"
-        reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}; {remedy}"
-        self._loop.call_soon(self._on_event, events.HostBroken(reason, now()))
+        reason = f"the run cannot be recorded in {self._given.run.path}: {error.strerror or error}; {remedy}"
+        self._end.get_loop().call_soon(self._on_event, events.HostBroken(reason, now()))

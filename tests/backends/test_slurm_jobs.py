@@ -255,9 +255,10 @@ def test_the_run_of_an_sbatch_that_answers_too_late_is_kept_and_its_job_can_be_f
     monkeypatch.setattr("orchestrator.backends.slurm.programs.ANSWER_S", 0.5)
     monkeypatch.setattr("orchestrator.backends.slurm.engine._MEMORY", ())
     spec = parse(documents.from_data({"script": "train.py", "name": "digits", "backend": {"type": "slurm"}}, "test"), workdir=str(tmp_path))
-    run = starting.create(tmp_path / ".orch", spec)
+    begun = starting.create(tmp_path / ".orch", spec)
+    run = begun.run
     with pytest.raises(UnansweredError, match=f"squeue --me --name digits names the job.*its run is kept: {run.path}"):
-        starting.submit(run, starting.request_for(run, spec))
+        starting.submit(begun)
     assert run.path.is_dir()
     assert not run.lock.is_held()
 

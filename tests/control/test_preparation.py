@@ -16,13 +16,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, interpreters, local
+from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, Workdir, interpreters, local
 from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink, LinkState
+from orchestrator.control import launch as launch_module
 from orchestrator.control import supervisor as supervisor_module
+from orchestrator.control.agents import Agents
+from orchestrator.control.launch import Launch
 from orchestrator.control.log_collector import LogCollector
 from orchestrator.control.preparation import Preparation
 from orchestrator.control.sampling import Samples
+from orchestrator.control.starting import start_of
 from orchestrator.control.supervisor import Supervisor
 from orchestrator.model.planning import plan
 from orchestrator.model.settings import ClusterSpec, GpuWish, TaskDevices, TaskSpec
@@ -65,9 +69,13 @@ class Elsewhere(SeveralHere):
 TRUE = messages.Program("command", "true")
 
 
+def spec_of(directory: Path, size: int, program: messages.Program = TRUE) -> ClusterSpec:
+    return ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
+
+
 def supervisor_of(directory: Path, backend: Backend, size: int, program: messages.Program = TRUE) -> Supervisor:
-    spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
-    return Supervisor(backend, backend.request(RunFacts(spec, "one", "")), create_run(directory / "home", "one"), Messages())
+    spec = spec_of(directory, size, program)
+    return Supervisor(start_of(create_run(directory / "home", "one"), backend, spec), Messages())
 
 
 def run(supervisor: Supervisor) -> Verdict:
@@ -77,7 +85,7 @@ def run(supervisor: Supervisor) -> Verdict:
     try:
         return asyncio.run(supervise())
     finally:
-        supervisor._rundir.close()
+        supervisor._given.run.close()
 
 
 def refusal(directory: Path, backend: Backend, size: int, program: messages.Program = TRUE) -> str:
@@ -100,12 +108,12 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkey
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
         spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
         both = SeveralHere(("red", "blue"), {"red": agent, "blue": agent})
-        request = both.request(RunFacts(spec, "one", ""))
-        prepared = Preparation(both, request, create_run(tmp_path / "home", "one"), lambda *_: None, lambda loss: None, lambda event: None)
+        start = start_of(create_run(tmp_path / "home", "one"), both, spec)
+        agents = Agents(start.run, lambda *_: None, lambda loss: None)
         try:
-            return await prepared.make_plan(1, request.hosts)
+            return (await Preparation(start, agents, lambda event: None).prepare(1, start.request.hosts)).plan
         finally:
-            await asyncio.gather(*(link.close() for link in prepared.links.values()))
+            await agents.let_go()
 
     planned = asyncio.run(prepare())
     assert [task.order.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["GPU-00", "GPU-11"]
@@ -127,10 +135,9 @@ def test_output_that_comes_at_one_time_is_acknowledged_once(tmp_path: Path) -> N
     ordered: list[tuple[str, Any]] = []
 
     async def receive() -> None:
-        supervisor._loop = asyncio.get_running_loop()
         for name in ("red", "blue"):
             link: Any = SimpleNamespace(order=lambda order, name=name: ordered.append((name, order)))
-            supervisor._agents._links[name] = link
+            supervisor._agents.links[name] = link
         for offset in (0, 4, 8):
             supervisor._on_frame("red", messages.Output("worker-0", 1, "stdout", offset), b"1234")
         supervisor._on_frame("blue", messages.Output("worker-1", 1, "stdout", 0), b"12")
@@ -141,9 +148,9 @@ def test_output_that_comes_at_one_time_is_acknowledged_once(tmp_path: Path) -> N
     try:
         asyncio.run(receive())
     finally:
-        supervisor._rundir.close()
+        supervisor._given.run.close()
     assert ordered == [("red", messages.Ack(12)), ("blue", messages.Ack(2)), ("red", messages.Ack(1))]
-    assert supervisor._rundir.log_path("worker-0", 1, "stdout").read_text() == "1234123412345"
+    assert supervisor._given.run.log_path("worker-0", 1, "stdout").read_text() == "1234123412345"
 
 
 def test_agents_whose_output_cannot_be_stored_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +170,7 @@ def test_who_ends_a_hang_reads_which_task_was_waited_for(tmp_path: Path, monkeyp
     supervisor = supervisor_of(tmp_path, Elsewhere(("red", "blue"), {}), 2)
     given: list[Any] = []
     monkeypatch.setattr(supervisor, "_on_event", given.append)
-    monkeypatch.setattr(supervisor, "_samples", Samples(supervisor._rundir))
+    monkeypatch.setattr(supervisor, "_samples", Samples(supervisor._given.run))
     for awaited in ("", "worker-1 did not come: worker-0 waits for it after step 47"):
         monkeypatch.setattr(Samples, "describe_awaited", lambda self, cluster, awaited=awaited: awaited)
         supervisor.stop("interrupted (Ctrl-C)", 130)
@@ -171,7 +178,7 @@ def test_who_ends_a_hang_reads_which_task_was_waited_for(tmp_path: Path, monkeyp
         "interrupted (Ctrl-C)",
         "interrupted (Ctrl-C); worker-1 did not come: worker-0 waits for it after step 47",
     ]
-    supervisor._rundir.close()
+    supervisor._given.run.close()
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -234,7 +241,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, kind: type, then: Callable[[], Non
 
 
 def test_a_working_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def describe(prepared: Preparation) -> None:
+    def describe(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "private/train.py")
 
     monkeypatch.setattr(Preparation, "_describe_directory", describe)
@@ -286,7 +293,7 @@ def test_an_elastic_cluster_does_without_a_host_that_cannot_be_used(
     tasks = (TaskSpec("worker", 3, least=least if least < 3 else 0),)
     spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
     rundir = create_run(tmp_path / "home", "one")
-    verdict = run(Supervisor(backend, backend.request(RunFacts(spec, "one", "")), rundir, Messages()))
+    verdict = run(Supervisor(start_of(rundir, backend, spec), Messages()))
     if least == 3:
         assert verdict.exit_code in (2, 125)
         assert verdict.cause is not None
@@ -298,10 +305,8 @@ def test_an_elastic_cluster_does_without_a_host_that_cannot_be_used(
 
 
 def test_after_a_restart_of_no_use_the_next_look_for_a_host_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisor = supervisor_of(tmp_path, SeveralHere(("red",), {}), 1)
     history = shrunk()
     history.happen(*(ev.TaskSaves(name, 2, "ready", 20, 126.0) for name in ("worker-0", "worker-1")))
-    supervisor.cluster = history.cluster
     told: list[ev.Event] = []
     pauses: list[float] = []
 
@@ -313,13 +318,40 @@ def test_after_a_restart_of_no_use_the_next_look_for_a_host_comes_later(tmp_path
     async def is_back(host: Host) -> bool:
         return True
 
-    monkeypatch.setattr(supervisor, "_on_event", told.append)
-    monkeypatch.setattr(supervisor_module, "asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather))
-    preparation: Any = SimpleNamespace(missing={"blue": Host("blue", "127.0.0.1", True, transport=HERE)}, is_back=is_back)
+    start = start_of(create_run(tmp_path / "home", "one"), SeveralHere(("red",), {}), spec_of(tmp_path, 1))
+    launch = Launch(start, Agents(start.run, lambda *_: None, lambda loss: None), lambda: history.cluster, told.append)
+    monkeypatch.setattr(launch_module, "asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather))
+    monkeypatch.setattr(launch, "_is_back", is_back)
+    monkeypatch.setattr(launch, "_prepared", SimpleNamespace(missing=(Host("blue", "127.0.0.1", True, transport=HERE),)))
     for _ in range(3):
         told.clear()
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(supervisor._await_missing(preparation))
+            asyncio.run(launch.await_missing())
         assert told
-    supervisor._rundir.close()
+    start.run.close()
     assert pauses == [10.0, 20.0, 40.0]
+
+
+def test_an_attempt_that_gets_its_hosts_anew_names_the_files_that_were_edited_since_the_one_before(tmp_path: Path) -> None:
+    class Shipped(SeveralHere):
+        def request(self, run: RunFacts) -> Request:
+            request = super().request(run)
+            return replace(request, hosts=tuple(replace(host, workdir=Workdir("ship")) for host in request.hosts))
+
+    for name in ("train.py", "model.py"):
+        (tmp_path / name).write_text("print('one')")
+    program = messages.Program("script", "train.py")
+
+    async def prepare() -> list[tuple[str, ...]]:
+        start = start_of(create_run(tmp_path / "home", "one"), Shipped(("red",), {}), spec_of(tmp_path, 1, program))
+        agents, found, code = Agents(start.run, lambda *_: None, lambda loss: None), [], None
+        for attempt in (1, 2, 3):
+            prepared = await Preparation(start, agents, lambda event: None).prepare(attempt, start.request.hosts, code=code)
+            await agents.let_go()
+            code = prepared.code
+            found.append(prepared.changes)
+            if attempt == 2:
+                (tmp_path / "train.py").write_text("print('two')")
+        return found
+
+    assert asyncio.run(prepare()) == [(), (), ("train.py was edited since the run began: all tasks run the edited files",)]

@@ -22,7 +22,7 @@ from ...errors import OrchError
 from .. import Host, Reaching, Transport
 from .agent_channel import AgentChannel
 from .agent_pipes import UNKNOWN, AgentProgram
-from .agent_process import StartedAgent, limit_log
+from .agent_process import limit_log
 from .agent_start import AgentStart, Explain, NotReachedError
 from .incoming_frames import HostClock, Incoming
 from .liveness import Liveness
@@ -114,12 +114,11 @@ class AgentLink:
     the channel ends before `close` or `drop`; requests that are not answered by then raise `LostError`.
     """
 
-    def __init__(self, host: Host, log: Path, on_frame: OnFrame, on_lost: OnLost, started: StartedAgent | None = None) -> None:
-        """`started`: the agent, if it was started already."""
+    def __init__(self, host: Host, log: Path, on_frame: OnFrame, on_lost: OnLost) -> None:
         self.host, self._on_frame, self._on_lost = host, on_frame, on_lost
         self._state = LinkState.OPENED
         self._channel = AgentChannel(os.urandom(16).hex() if host.transport.returns and host.lost_after_s else "")
-        self._start = AgentStart(host, log, self.secret, started)
+        self._start = AgentStart(host, log, self.secret)
         self._live = Liveness(self._ask, self._is_excused, self._doubt, self._lose_for_silence)
         self._incoming = Incoming(host.name)
         self._requests = PendingRequests()

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,6 +42,25 @@ class AgentProgram(Protocol):
     def kill(self) -> None:
         """End the program at once, with its children; does nothing after its end."""
         ...
+
+
+class StartedAgent(NamedTuple):
+    """An agent that was started, or requested from the warm process, and is not connected yet."""
+
+    process: AgentProgram
+    note: str = ""
+    """A line for the user; empty: there is none."""
+
+
+class EarlyAgent:
+    """Holds the agent of a host that was started ahead, for the first try to reach that host. Another try starts another agent."""
+
+    def __init__(self, agent: StartedAgent) -> None:
+        self._agents = [agent]
+
+    def take(self) -> StartedAgent | None:
+        """Return the agent, once."""
+        return self._agents.pop() if self._agents else None
 
 
 def make_protocol(reader: asyncio.StreamReader, on_guest: Callable[..., Any] | None = None) -> asyncio.StreamReaderProtocol:

@@ -10,14 +10,15 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from worker.host.forkserver import warm_socket
 from worker.protocol import task_files
 
-from .. import Host, Transport
-from .agent_pipes import MOST_BYTES, AgentProgram, NotUsedError, kill_group, make_protocol
+from .. import Request, Transport
+from .agent_pipes import MOST_BYTES, AgentProgram, EarlyAgent, NotUsedError, StartedAgent, kill_group, make_protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -99,19 +100,13 @@ class AgentProcess:
         return code
 
 
-class StartedAgent(NamedTuple):
-    """An agent that was started, or requested from the warm process, and is not connected yet."""
-
-    process: AgentProgram
-    note: str = ""
-    """A line for the user; empty: there is none."""
-
-
 def start(transport: Transport, stderr: int, early: warm_socket.EarlyRequest | None = None, secret: str = "") -> StartedAgent:
-    """Start an agent, or ask the warm process for one. `early`: the request to that process, if it was made already. Raises OSError.
+    """Start an agent, or ask the warm process for one; none if one was started ahead. Raises OSError.
 
-    `secret`: see `AgentProcess`.
+    `early`: the request to the warm process, if it was made already. `secret`: see `AgentProcess`.
     """
+    if transport.early is not None and (agent := transport.early.take()) is not None:
+        return agent
     note = ""
     if transport.imports is not None and (early is not None or warm_socket.is_there(os.environ)):
         from .. import warm_agent
@@ -142,16 +137,18 @@ def limit_log(log: Path) -> None:
                 file.write(f"orch: this file had more than {MOST_LOG_BYTES >> 20} MiB, and was emptied\n".encode())
 
 
-def start_ahead(hosts: Sequence[Host], log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> StartedAgent | None:
-    """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
+def start_ahead(request: Request, log_of: Callable[[str], Path], early: warm_socket.EarlyRequest | None = None) -> Request:
+    """Start the agent of a run that this process is about to run, if this machine is the only host: the request has it afterwards.
 
+    `log_of`: the file for a host's stderr.
     An agent that is not used ends with this process, which holds the channel. An error is not reported here: `AgentLink.open` starts the
     program again, and reports it. `early`: a request to the warm process, which is withdrawn if the run has no use for it.
     """
-    started = None
-    if len(hosts) == 1 and hosts[0].is_here:
-        with contextlib.suppress(OSError), open_log(log_of(hosts[0].name)) as stderr:
-            started = start(hosts[0].transport, stderr.fileno(), early)
+    if len(request.hosts) == 1 and request.hosts[0].is_here:
+        (host,) = request.hosts
+        with contextlib.suppress(OSError), open_log(log_of(host.name)) as stderr:
+            agent = EarlyAgent(start(host.transport, stderr.fileno(), early))
+            request = replace(request, hosts=(replace(host, transport=replace(host.transport, early=agent)),))
     if early is not None:
         early.withdraw()
-    return started
+    return request

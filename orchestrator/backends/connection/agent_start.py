@@ -15,7 +15,7 @@ from worker.protocol import task_files
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
 from .agent_pipes import AgentProgram, NotUsedError
-from .agent_process import AgentProcess, StartedAgent, open_log, start
+from .agent_process import AgentProcess, open_log, start
 
 LOG_BYTES = 1024 * 1024
 """The most bytes that are read of an agent's stderr."""
@@ -40,12 +40,12 @@ class AgentStart:
     explain: Explain
     """Of the last try."""
 
-    def __init__(self, host: Host, log: Path, secret: str, started: StartedAgent | None = None) -> None:
-        """`log`: the file for the agent's stderr. `secret`: see `AgentProcess`. `started`: the agent, if it was started already."""
+    def __init__(self, host: Host, log: Path, secret: str) -> None:
+        """`log`: the file for the agent's stderr. `secret`: see `AgentProcess`."""
         self.log = log
         self.note = ""
         """A line for the user about the warm process, if there is one."""
-        self._host, self._secret, self._started = host, secret, started
+        self._host, self._secret = host, secret
         self._process: AgentProgram | None = None
 
     async def run(self, transport: Transport, explain: Explain) -> AgentProgram:
@@ -79,11 +79,10 @@ class AgentStart:
         return await asyncio.to_thread(self.explain, self._host, self.failure(code, had_answered=True))
 
     async def _connect(self, transport: Transport, explain: Explain, stderr: BinaryIO) -> None:
-        """Connect to the agent that was started already, or to one that is started now, and read its mark."""
+        """Connect to the agent that was started ahead, or to one that is started now, and read its mark."""
         log_size = stderr.tell()
         try:
-            self._process, self.note = self._started or start(transport, stderr.fileno(), secret=self._secret)
-            self._started = None  # another try starts another one
+            self._process, self.note = start(transport, stderr.fileno(), secret=self._secret)
             try:
                 self.note = await self._process.connect() or self.note
             except NotUsedError as error:

@@ -27,7 +27,8 @@ from worker.protocol.orders import Program
 
 log = Path(sys.argv[1])
 spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/", python=sys.executable)
-print(agent_process.start_ahead(imagine(spec).hosts, lambda host: log).process.pid, "asyncio" in sys.modules, flush=True)
+begun = agent_process.start_ahead(imagine(spec), lambda host: log)
+print(begun.hosts[0].transport.early.take().process.pid, "asyncio" in sys.modules, flush=True)
 sys.stdin.readline()
 os._exit(0)
 """

@@ -117,7 +117,7 @@ from worker.protocol.orders import Program
 
 log = Path("log")
 spec = ClusterSpec("one", "none", Program("script", "script.py"), (TaskSpec("worker", 1),), os.getcwd(), preload=("decimal",))
-agent, _ = agent_process.start_ahead(imagine(spec).hosts, lambda host: log)
+agent = agent_process.start_ahead(imagine(spec), lambda host: log).hosts[0].transport.early.take().process
 print(type(agent).__name__, "asyncio" in sys.modules, flush=True)
 sys.stdin.readline()
 os._exit(0)
