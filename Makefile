@@ -50,7 +50,7 @@ help:
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make docs     the pages of docs/ as a site: build/docs/index.html; a link or an anchor that leads nowhere is an error'
-	@echo 'make generated  the files that the code writes: the schema of orch.yaml and docs/reference.md'
+	@echo 'make generated  the files that the code writes: the schema of orch.yaml, docs/reference.md, docs/api.md'
 	@echo 'make links    the links of the pages to other sites: needs the Internet'
 	@echo 'make man      the man page, from the tree of commands: build/orch.1'
 	@echo 'make dist     the release: wheel and source distribution in dist/, checked, and tried in an empty environment'
@@ -127,6 +127,7 @@ generated: $(READY)
 	@mkdir -p build
 	@$(BIN)/python -m orchestrator.model.settings.describe > build/orch.schema.json && mv build/orch.schema.json orchestrator/model/settings/orch.schema.json
 	@$(BIN)/python docs/make_reference.py > build/reference.md && mv build/reference.md docs/reference.md
+	@$(BIN)/python docs/make_api.py > build/api.md && mv build/api.md docs/api.md
 
 SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -E -c docs -d build/doctrees
 

@@ -20,7 +20,15 @@ html_theme = "furo"
 extensions = ["myst_parser", "sphinx_click", "sphinx_copybutton"]
 
 # The source directory is the whole repository, so that a link which leads somewhere in the repository leads there on the site, too.
-include_patterns = ["README.md", "CHANGELOG.md", "docs/*.md", "examples/README.md", "benchmarks/README.md"]
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/*.md",
+    "examples/README.md",
+    "benchmarks/README.md",
+]
 exclude_patterns = [".*", "build", "dist", "orchestrator", "tests", "worker"]
 root_doc = "docs/README"
 myst_heading_anchors = 4

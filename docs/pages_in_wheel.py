@@ -24,9 +24,8 @@ class Pages(BuildHookInterface):  # type: ignore[misc]
         with open(page, "wb") as output:
             subprocess.run([sys.executable, Path(self.root, "docs", "make_man.py")], check=True, stdout=output)
         if version != "editable":
-            build_data["force_include"] |= {
-                str(page): f"orchestrator/cli/pages/{page.name}" for page in Path(self.root, "docs").glob("*.md")
-            }
+            pages = (page for page in Path(self.root, "docs").iterdir() if page.suffix in (".md", ".csv"))
+            build_data["force_include"] |= {str(page): f"orchestrator/cli/pages/{page.name}" for page in pages}
         build_data["shared_data"][str(page)] = "share/man/man1/orch.1"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -1,4 +1,4 @@
-"""The pictures of docs/seeing.md, of real runs (`make pictures`): `orch top` on three troubles, and a page of `orch report`."""
+"""The pictures of docs/commands.md, of real runs (`make pictures`): `orch top` on three troubles, and a page of `orch report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places where tasks can run. A backend knows one kind of place, and no policy; docs/adding-a-backend.md says how one is added.
+"""Places where tasks can run. A backend knows one kind of place, and no policy; docs/adding.md says how one is added.
 
 A backend is one module with a `make`, and its line in `MODULES`. No other module knows the name, the settings or the words of the place.
 Several backends share the modules beside them: `remote_worker` brings worker/ to a host over a byte channel, `interpreters` finds the
@@ -238,7 +238,7 @@ class Engine(Protocol):
 class Backend(Protocol):
     """A kind of place where tasks can run, such as ssh: what a run asks of the place. `load` makes the backend of a spec.
 
-    Nothing is started before `allocate`, or before `Engine.submit` where the controller is a job. docs/adding-a-backend.md shows one.
+    Nothing is started before `allocate`, or before `Engine.submit` where the controller is a job. docs/adding.md shows one.
     """
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:

@@ -117,6 +117,7 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"] and not ctx.resilient_parsing:
+            args = [args[0], *args[2:]] if args[1:2] == ["--"] else args
             word = args[1].lower() if args[1:] else ""
             of_command = not word or word in COMMANDS or word in HABITS
             rest = args[1:] if args[1:] in (["--help"], ["-h"]) else ["--", " ".join(args[1:])]  # orch help out of memory

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import textwrap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -18,7 +20,7 @@ PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")
 
 TOPICS = "topics"
 _WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash", "134": "crash", "127": "program"} | {
-    **dict.fromkeys(("hang", "hangs", "stuck", "deadlock", "barrier", "waits", "missing"), "stalls"),
+    **dict.fromkeys(("hang", "stuck", "deadlock", "barrier", "waits", "missing"), "stalls"),
     **dict.fromkeys(("stdin", "input()"), "keyboard"),
     "shape": "shapes",
     **dict.fromkeys(("segfault", "sigsegv", "sigabrt", "segmentation-fault"), "crash"),
@@ -30,17 +32,21 @@ PAGES = {
     **dict.fromkeys(("docker", "compose", "kubectl", "tfjob"), "coming-from"),
     **{place: place for place in [*BACKENDS][1:]},  # not this machine
     **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts", "exit-codes", "files", "limits")},
-    **{page: page for page in ("devices", "prepare", "seeing", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference")},
+    **{page: page for page in ("devices", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference", "glossary", "api")},
+    **dict.fromkeys(("words", "nouns"), "glossary"),
+    "prepare": "input#prepare",
+    "placement": "devices#placement",
+    **dict.fromkeys(("watch", "compare", "seeing"), "commands"),
     **dict.fromkeys(("sweep", "tune"), "commands#sweep"),
     **dict.fromkeys(("json", "logging"), "commands#programs"),
     **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config", "args", "arguments"), "spec"),
-    **dict.fromkeys(("deadline", "preemption"), "restarts"),
-    **dict.fromkeys(("slow", "straggler", "stragglers"), "seeing#time"),
+    **dict.fromkeys(("deadline", "preemption", "hangs"), "restarts"),
+    **dict.fromkeys(("slow", "straggler", "stragglers"), "commands#slow"),
     **dict.fromkeys(("batch", "batches", "dataset"), "input"),
     **dict.fromkeys(("uninstall", "upgrade"), "files"),
     **dict.fromkeys(("notebook", "notebooks", "macos", "windows"), "limits"),
     "gpu": "devices",
-    **dict.fromkeys(("checkpoint", "saves"), "resume"),
+    **dict.fromkeys(("checkpoints", "saves"), "resume"),
     "exit-code": "exit-codes",
     "tf-config": "coming-from#tf_config",
     **dict.fromkeys(("variables", "environment"), "spec#script"),
@@ -96,7 +102,36 @@ def path_of(page: str) -> Path | None:
 def explanations() -> dict[str, str]:
     """The text below each heading of the page about failures, by the anchor of the heading. Empty if the page is not there."""
     path = path_of("why")
-    return {anchor(part.partition("\n")[0]): part for part in _parts(path)[1:]} if path else {}
+    found = re.split(r"^### ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] if path else []
+    parts = [_plain(re.split(r"^## ", part, flags=re.MULTILINE)[0]) for part in found]  # without the heading of the next group
+    return {anchor(part.partition("\n")[0]): part for part in parts}
+
+
+def meanings() -> dict[str, str]:
+    """The words of the glossary, in small letters, with their meanings. Empty if the page is not there."""
+    path = path_of("glossary")
+    rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", path.read_text(encoding="utf-8"), re.MULTILINE) if path else []
+    return {word.lower().replace(" ", "-"): _plain(meaning) for word, meaning in rows if word != "word"}
+
+
+def uses_of_keras(word: str) -> list[str]:
+    """Return what was found of the uses of Keras with this word: `dropout` of `Dropout(0.3)`. Empty: of none."""
+    path = next((place / "keras-cases.csv" for place in PLACES if (place / "keras-cases.csv").is_file()), None)
+    if path is None:
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if word.lower() in re.findall(r"\w+", row["use"].lower())]
+    return [_use(row) for row in rows]
+
+
+def _use(row: Mapping[str, str]) -> str:
+    """A use of Keras, with the worlds of each word."""
+    use, why = row["use"], row["why"]
+    words = {world: word for world, word in row.items() if world not in ("use", "why")}
+    lines = [f"* {word}: {'; '.join(world for world in words if words[world] == word)}" for word in dict.fromkeys(words.values())]
+    if len(lines) == 1:
+        lines = [f"* {next(iter(words.values()))}, everywhere"]
+    return "\n".join([use, *lines, *([f"* {why}"] if why else [])])
 
 
 def about(word: str, path: Path) -> str:
@@ -128,7 +163,7 @@ def settings_of(word: str) -> list[str]:
             *heads, text = re.split(r" \| ", line.strip("| ")) if line.startswith("| `") else [""]
             names = [next(filter(None, found)) for head in heads for found in _NAMED.findall(head)]
             title = ", ".join(part.rstrip(":") for head in heads for part in re.findall("`([^`]+)`", head))
-            said = f"{title}{f' ({where})' if where.startswith('orch ') else ''}\n* {_plain(text)}"
+            said = f"{title}{f' ({where})' if where.startswith('orch ') else ''}\n* {_plain(text)}".replace(r"\|", "|")
             if plain in map(_as_name, names) or any("." in name and plain == _as_name(name.rpartition(".")[2]) for name in names):
                 exact.append(said)
             elif any(plain == _as_name(name.partition(".")[0]) for name in names if "." in name):
@@ -148,19 +183,37 @@ def _as_name(word: str) -> str:
 def _plain(part: str) -> str:
     """The part without the links, of which a terminal shows the names alone; commands are indented in place of standing in a fence."""
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)
-    return re.sub(r"^```\w*\n(.*?)^```\n?", lambda block: textwrap.indent(block[1], "    "), text, flags=re.DOTALL | re.MULTILINE).strip()
+    text = re.sub(r"^```\w*\n(.*?)^```\n?", lambda block: textwrap.indent(block[1], "    "), text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^<!--.*?-->\n|^!\[.*\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"(?:^\|.*\n?)+", _list_of, text, flags=re.MULTILINE).strip()
+
+
+def _list_of(table: re.Match[str]) -> str:
+    """A table as a list, which any width can show: its first column, and what the others say of it."""
+    rows = [
+        [cell.strip().replace(r"\|", "|").replace("<br>", " ") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in table[0].splitlines()
+    ]
+    heads, *rest = rows
+    lines = []
+    for first, *others in rest[1:]:
+        named = zip(heads[1:], others, strict=False)
+        cells = others if len(others) == 1 else [f"{head}: {cell}" if head else cell for head, cell in named if cell not in ("", "-")]
+        lines.append(f"* {first or heads[0]}: {'; '.join(cells)}" if any(cells) else f"* {first}")
+    return "\n".join([*lines, ""])
 
 
 def _filled(text: str) -> str:
-    """The text with lines that fit the terminal; commands and tables stay as they are."""
+    """The text with lines that fit the terminal; commands stay as they are."""
     width = min(shutil.get_terminal_size().columns, 100)
     parts = []
-    for part in re.split(r"\n(?=\n|\* |    |\|)", text):
+    for part in re.split(r"\n(?=\n|\* |    )", text):
         begun = part.lstrip("\n")
-        if begun and not begun.startswith(("    ", "|")):
+        if begun and not begun.startswith("    "):
             inset = "  " if begun.startswith("* ") else ""
-            filled = textwrap.fill(" ".join(begun.split()), width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False)
-            part = part[: len(part) - len(begun)] + filled
+            whole = re.sub(r"`[^`]{,60}`", lambda code: code[0].replace(" ", "\xa0"), " ".join(begun.split()))
+            filled = textwrap.fill(whole, width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False)
+            part = part[: len(part) - len(begun)] + filled.replace("\xa0", " ")
         parts.append(part)
     return "\n".join(parts)
 
@@ -169,34 +222,43 @@ def _words(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[s
     """Return what the shell offers: the commands, and the failures that are explained."""
     group = ctx.find_root().command
     names = group.list_commands(ctx) if isinstance(group, click.Group) else []
-    return [word for word in (*names, TOPICS, *explanations()) if word.startswith(begun)]
+    return [word for word in dict.fromkeys((*names, TOPICS, *explanations(), *meanings())) if word.startswith(begun)]
 
 
 @click.command("help")
 @click.argument("name", metavar="[COMMAND|TOPIC]", shell_complete=_words)
 @click.pass_context
 def help_command(ctx: click.Context, /, name: str) -> int:
-    """Explain a command, as its --help does, a failure that a report has named, a key, an option, a variable, or another topic.
+    """Explain a command, a failure that a report has named, a key, an option, a variable, a word of orch, or another topic.
 
     \b
     Examples:
       orch help up
       orch help topics              list what is explained
-      orch help the-disk-is-full    what docs/why.md says about one
+      orch help the-disk-is-full    a failure and its fix
       orch help kubernetes          how a page of the documentation begins
+      orch help keras Dropout       what differs from one process
       orch help restart.max         a key of orch.yaml; or --grace, or ORCH_TASK
     """
     from . import OTHERWISE  # not above: this room imports its modules when they are needed
 
+    if name.lower().startswith("keras "):
+        word = name.split()[1]
+        if uses := uses_of_keras(word):
+            click.echo(_filled("\n\n".join(uses)))
+            return 0
+        raise click.UsageError(f"no use of Keras with the word {word!r} was compared; docs/keras-cases.csv has all", ctx.find_root())
+    typed = name
     root, topics = ctx.find_root(), {topic.replace("_", "-"): text for topic, text in explanations().items()}
     name = re.sub("[ _]+", "-", name.strip().lower()).removeprefix("exit-code-")
     page = _page(name) if name in PAGES else ""
     is_code = name.isdecimal() and int(name) < 256
     page = _exit_code(int(name)) if is_code else page
+    glossary = meanings()
     if name in (TOPICS, "docs", "pages"):
-        pages = textwrap.fill(", ".join(sorted(PAGES)), 79)
-        says = "orch help TOPIC prints what docs/why.md says about one of these:"
-        click.echo("\n".join([says, "", *topics, "", "and what another page says about one of these:", "", pages]))
+        click.echo(_topics(topics, glossary))
+    elif name in glossary:
+        click.echo(_filled(f"{name}: {glossary[name]}" + (f"\n\n{page}" if page else "")))
     elif named := [topic for topic in topics if _WORDS.get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
         click.echo(_filled("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])])))
     elif not page and (rows := settings_of(name)):
@@ -204,7 +266,18 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     elif page or name in OTHERWISE:
         click.echo(_filled(page or f"there is no command {name!r}: {OTHERWISE[name]}"))
     else:
-        near = nearest(name, [*root.command.list_commands(ctx), *topics] if isinstance(root.command, click.Group) else topics, cutoff=0.75)
+        known = [*topics, *glossary]
+        near = nearest(name, [*root.command.list_commands(ctx), *known] if isinstance(root.command, click.Group) else known, cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"
-        raise click.UsageError(f"there is no command or topic {name!r}; {hint}", root)
+        raise click.UsageError(f"there is no command or topic {typed!r}; {hint}", root)
     return 0
+
+
+def _topics(failures: Mapping[str, str], glossary: Mapping[str, str]) -> str:
+    """The lists of what ``orch help`` explains."""
+
+    def listed(names: Iterable[str]) -> str:
+        return textwrap.fill(", ".join(sorted(names)), 79, break_on_hyphens=False)
+
+    parts = ["orch help TOPIC explains a command (orch --help), a key or an option, and", "", "failures:", listed(failures)]
+    return "\n".join([*parts, "", "words of orch:", listed(glossary), "", "other topics:", listed(PAGES)])

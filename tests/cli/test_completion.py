@@ -50,7 +50,7 @@ def test_commands_options_words_and_files_are_offered(orch: Orch) -> None:
     assert offered(orch, "up", "hel") == ["hel"]  # of type file: the shell completes the name
     assert offered(orch, "logs", "--color", "al") == ["always"]
     assert offered(orch, "he") == ["help"]
-    assert offered(orch, "help", "ch") == ["checkpoints"]
+    assert offered(orch, "help", "ch") == ["checkpoints", "chief", "checkpoint"]
     assert offered(orch, "help", "the-disk") == ["the-disk-is-full"]
     assert "PATH" in offered(orch, "up", "--env", "PA")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections import Counter
@@ -17,6 +19,7 @@ from .worlds import WORLDS, Answers, World
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests" / "judge" / "verdicts.json"
 PAGE = ROOT / "docs" / "keras-cases.md"
+TABLE = PAGE.with_suffix(".csv")
 BEGIN, END = "<!-- make judge: begin -->\n", "<!-- make judge: end -->\n"
 COLUMNS = tuple(name for name, world in WORLDS.items() if world.reference)
 TITLES = {
@@ -116,6 +119,7 @@ def write(rows: Words, versions: Mapping[str, str], *, is_whole: bool) -> None:
     page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}{render(read())}{END}{rest.partition(END)[2]}")
+    TABLE.write_text(render_all(read()))
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -126,26 +130,61 @@ def row_names() -> dict[str, Case]:
     return {row: case for case in CASES.values() for row in case.rows or (case.name,)}
 
 
+USUAL = {AS_ONE, f"{AS_ONE}; smaller last batch: differs, and says so", "-"}
+"""The words of most rows under MirroredStrategy and with Keras 2, which the page has once, above its table."""
+SEVERAL = ("two", "three", "two-of-two", "two-oldest")
+"""The worlds of several workers with Keras 3, in which a smaller last batch is as one process, too."""
+
+
 def render(kept: Mapping[str, Any]) -> str:
-    """The table. Rows with the same verdicts are one line of the table."""
-    names = row_names()
+    """The table: a row for each case with a difference; the file beside the page has all cases."""
+    names, judged = row_names(), kept["rows"]
+    usual = sum(not _differs(case, judged[row]) for row, case in names.items() if row in judged)
     lines = [
         f"Made by `make judge` with {', '.join(f'{name} {version}' for name, version in kept['versions'].items())}; do not edit.",
+        f"{usual} of {len(judged)} uses are not in this table.",
         "",
-        "| | " + " | ".join(WORLDS[name].title for name in COLUMNS) + " |",
-        "|---" * (len(COLUMNS) + 1) + "|",
+        "| use | what differs | why |",
+        "|---|---|---|",
     ]
-    areas = dict.fromkeys(case.area for case in names.values())
-    for area in areas:
-        lines.append(f"| **{TITLES.get(area, area)}** |" + " |" * len(COLUMNS))
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for row, case in names.items():
-            if case.area == area and row in kept["rows"]:
-                cells = tuple(_cell(case, kept["rows"][row].get(world, {})) for world in COLUMNS)
-                groups.setdefault((*cells, case.because), []).append(_shown(row))
-        for key, rows in groups.items():
-            lines.append(f"| {', '.join(rows)}{f' ({key[-1]})' if key[-1] else ''} | {' | '.join(key[:-1])} |")
+    for area in dict.fromkeys(case.area for case in names.values()):
+        rows = [(row, case, found) for row, case in names.items() if case.area == area and (found := _differs(case, judged.get(row, {})))]
+        lines += [f"| **{TITLES.get(area, area)}** | | |"] if rows else []
+        lines += [f"| {_shown(row)} | {'; '.join(_differences(found))} | {case.because} |" for row, case, found in rows]
     return "\n".join([*lines, ""])
+
+
+def _differs(case: Case, judged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The words that are not the usual ones, by world."""
+    cells = {world: _cell(case, judged[world]) for world in COLUMNS if judged.get(world)}
+    return {world: cell for world, cell in cells.items() if cell not in (USUAL if world not in SEVERAL else {AS_ONE, "-"})}
+
+
+def _differences(found: Mapping[str, str]) -> Iterator[str]:
+    """The worlds of each word: ``2 workers, 3 workers: refused``."""
+    for word in dict.fromkeys(found.values()):
+        worlds = [world for world in found if found[world] == word]
+        if set(worlds) == set(COLUMNS):
+            where = "everywhere"
+        else:
+            several = ["several workers"] if set(SEVERAL) <= set(worlds) else []
+            where = ", ".join([*several, *(_short(world) for world in worlds if not several or world not in SEVERAL)])
+        yield f"{where}: {word.replace('; smaller last batch', '; last batch')}"
+
+
+def _short(world: str) -> str:
+    return WORLDS[world].title.replace("2 workers, Keras", "Keras")
+
+
+def render_all(kept: Mapping[str, Any]) -> str:
+    """All verdicts as CSV, of which ``orch help keras WORD`` shows rows."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["use", *(WORLDS[world].title for world in COLUMNS), "why"])
+    for row, case in row_names().items():
+        if row in kept["rows"]:
+            table.writerow([row, *(_cell(case, kept["rows"][row].get(world, {})) for world in COLUMNS), case.because])
+    return text.getvalue()
 
 
 def _shown(row: str) -> str:

@@ -18,7 +18,7 @@ RELATIVE, ABSOLUTE = 1e-3, 2e-5
 divide by the root of a small number, make up to some 1e-4 of this. Every mistake that was found makes 1e-2 and more of some number."""
 
 AS_ONE, SAYS_SO, REFUSED, ABSENT = "as one process", "differs, and says so", "refused", "-"
-BY_HAND = "fails, as by hand"
+BY_HAND = "fails without orch too"
 DIFFERS, WORKERS_DIFFER, CRASHES, HANGS = "differs", "workers differ", "crashes", "hangs"
 GOOD, BAD = (AS_ONE, SAYS_SO, REFUSED, BY_HAND, ABSENT), (DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
 ORDER = (ABSENT, AS_ONE, REFUSED, BY_HAND, SAYS_SO, DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)

@@ -1,4 +1,4 @@
-"""How workers wait for each other, with TensorFlow itself: each setting has the effect that docs/tensorflow-knobs.md says."""
+"""How workers wait for each other, with TensorFlow itself: each setting has the effect that docs/design-notes.md says."""
 
 from __future__ import annotations
 

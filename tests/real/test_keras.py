@@ -119,6 +119,7 @@ def test_the_page_has_every_row_and_no_bad_word() -> None:
     missing = [(row, world) for world in findings.COLUMNS for row in findings.row_names() if not kept["rows"][row].get(world)]
     assert missing == []
     assert findings.table_of_page() == findings.render(kept)
+    assert findings.TABLE.read_text() == findings.render_all(kept)
 
 
 TWO_EPOCHS = {"steps": 40, "epochs": 2}

@@ -5,7 +5,7 @@
         timeout_s: float | None = setting(None, "The longest that one operation waits.", example="30", words="no limit")
 
 The declarations are plain data, so a task imports them quickly. orchestrator/model/settings derives from them the code that checks,
-describes and writes a field. docs/adding-a-setting.md shows how a setting is added.
+describes and writes a field. docs/adding.md shows how a setting is added.
 """
 
 from __future__ import annotations

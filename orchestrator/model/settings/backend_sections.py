@@ -1,7 +1,7 @@
 """The section `backend:`, where the tasks run. Each backend has a subclass of `BackendSpec` and a row of `BACKENDS`.
 
 ``backend:`` accepts the keys of all backends; the value in a spec is of the chosen class.
-docs/adding-a-backend.md explains how to add a backend.
+docs/adding.md explains how to add a backend.
 """
 
 from __future__ import annotations

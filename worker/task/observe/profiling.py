@@ -7,7 +7,7 @@ does, looks for this file once a second, and adds the answer to the file `task_f
 them by pointers. Since 2.18 the list that holds the events may have moved in memory by then (`TraceMeRecorder::Consume` in
 xla/tsl/profiler/backends/cpu/traceme_recorder.cc; the list of 2.17 had its full size from the start). Under MultiWorkerMirroredStrategy
 each collective operation has such an event in every worker but the first: the others ask the first for the parameters of the operation, and
-the answer comes in another thread. So such a worker crashes sooner or later, with any options: docs/tensorboard.md has the trials.
+the answer comes in another thread. So such a worker crashes sooner or later, with any options: docs/design-notes.md has the trials.
 """
 
 from __future__ import annotations

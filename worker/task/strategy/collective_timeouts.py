@@ -3,7 +3,7 @@
 The strategy starts TensorFlow's coordination service without times of its own
 (tensorflow/python/distribute/collective_all_reduce_strategy.py, `_initialize_multi_worker`), and has communication options only if the
 program passes them. This module completes both where TensorFlow makes them, so a strategy that the program builds itself has them, too.
-The program's own settings stay. docs/tensorflow-knobs.md has measurements, and the knobs without effect.
+The program's own settings stay. docs/design-notes.md has measurements, and the knobs without effect.
 """
 
 from __future__ import annotations
