@@ -39,7 +39,7 @@ def starts(rounds: int) -> list[str]:
 def killed(rounds: int) -> str:
     found = [taken for _ in range(rounds) for taken in restart.measure(restart.orch, KILLED_OF, KILLED_OF)]
     text = seconds(found) if len(found) == rounds else "failed"
-    return f"| one of {KILLED_OF} workers is killed, until all train again | a start by hand | {text} | |"
+    return f"| one of {KILLED_OF} workers is killed, until all train again | a start | {text} | |"
 
 
 def tested(rounds: int) -> str:
@@ -53,7 +53,7 @@ def tested(rounds: int) -> str:
 
 def head() -> str:
     where = f"Python {platform.python_version()}, TensorFlow {version(packages_distributions()['tensorflow'][0])}, {os.cpu_count()} cores"
-    columns = "| seconds | by hand (a shell loop) | `orch up` | `orch up` after `orch warm start` |\n|---|---|---|---|\n"
+    columns = "| seconds | a shell loop | `orch up` | `orch up` after `orch warm start` |\n|---|---|---|---|\n"
     return f"Taken by `make figures` on {time.strftime('%Y-%m-%d')}: {where}; {load().partition(' on ')[0]} at the beginning.\n\n{columns}"
 
 

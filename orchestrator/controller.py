@@ -179,7 +179,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
     parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")
     parser.add_argument("run_dir", metavar="RUN_DIR")
-    parser.add_argument("--held", type=int, nargs="+", metavar="FD", help="the descriptors by which whoever started this holds the run")
+    parser.add_argument("--held", type=int, nargs="+", metavar="FD", help="the descriptors by which the caller holds the run")
     parser.add_argument("--submitted", action="store_true", help="this is the job of an engine, which may start it again")
     parser.add_argument("--owner", type=int, metavar="PID", help="the parent process: the run ends with it")
     given = parser.parse_args(words)

@@ -132,7 +132,7 @@ class Result:
 class Run:
     """The handle of a run: `launch` returns one for the run that it starts, and `find` one for a run that any program has started.
 
-    All methods can be called from any thread, and beside a running event loop; all times are in seconds. At the end of a ``with`` block a
+    All methods can be called from any thread, and while an event loop runs; all times are in seconds. At the end of a ``with`` block a
     run that still goes on is stopped. A run ends with the program that launched it, unless its controller is a job of an engine.
     """
 

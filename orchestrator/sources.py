@@ -33,7 +33,7 @@ def read_file(name: str | None) -> tuple[Node, str]:
 
 
 def home_of_new_run(file: str | None) -> str:
-    """The directory of the runs for a run that is made: beside the nearest `orch.yaml`, or here. `file`: the value of -f, or none."""
+    """The directory of the runs for a run that is made: next to the nearest `orch.yaml`, or here. `file`: the value of -f, or none."""
     found = None if file else nearest(SPEC)
     return str(found.with_name(HOME)) if found else HOME
 

@@ -61,7 +61,7 @@ def test_a_copy_beside_a_run_does_not_take_the_word_of_its_engine(home: Path) ->
     copy = home / "runs" / "one-copy"
     shutil.copytree(run.path, copy)
     say(home, "running")
-    assert engine_jobs.hear(run, anew=True).word == Word("running")
+    assert engine_jobs.hear(run, always=True).word == Word("running")
     assert not (copy / "engine.json").exists()
 
 
@@ -80,7 +80,7 @@ def test_new_words_of_the_engine_hide_no_event_of_the_run(home: Path) -> None:
     run.record(asked)
     run.close()
     say(home, "running", words="running on red")
-    assert engine_jobs.hear(run, anew=True).word.words == "running on red"
+    assert engine_jobs.hear(run, always=True).word.words == "running on red"
     followed._say_words()
     followed._look()
     assert len(shown) == 2
@@ -161,7 +161,7 @@ def test_a_job_that_seemed_gone_and_answers_is_asked_for_again_and_not_removed(h
     """As when kubectl was asked in another context."""
     run = engine_jobs.attach(submitted(home, "far"))
     say(home, "ended", is_gone=True)
-    engine_jobs.hear(run, anew=True)
+    engine_jobs.hear(run, always=True)
     reach(home)
     say(home, "running")
     run.renew()
@@ -172,7 +172,7 @@ def test_a_job_that_seemed_gone_and_answers_is_asked_for_again_and_not_removed(h
 def test_the_end_of_a_job_stays_as_the_engine_told_it_at_first(home: Path) -> None:
     run = submitted(home)
     say(home, "ended", cause="its host died", exit_code=3)
-    assert engine_jobs.hear(run, anew=True).word.exit_code == 3
+    assert engine_jobs.hear(run, always=True).word.exit_code == 3
     (home.parent / "jobs/1/word.json").unlink()
     assert not engine_jobs.withdraw(run, "enough")
     assert run.heard().word == Word("ended", cause="its host died", exit_code=3)
@@ -181,7 +181,7 @@ def test_the_end_of_a_job_stays_as_the_engine_told_it_at_first(home: Path) -> No
 def test_a_record_that_never_comes_does_not_keep_the_job_for_ever(home: Path) -> None:
     run = submitted(home, "far")
     say(home, "ended", has_exited=True)
-    heard = engine_jobs.hear(run, anew=True)
+    heard = engine_jobs.hear(run, always=True)
     assert engine_jobs.clear(run) == ""
     assert not (home.parent / "jobs/1/forgotten").exists()
     engine_files.keep_heard(run.path, replace(heard, since=heard.since - GRACE_S))
@@ -192,7 +192,7 @@ def test_a_record_that_never_comes_does_not_keep_the_job_for_ever(home: Path) ->
 def test_only_what_was_there_is_told_as_removed(home: Path) -> None:
     run = submitted(home, "far")
     say(home, "ended")
-    engine_jobs.hear(run, anew=True)
+    engine_jobs.hear(run, always=True)
     (home.parent / "jobs/1/forgotten").touch()
     assert engine_jobs.clear(run) == ""
     assert run.heard().is_fetched
@@ -210,7 +210,7 @@ def test_no_program_runs_that_the_spec_of_another_user_names(home: Path, owned: 
     run.path.rename(home / "moved")
     run.path.symlink_to(home / "moved")  # the link is ours, and the directory is not
     engine_jobs.attach(run).renew()
-    assert engine_jobs.hear(run, anew=True).word == Word(state)
+    assert engine_jobs.hear(run, always=True).word == Word(state)
     with contextlib.suppress(UsageError):
         assert not engine_jobs.withdraw(run, "enough")
     with pytest.raises(UsageError, match=r"^one belongs to another user, whose spec may name any program: its engine is not asked"):

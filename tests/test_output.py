@@ -344,7 +344,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(orch: Orch, tmp_path: Path
     (tmp_path / "go").touch()
     done = running.wait(check=0)
     assert "Traceback" not in done.err
-    assert done.err.count("orch: nobody reads standard output any more; the run goes on, and orch logs shows what its tasks write") == 1
+    assert done.err.count("orch: no one reads standard output any more; the run goes on, and orch logs shows what its tasks write") == 1
     assert run.log("worker-0") == b"first\n" + (b"x" * 99 + b"\n") * 40_000
 
 

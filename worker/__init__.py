@@ -1,4 +1,4 @@
-"""The functions of orch for training scripts. All of them also work in a script that is run by hand.
+"""The functions of orch for training scripts. All of them also work in a script that runs without orch.
 
     import worker
 
@@ -68,7 +68,7 @@ _wait_for_keras()
 
 
 def context() -> Context:
-    """This task, its cluster and its run. In a script run by hand: a chief without other tasks, or the task of a pasted TF_CONFIG.
+    """This task, its cluster and its run. Without orch: a chief without other tasks, or the task of a pasted TF_CONFIG.
 
     Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid.
     """
@@ -87,7 +87,7 @@ def strategy() -> Any:
     Call this function before any TensorFlow operation: collectives "must be configured at program startup". Under
     ``multi_worker_mirrored``, the call waits until all workers are up. An evaluator gets a strategy for its own devices.
 
-    In a script run by hand: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG (with ``ps`` tasks: parameter servers;
+    Without orch: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG (with ``ps`` tasks: parameter servers;
     with several workers: multi-worker mirrored).
 
     `tpu`: the function finds the TPU, connects to it and initialises it, with the options of the section `tpu` of the spec.

@@ -1,8 +1,8 @@
 """Places where tasks can run. A backend knows one kind of place, and no policy; docs/adding.md says how one is added.
 
 A backend is one module with a `make`, and its line in `MODULES`. No other module knows the name, the settings or the words of the place.
-Several backends share the modules beside them: `remote_worker` brings worker/ to a host over a byte channel, `interpreters` finds the
-Python of the tasks of a host.
+Several backends share the other modules of this folder: `remote_worker` brings worker/ to a host over a byte channel, `interpreters` finds
+the Python of the tasks of a host.
 
 May import: orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker, worker.host.forkserver.caller_state,
     worker.host.forkserver.warm_socket, worker.machine, worker.protocol.

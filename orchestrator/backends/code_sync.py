@@ -153,7 +153,7 @@ def _printed() -> set[tuple[int, int]]:
 
 
 def _is_own(path: Path, printed: Set[tuple[int, int]]) -> bool:
-    """True if orch writes a file beside the code: what it prints, the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
+    """True if orch wrote this file: its output, the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
     told = os.stat(path)
     if path.name == SCHEMA or (told.st_dev, told.st_ino) in printed:
         return True
@@ -161,7 +161,7 @@ def _is_own(path: Path, printed: Set[tuple[int, int]]) -> bool:
         return False
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return _OWN_MANIFEST.match(file.read(_MANIFEST_BYTES)) is not None
-    return False  # it cannot be read: whoever copies it says so
+    return False  # it cannot be read: the program that copies it reports this
 
 
 def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:

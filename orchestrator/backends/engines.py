@@ -18,7 +18,7 @@ from ..errors import OrchError
 from .connection.boot import BOOT
 
 SILENCE_S = 60.0
-"""How long a program beside a controller may take to answer, or to go on with its answer."""
+"""How long a program on the controller's machine may take to answer, or to go on with its answer."""
 READ_BYTES = 1 << 16
 SAID_BYTES = 1 << 16
 CONTROLLER = str(Path(__file__).parents[1] / "controller.py")
@@ -35,7 +35,7 @@ def controller_argv(directory: str, python: str = sys.executable, program: str =
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The way to one controller whose run directory this machine does not see: how a program is run beside the controller."""
+    """The way to one controller whose run directory this machine does not see: how to run a program on the controller's machine."""
 
     prefix: tuple[str, ...]
     """A command that runs the words after it as they are, with this machine's stdin, stdout and stderr: ``kubectl exec -i POD --``."""

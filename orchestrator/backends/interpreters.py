@@ -40,7 +40,7 @@ def transport_here(python: str, spec: ClusterSpec | None = None) -> Transport:
     """An agent on this machine, run by `python`, for the tasks of `spec`."""
     start = str(Path(worker.__file__).parent / "host" / "start_agent.py")
     imports = None
-    # Of a command whose spec names no modules, nobody knows what it imports.
+    # Of a command whose spec names no modules, orch cannot know what it imports.
     if spec is not None and spec.imported_ahead and (spec.preload is not None or spec.program.kind != "command"):
         imports = Imports(spec.imported_ahead, spec.env, spec.workdir, spec.network == "private")
     return Transport((python, "-I", start), imports=imports)

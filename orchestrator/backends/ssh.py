@@ -127,9 +127,9 @@ _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is not the one you know: if that is right, {forget}, then log in once by hand: {ssh}",
+        "its host key is not the one you know: if that is right, {forget}, then log in once: {ssh}",
     ),
-    ("Host key verification failed", "its host key is not known yet: log in once by hand, and compare the key that is shown: {ssh}"),
+    ("Host key verification failed", "its host key is not known yet: log in once, and compare the key that is shown: {ssh}"),
     ("Permission denied", "it refused your keys: ssh-copy-id {host}, load the key into your agent (ssh-add), or name it in ~/.ssh/config"),
     ("Too many authentication failures", "name the right key in ~/.ssh/config (IdentityFile, IdentitiesOnly yes)"),
     ("Could not resolve hostname", "check the name, or give it a HostName in ~/.ssh/config"),
@@ -161,4 +161,4 @@ def _explain_ssh(host: str, said: str, by_hand: str) -> Diagnosis:
             return Diagnosis(complaint.rstrip("."), told)
     if _PASSING.search(said):
         return Diagnosis(f"{text}; its sshd may take no more connections now", "raise MaxStartups there, or try again", passing=True)
-    return Diagnosis(text, f"try it by hand: {by_hand} true")
+    return Diagnosis(text, f"try it: {by_hand} true")

@@ -131,7 +131,7 @@ def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]
         yield kind("tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or use --fallback cpu")
     if python.libtpu and facts.machine is not None and not facts.machine.tpu_chips and not facts.machine.environment.get(_SKIP):
         why = "where Google's metadata server knows no TPU, libtpu asks the server for 200 s during the import of TensorFlow"
-        yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, because orch sets it; by hand: export {_SKIP}=1")
+        yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, because orch sets it; without orch: export {_SKIP}=1")
 
 
 def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

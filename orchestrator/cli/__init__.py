@@ -72,7 +72,7 @@ HABITS = {
 OTHERWISE = {
     "resume": "orch up --resume RUN continues a run, and orch checkpoints shows its saves",
     **dict.fromkeys(("rerun", "retry"), "orch restart starts the tasks of a run again that goes on, and orch up starts a new run"),
-    "tensorboard": "orch up --tensorboard DIR runs TensorBoard beside the tasks, and tensorboard --logdir DIR looks at what they wrote",
+    "tensorboard": "orch up --tensorboard DIR runs TensorBoard with the tasks, and tensorboard --logdir DIR looks at what they wrote",
     **dict.fromkeys(
         ("sweep", "tune", "grid"), "a loop over orch up is a sweep, and orch ps --all --sort val_loss compares its runs: docs/commands.md"
     ),
@@ -82,7 +82,7 @@ OTHERWISE = {
     **dict.fromkeys(("update", "upgrade"), "orch is a package, which pip updates: docs/files.md"),
     **dict.fromkeys(("port-forward", "expose"), "orch opens no port of a task to you; orch up --tensorboard DIR prints an address"),
     "best": "orch ps --all --sort val_loss -n 1 shows the run with the least loss",
-    "plot": "orch report writes a page with charts, and orch up --tensorboard DIR runs TensorBoard beside the tasks",
+    "plot": "orch report writes a page with charts, and orch up --tensorboard DIR runs TensorBoard with the tasks",
     **dict.fromkeys(("compare", "diff"), "orch ps --all --sort val_loss shows all runs side by side"),
     **dict.fromkeys(("shell", "bash"), "a task has no terminal: orch stacks shows where each task is, and orch logs what it has written"),
     "exec": "orch stacks shows where each task is, and orch logs what it has written",

@@ -95,7 +95,7 @@ def _page(name: str) -> str:
 
 
 def path_of(page: str) -> Path | None:
-    """Return where this page of the documentation is: `why` is why.md. None: it is not there, as in a package that was made by hand."""
+    """Return where this page of the documentation is: `why` is why.md. None: it is not there, as in a package without the pages."""
     return next((place / f"{page}.md" for place in PLACES if (place / f"{page}.md").is_file()), None)
 
 

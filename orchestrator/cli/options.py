@@ -87,8 +87,8 @@ def home_option(command: F) -> F:
 
 
 def new_home_option(command: F) -> F:
-    """``--run-dir`` of a command that makes a run: a run is kept beside the orch.yaml that it is made of."""
-    text = "The directory that holds the runs. Default: .orch beside orch.yaml, or here if there is no orch.yaml; -f does not count."
+    """``--run-dir`` of a command that makes a run: a run is kept next to the orch.yaml that it is made of."""
+    text = "The directory that holds the runs. Default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count."
     return click.option("--run-dir", "home", callback=_new_home, **_HOME, help=text)(command)
 
 
@@ -118,7 +118,7 @@ def _run_argument(command: F, find: Callable[[Path, str | None], RunDir]) -> F:
 
 
 def find_and_name_others(home: Path, name: str | None) -> RunDir:
-    """`find_to_look`; where no one has named a run, and the latest has ended, a line names those that go on."""
+    """`find_to_look`; where no one has named a run, and the latest has ended, orch names those that go on."""
     from ..record.run_store import going
 
     run = find_to_look(home, name)
@@ -128,7 +128,7 @@ def find_and_name_others(home: Path, name: str | None) -> RunDir:
 
 
 def find_to_look(home: Path, name: str | None) -> RunDir:
-    """The run that `name` names, or of several that begin so the newest, which a line says. Raises `UsageError`."""
+    """The run that `name` names, or of several that begin so the newest, which orch prints. Raises `UsageError`."""
     from ..control.engine_jobs import attach, find  # not for a help text
     from ..record.run_store import SeveralRunsError
 

@@ -121,7 +121,7 @@ class _Followed:
     def _on_signal(self, number: int) -> int:
         """Asks for the end of the run, as the signals of an attached run on this machine do. Returns the exit code if the user leaves."""
         why, code = ENDINGS[signal.Signals(number)]
-        if number == signal.SIGHUP:  # nobody looks any more; the run needs nobody
+        if number == signal.SIGHUP:  # no one looks any more; the run needs no one
             return code
         self._asked += 1
         if self._asked > MOST_ASKED:

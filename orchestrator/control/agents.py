@@ -18,7 +18,7 @@ Ordered = messages.StopTasks | messages.ShowStacks | messages.SignalTasks | mess
 
 
 class Agents:
-    """The agents of one run. An attempt that gets its hosts anew has other agents than the one before."""
+    """The agents of one run. An attempt that gets new hosts has other agents than the one before."""
 
     def __init__(self, run: RunDir, on_frame: OnFrame, on_lost: OnLost) -> None:
         self._run, self._on_frame, self._on_lost = run, on_frame, on_lost

@@ -1,7 +1,7 @@
 """The jobs of engines that run controllers, as other processes see them: whether they live, and how a request reaches them.
 
-The record of a run has the last word of its engine (`engine.json`). Whoever looks at the run asks again when the word is old: one process
-at a time, with one question for all runs in the same `.orch`.
+The record of a run has the last word of its engine (`engine.json`). A command that looks at the run asks again when the word is old: one
+process at a time, with one question for all runs in the same `.orch`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Renewer:
                 has_come = self._fetch(channel, heard)
             if channel is not None and has_come and heard.word.is_gone and not self._has_all():
                 # Of what is gone nothing answers: the word was wrong, and a run that goes on must not be removed.
-                is_last = hear(self._run, anew=True).word.state == "ended"
+                is_last = hear(self._run, always=True).word.state == "ended"
             elif has_come and (is_last or self._has_all()):
                 if channel is not None:
                     engine.forget(facts, job)
@@ -116,15 +116,15 @@ class _Renewer:
 # --- the word of the engine --------------------------------------------------------------------
 
 
-def hear(run: RunDir, *, anew: bool = False) -> Heard:
-    """The last word of the engine of a run, which is asked if the word is old, or `anew` in any case. May take seconds.
+def hear(run: RunDir, *, always: bool = False) -> Heard:
+    """The last word of the engine of a run, which is asked if the word is old, or with `always=` in any case. May take seconds.
 
     The end of a job is not asked for again: later the engine may know less of it. But a job that seemed gone may be there.
     """
     heard = run.heard()
     if heard.word.state == "ended" and not heard.word.is_gone:
         return heard
-    if not run.is_ours or not (anew or _is_due(run, heard, now())) or engine_files.is_copy(run.path):
+    if not run.is_ours or not (always or _is_due(run, heard, now())) or engine_files.is_copy(run.path):
         return heard
     with engine_files.exclusive(run.path.parent.parent / "asking", ASKER_S) as is_alone:
         if is_alone and run.heard().asked_at == heard.asked_at:  # otherwise another process has asked meanwhile
@@ -217,7 +217,7 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
     """
     if run.lock.is_held():
         return False
-    heard = hear(run, anew=True)
+    heard = hear(run, always=True)
     if heard.word.state != "waiting" or heard.trouble:
         return False
     engine, facts, job = _find_job(run)
@@ -255,7 +255,7 @@ def clear(run: RunDir) -> str:
 def _until_ended(run: RunDir) -> Iterator[Heard]:
     """The words of the engine until the job has ended, or `WITHDRAWN_S` are over: asked for more and more seldom."""
     limit, pause = now() + WITHDRAWN_S, ENDING_S
-    while (heard := hear(run, anew=True)).word.state != "ended" and now() < limit:
+    while (heard := hear(run, always=True)).word.state != "ended" and now() < limit:
         yield heard
         time.sleep(pause)
         pause = min(2 * pause, ASK_S)

@@ -103,8 +103,8 @@ def ask_restart(rundir: RunDir) -> int:
 def handle_requests(rundir: RunDir, supervisor: Supervisor, *, has_file: bool = False) -> None:
     """Act on the requests to the run that this process holds, in the loop that runs now, as long as this loop runs.
 
-    `has_file`: requests come in the file, too. A controller that resumes a run begins where the former one has left off: whoever asked for
-    the end of the run while no controller read still waits for this end.
+    `has_file`: requests come in the file, too. A controller that resumes a run begins where the former one has left off: a user who asked
+    for the end of the run while no controller read still waits for this end.
     """
     import asyncio  # here: a command that only asks need not wait for this import
 

@@ -173,7 +173,7 @@ class Console(Messages):
                 self._gone.add(stream)
                 if stream == "stdout":
                     is_gone = self._sink.reader_is_gone(stream, error)
-                    why = "nobody reads standard output any more" if is_gone else f"standard output cannot be written: {error.strerror}"
+                    why = "no one reads standard output any more" if is_gone else f"standard output cannot be written: {error.strerror}"
                     self._write_all([("stderr", f"orch: {why}; the run goes on, and orch logs shows what its tasks write\n")])
 
     def _take_grown(self) -> list[StreamKey]:

@@ -23,7 +23,7 @@ from .mirror_source import FETCH_BYTES, GONE, MARK, PIECE_BYTES, WHOLE_BYTES, gr
 from .run_files import open_own, write_all, write_whole
 
 SOURCE = Path(mirror_source.__file__)
-"""The program that runs beside the controller."""
+"""The program that runs on the controller's machine."""
 LINE_BYTES = 4096
 """The longest line in front of a piece."""
 NOISE_BYTES = 1 << 16

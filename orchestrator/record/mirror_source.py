@@ -1,10 +1,11 @@
-"""The side of a mirror beside the controller: a program of the standard library alone, whose text an interpreter there gets (``-c``).
+"""The controller's side of a mirror: a program of the standard library alone, whose text an interpreter there gets (``-c``).
 
     RUN_DIR fetch       from what the mirror has, on stdin, to the pieces that the mirror lacks, on stdout
     RUN_DIR deliver     appends the line on stdin to the file `requests`
 
 All files of a run grow or are replaced as a whole. Of a file that grows the mirror tells its size, and a checksum of its last bytes: if
-these are others here, the file was cut or begun anew, and is sent from its beginning. Of a file that is replaced the mirror tells the time.
+these are others here, the file was cut or begun again, and is sent from its beginning. Of a file that is replaced the mirror tells the
+time.
 
 What is sent, after `MARK`, for each piece: a line ``["PATH", STAMP, SIZE]`` of JSON, and SIZE bytes. The path is relative to the directory
 of the run. The stamp is the offset of the bytes, or the time in ns of a file that is replaced, or `GONE`. The last line has an empty path;

@@ -64,7 +64,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
             lines += _describe_stacks(run, cluster, cluster.tasks)
         lines += [] if run.is_gone else [f"  logs: {directory}"]
     if verdict.saved is not None:
-        again = "the engine starts the run again; by hand" if cluster.policy.requeues else "to continue"
+        again = "the engine starts the run again; or run" if cluster.policy.requeues else "to continue"
         lines.append(f"  {again}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}")
     elif verdict.outcome not in (Outcome.SUCCEEDED, Outcome.BROKEN) and (saved := _describe_saves(run, directory)):
         lines.append(saved)

@@ -102,7 +102,7 @@ def state(run: RunDir) -> str:
 def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids: Sequence[str] = (), *, first: str = "") -> str:
     """A line for each run, cut to `width`: what differs between the runs comes first. `now`: seconds since the epoch. `ids`: those of all
     runs, also of runs that are not listed: what is shown of an id names its run among these. `first`: the value of the reports, or of the
-    arguments, that has a column of its own beside the ids, which no width cuts.
+    arguments, that has a column of its own next to the ids, which no width cuts.
 
     In a narrow terminal a run that is the only one of its name has this name in place of its id, the time of the start stands in the ids
     alone, and arguments that all runs have alike are left out. A run that has

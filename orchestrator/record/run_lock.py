@@ -89,7 +89,7 @@ class RunLock:
             with contextlib.suppress(OSError):  # there is one; or, without a pipe, the run goes on and takes no requests
                 os.mkfifo(self._pipe, 0o600)
             with contextlib.suppress(FileNotFoundError):
-                # Before the lock: whoever sees the lock held can ask. Open for writing too, so the pipe never comes to an end.
+                # Before the lock: a program that sees the lock held can ask. Open for writing too, so the pipe never comes to an end.
                 self.fds += (_no_stream(os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)),)
                 self._check_pipe(self.fds[-1])
         except OrchError:

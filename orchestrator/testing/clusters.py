@@ -217,7 +217,7 @@ class Cluster:
         self.pooled_run.fork(chosen)
 
     def run_script(self, script: str | os.PathLike[str], /, *args: str | int | float, **settings: Any) -> ScriptRun:
-        """Run a script to its end as `orch up` does, beside this cluster and in one like it. `settings`: those of `scripts.run_script`.
+        """Run a script to its end as `orch up` does, in a second cluster like this one. `settings`: those of `scripts.run_script`.
 
         How the run ended is the result: `exit_code`, `cause`, `logs`, `events`.
         """

@@ -42,7 +42,7 @@ class TaskFailed(OrchError):
         """The stacks of the tasks in which the function still ran, as `faulthandler` writes them."""
 
     def leave_out(self, shown: TracebackType | None) -> None:
-        """Leave the traceback out of the text, if what is `shown` beside it ends at the same place."""
+        """Leave the traceback out of the text, if the text that is `shown` with it ends at the same place."""
         while shown is not None and shown.tb_next is not None:
             shown = shown.tb_next
         place = f'File "{shown.tb_frame.f_code.co_filename}", line {shown.tb_lineno}, in ' if shown is not None else ""

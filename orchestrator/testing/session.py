@@ -185,7 +185,7 @@ class Session:
         elif connection.name in self.expected:
             self.expected.pop(connection.name)(connection)
         else:
-            connection.is_open = False  # nobody waits for it any more
+            connection.is_open = False  # no one waits for it any more
 
     def _attend(self, connection: Connection, first: bytes = b"") -> None:
         """A task has stopped in its debugger: join the debugger and the terminal until the task goes on."""

@@ -1,6 +1,6 @@
 """Numbers as shapes of SVG: columns of a heat strip, and lines that keep their spikes. Pure, without a chart library.
 
-A picture is `WIDE` units wide and stretches to the page; its texts stand beside it as HTML, so that they neither stretch nor shrink.
+A picture is `WIDE` units wide and stretches to the page; its texts are next to it as HTML, so that they neither stretch nor shrink.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMES = {
     "much": "computes",
     "most": "computes most",
 }
-"""What a cell of the strip means, from its class. Beside it: not there."""
+"""What a cell of the strip means, from its class. A cell without a class is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def gather(run: RunDir) -> Story:
         raise unreadable(run, error) from error
     reports = kept.read()
     if story.cluster.verdict is None and not lives:
-        # Nobody has recorded the end: the last that is known is the end of the story.
+        # No one has recorded the end: the last that is known is the end of the story.
         ended = max([story.ended, *(one.at for found in reports.values() for one in found), *_newest(run)])
         story = replace(_lasting(story, ended), is_cut=run.read_verdict() is None, cluster=read_cluster(run))
     story = replace(story, reports=reports, samples=tuple(samples.read_samples(run.path, story.seconds / COLUMNS)))

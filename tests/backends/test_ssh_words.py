@@ -31,7 +31,7 @@ def spec_of(**backend: object) -> ClusterSpec:
         (
             255,
             "Host key verification failed.",
-            "verification failed; its host key is not known yet: log in once by hand, and compare the key that is shown: ssh -F c hostB",
+            "verification failed; its host key is not known yet: log in once, and compare the key that is shown: ssh -F c hostB",
             False,
         ),
         (255, "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nx\nHost key verification failed.", "ssh-keygen -R hostB", False),
@@ -64,7 +64,7 @@ def spec_of(**backend: object) -> ClusterSpec:
             "MaxStartups",
             True,
         ),
-        (255, "something new", "something new; try it by hand: ssh -F c hostB true", False),
+        (255, "something new", "something new; try it: ssh -F c hostB true", False),
         (255, "", "ssh gave up and did not say why", False),
         (127, "bash: line 1: exec: python3: not found", "there is no such Python: bash: line 1", False),
         (126, "fish: Unknown command", "set python: for hostB", False),

@@ -170,7 +170,7 @@ def test_a_detached_run_says_what_an_attached_one_says_and_keeps_it(orch: Orch, 
     log = (tmp_path / ".orch" / "latest" / "controller.log").read_text()
     for text in (
         *said,
-        "TensorFlow is imported anew, which takes longer: importing slow failed: ImportError: no luck",
+        "TensorFlow is imported again, which takes longer: importing slow failed: ImportError: no luck",
         "; stopping worker-0..1 (SIGTERM now",
     ):
         assert text in log

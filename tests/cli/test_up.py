@@ -410,7 +410,7 @@ def test_without_a_word_about_it_they_are_kept_where_orch_was_started_as_its_hel
     assert seen(tmp_path / ".orch")["cwd"] == str(tmp_path / "project/src")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob(".orch")] == [".orch"]
     said = " ".join(orch("up", "--help-all", check=0).out.split())
-    assert "Default: .orch beside orch.yaml, or here if there is no orch.yaml; -f does not count." in said
+    assert "Default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count." in said
 
 
 # --- what is printed ----------------------------------------------------------------------------
@@ -436,7 +436,7 @@ def test_json_is_an_object_a_line_and_the_verdict_is_last(orch: Orch, script: Sc
 def test_json_has_what_is_said_too(orch: Orch) -> None:
     done = orch("up", "--json", "show.py", "--set", "preload=[there_is_none]", check=0)
     said = [line["text"] for line in map(json.loads, done.out.splitlines()) if line["event"] == "run_noted"]
-    assert any("TensorFlow is imported anew, which takes longer: importing there_is_none failed" in text for text in said)
+    assert any("TensorFlow is imported again, which takes longer: importing there_is_none failed" in text for text in said)
 
 
 def test_json_of_a_run_that_cannot_start_ends_with_its_verdict(orch: Orch) -> None:

@@ -139,7 +139,7 @@ def test_an_import_that_computes_is_not_forked_from(up: Any, tmp_path: Path) -> 
     (tmp_path / "computes.py").write_text("import tensorflow as tf\none = tf.constant(1) + 1\n")
     found, done = up(MIRRORED + "import computes", "--strategy", "mirrored", "--cpus", "4", "--set", "preload=[computes]")
     assert found == {"worker-0": [False, 4, 4.0]}
-    assert "worker-0: TensorFlow is imported anew, which takes longer: an import has started TensorFlow's runtime" in done.err
+    assert "worker-0: TensorFlow is imported again, which takes longer: an import has started TensorFlow's runtime" in done.err
 
 
 @pytest.mark.usefixtures("warm_tensorflow")

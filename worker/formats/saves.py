@@ -8,7 +8,7 @@
     DIR/fit-1/left-2/                         what the agents say while they save the snapshots that attempt 2 has left (snapshot_files.py)
 
 The first folder is the series: the first `fit` of the program, its second one, or a loop of its own (`loop-1`). The series of a task that
-trains alone beside others are in a folder with its name: DIR/worker-0/fit-1.
+trains alone next to others are in a folder with its name: DIR/worker-0/fit-1.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def series_of(files: Files, base: str) -> list[str]:
 
 
 def homes_of(files: Files, base: str) -> list[str]:
-    """The directories with series: this one, and in it those of the tasks that train alone beside others (``worker-0``)."""
+    """The directories with series: this one, and in it those of the tasks that train alone next to others (``worker-0``)."""
     tasks = sorted(name for each in files.names(base) if re.fullmatch(r"(?!fit-|loop-)[a-z]+-\d+", name := each.rstrip("/")))
     return [base, *(join(base, task) for task in tasks)]
 

@@ -167,7 +167,7 @@ class Launcher:
         """One line for each reason, however many tasks share it."""
         for why, names in self._not_forked.items():
             in_order = sorted(names, key=lambda name: (len(name), name))
-            self._note(f"{few(in_order)}: TensorFlow is imported anew, which takes longer: {why}")
+            self._note(f"{few(in_order)}: TensorFlow is imported again, which takes longer: {why}")
         self._not_forked.clear()
 
     def on_imported(self, modules: tuple[str, ...], seconds: float) -> None:
@@ -357,7 +357,7 @@ class Launcher:
         order = task.order
         self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now(), left, self._forwarder.sizes(task.output)))
         if task.output.check_shorter():
-            self._note(f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)")
+            self._note(f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr again (use >&1, >>, or tee -a)")
 
     def close(self) -> None:
         """End the templates, and all that is left. To be called when no task is left."""

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 WORKER, CODE, ORDERS = "worker.json.xz", "code.tar.xz", "tasks.json"
-"""The files of the ConfigMap, beside this one."""
+"""The other files of the ConfigMap."""
 INDEX = "JOB_COMPLETION_INDEX"
 RESTARTS = ("JOBSET_RESTART_ATTEMPT", "JOB_INDEX_FAILURES", "JOB_INDEX_DISRUPTIONS")
 """How often a JobSet has restarted all tasks, and how often the Job of this pod has replaced it, after failures that

@@ -137,7 +137,7 @@ def remove_unheld(root: str) -> None:
 
 
 def remove_old(prefix: str, own: str) -> None:
-    """Remove the directories beside `own` that no one has used or held for `KEPT_S`. Their names begin with `prefix`."""
+    """Remove the other directories next to `own` that no one has used or held for `KEPT_S`. Their names begin with `prefix`."""
     base = os.path.dirname(own)
     for path in (os.path.join(base, name) for name in os.listdir(base) if name.startswith(prefix)):
         with contextlib.suppress(OSError):

@@ -57,7 +57,7 @@ def is_tpu_vm(env: Mapping[str, str]) -> bool:
             connection.sendall(request.encode())
             answer = b""
             while b"\n" not in answer and (left_s := until - time.monotonic()) > 0:
-                connection.settimeout(left_s)  # a time limit of a socket holds for each byte anew
+                connection.settimeout(left_s)  # a time limit of a socket begins again with each byte
                 part = connection.recv(1024)
                 if not part:
                     break

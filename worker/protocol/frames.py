@@ -289,7 +289,7 @@ class Evidence:
     condition: str = ""
     """Why the task could not act on SIGTERM, such as ``stopped (SIGSTOP)``; see host/processes/process_state.py."""
     out_of_memory: str = ""
-    """That the kernel killed the task for want of memory, in words; see host/oom_kills.py."""
+    """The words for a task that the kernel killed because it ran out of memory; see host/oom_kills.py."""
     last_words: str = ""
     """The end of the task's stderr, if the task left no exception."""
     python: str = ""

@@ -1,5 +1,5 @@
-"""The files that a task writes for its agent, beside its output. Every task imports this module, so it imports only `os` and `stat`, which
-each interpreter has imported at its start.
+"""The files that a task writes for its agent, in addition to its output. Every task imports this module, so it imports only `os` and
+`stat`, which each interpreter has imported at its start.
 
 Any program may write into the directory of its task. So task and agent open these files by `open_regular` only: a named pipe in the place
 of such a file would keep both waiting, and a device has no end.

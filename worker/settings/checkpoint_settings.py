@@ -32,7 +32,7 @@ class CheckpointSettings:
         "times what a copy takes.",
         example="false",
     )
-    keep: int = setting(3, "The number of saves that stay, beside that of the end of a training.", least=1)
+    keep: int = setting(3, "The number of checkpoints to keep, in addition to the last one of a training.", least=1)
     dir: str = setting(
         "",
         "The directory of the saves, which all hosts see; each run has a directory of its own in it. "

@@ -26,7 +26,7 @@ class KerasSettings:
     exact: bool = setting(
         False,
         "Add the gradients of all replicas before they are clipped and checked for an overflow, and divide a loss that is one number by "
-        "the number of replicas, also where Keras trains by hand: under MirroredStrategy, and in training loops of your own.",
+        "the number of replicas, also where Keras trains without orch: under MirroredStrategy, and in training loops of your own.",
         example="true",
         flag="--keras-exact",
     )
@@ -47,7 +47,7 @@ def is_legacy(env: Mapping[str, str]) -> bool:
 
 
 def install_keras_2(python: str, tensorflow: str) -> str:
-    """Return how Keras 2 is installed beside this version of TensorFlow: the command, or what to do where orch knows no release that fits.
+    """Return how Keras 2 is installed for this version of TensorFlow: the command, or what to do where orch knows no release that fits.
 
     tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu`` (seen with version 2.21 of both).
     """

@@ -1,4 +1,4 @@
-"""From a task's order to the user's program, which runs as if it was started by hand.
+"""From a task's order to the user's program, which runs as if it was started without orch.
 
 Every task pays for this module's time, so the module reads the order as plain JSON: the import of `worker.protocol.messages`, with its many
 dataclasses, would take longer than everything else here. The tests compare the two.

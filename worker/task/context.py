@@ -58,7 +58,7 @@ class Context:
 def context() -> Context:
     """See `worker.context`."""
     cluster, type_, index = _read_tf_config(os.environ.get("TF_CONFIG", ""))
-    env: Mapping[str, str] = {}  # in a script run by hand, these variables are left over from another program
+    env: Mapping[str, str] = {}  # without orch, these variables are left over from another program
     if "ORCH_TASK" in os.environ:
         env = os.environ
         type_, _, digits = env["ORCH_TASK"].rpartition("-")

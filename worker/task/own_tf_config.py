@@ -1,8 +1,8 @@
 """Notices a program that replaces orch's TF_CONFIG by its own.
 
-By hand, such a program works, or TensorFlow fails at once with "Could not start gRPC server", because two tasks have one address. Under
-orch, a task may wait for addresses at which no process listens. So this module writes down for the agent where the program has set the
-variable, and stops the sharing of ports that are not orch's. While the variable is removed, nothing else changes: TensorFlow's tutorial
+Without orch, such a program works, or TensorFlow fails at once with "Could not start gRPC server", because two tasks have one address.
+Under orch, a task may wait for addresses at which no process listens. So this module writes down for the agent where the program has set
+the variable, and stops the sharing of ports that are not orch's. While the variable is removed, nothing else changes: TensorFlow's tutorial
 on several workers removes it and sets it again.
 """
 

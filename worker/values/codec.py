@@ -138,7 +138,7 @@ def _check(value: Any, rule: Any, where: str) -> Any:
 
 
 def _check_depth(data: Any, where: str, left: int = _DEEPEST) -> Any:
-    """A value of any shape, if a recursive function can go through it, and if its numbers are numbers for whoever calculates with them."""
+    """A value of any shape, if a recursive function can go through it, and if a program can calculate with its numbers."""
     if type(data) is int:
         return _check(data, _PLAIN[float], where)  # JSON has numbers of any length, and `float` of a longer one fails
     if not left:

@@ -38,7 +38,7 @@ class Group:
 
 def job_set(name: str, labels: Mapping[str, str], groups: Sequence[Group], spec: ClusterSpec, settings: KubernetesSettings) -> Manifest:
     """All groups as one object, which makes their headless Service (`name`) itself."""
-    # Without this rule a JobSet would start a training anew whose time is over.
+    # Without this rule a JobSet would restart a training whose time is over.
     late = {"name": "late", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
     body: dict[str, Any] = {
         "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
@@ -94,7 +94,7 @@ def _job(group: Group, spec: ClusterSpec, *, in_set: bool) -> dict[str, Any]:
         job["backoffLimit"] = 0
         rules = [{"action": "FailJob", "onExitCodes": asked}, {"action": "FailJob", "onPodConditions": _DISRUPTED}]
     else:
-        # Each Job that fails makes its JobSet start anew or fail: the Job of an evaluator, which the training does not need, never fails.
+        # Each Job that fails makes its JobSet restart or fail: the Job of an evaluator, which the training does not need, never fails.
         is_needed = group.role.decides or group.role.serves
         job["backoffLimitPerIndex"] = NO_LIMIT if in_set and not is_needed else spec.restart.max
         job["maxFailedIndexes"] = 0

@@ -48,7 +48,7 @@ RULES = (
     Rule("must be logged in|Unauthorized|credentials|oidc|executable .* not found.*auth|getting credentials", _LOGIN),
     # kubectl asks for a schema before it sends anything, and then says "error validating", whatever kept it from the server.
     Rule("failed to download openapi(?!.*(?:certificate|x509|credentials|Unauthorized))", _ADDRESS, passing=True),
-    Rule("certificate|x509", "the certificate of the API server does not fit the kubeconfig: fetch the kubeconfig anew"),
+    Rule("certificate|x509", "the certificate of the API server does not fit the kubeconfig: fetch a new kubeconfig"),
     Rule("strict decoding error|unknown field|error validating|is invalid:|BadRequest|invalid value", "correct backend: in the spec", True),
     Rule("no such host", "the name of the API server has no address here: check the network, or the kubeconfig"),
     Rule(

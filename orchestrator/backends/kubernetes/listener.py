@@ -120,11 +120,11 @@ class Listener:
         await self._changed.wait()
 
     def _tell(self) -> None:
-        """Wake all that wait, each of which looks anew."""
+        """Wake all that wait; each of them looks again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    # --- whoever comes -------------------------------------------------------------------------
+    # --- those who come -------------------------------------------------------------------------
 
     def _on_guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) >= MOST_STRANGERS:

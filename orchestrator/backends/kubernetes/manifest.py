@@ -149,7 +149,7 @@ def notes(spec: ClusterSpec, form: Form) -> Iterator[str]:
     if form == "job" and servers:
         yield f"Jobs alone do not end the {' and '.join(servers)} pods when the training is done; a JobSet does"
     if form == "job" and any(strategy.role(kind).synchronous and count for kind, count in spec.counts.items()) and spec.size > 1:
-        yield "a Job starts a failed pod anew, and the others fail and follow; a JobSet starts all at once"
+        yield "a Job starts a failed pod again, and the others fail and follow; a JobSet starts all at once"
     if spec.restart.max and not spec.checkpoints.dir:
         yield "restart: a new pod has no file of the old: mount a claim (backend.volumes), and name a directory of it (checkpoints.dir)"
 

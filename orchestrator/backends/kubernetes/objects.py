@@ -1,7 +1,7 @@
 """The objects of a run whose controller is in a pod, as manifests. Pure.
 
 The Service owns all others, as for an attached run. The controller is a plain pod and no Job: a Job may make a second pod where the first
-was deleted, and a second controller would begin the run anew, with an empty record. The pods of the tasks are those of a Job, which makes
+was deleted, and a second controller would begin the run again, with an empty record. The pods of the tasks are those of a Job, which makes
 another one where one is lost; nothing of orch in the cluster has rights of its own.
 """
 
@@ -34,7 +34,7 @@ RUN_DIR, FILES_DIR = "/orch-run", "/orch-files"
 BEFORE_S, AFTER_S = patience(900.0), patience(120.0)
 """How long a pod of tasks waits for the controller at first, before Kubernetes makes another one; and how long after it was reached."""
 MOST_PODS_LOST = 20
-"""How many pods may fail beside those of the attempts, before Kubernetes gives the Job up."""
+"""How many more pods than those of the attempts may fail, before Kubernetes gives the Job up."""
 _CONTROLLER = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
 _KEEPER = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
 _ALL_MAY_READ = 0o444

@@ -1,7 +1,7 @@
 """Defines what the controller's pod gets: orch itself, the spec, and the working directory, as one archive in Secrets.
 
-Secrets, because a spec may have values that nobody else should read; and no channel, so that whoever submits a run may leave while no node
-has room for the pod yet. A Secret holds 1 MiB (kubernetes.io, "Secrets"), so an archive has parts.
+Secrets, because a spec may have values that no one else should read; and no channel, so that the user who submits a run may leave while no
+node has room for the pod yet. A Secret holds 1 MiB (kubernetes.io, "Secrets"), so an archive has parts.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class PodWish:
     env: Mapping[str, Any] = field(default_factory=dict)
     """Variables: a text, or a mapping such as ``{"valueFrom": ...}``."""
     env_from: tuple[str, ...] = ()
-    """Secrets whose keys become variables, beside those of the settings."""
+    """Secrets whose keys become variables, in addition to those of the settings."""
     gpus: int = 0
     grace_s: float = 10.0
     """How long the processes may take to end after SIGTERM."""

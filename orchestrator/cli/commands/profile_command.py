@@ -48,7 +48,7 @@ def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool
     are a little slower.
 
     Under MultiWorkerMirroredStrategy, TensorFlow 2.18 to 2.21 often crashes when it profiles another task than the first. These tasks are
-    left out, and a line says so, unless --risk-crash is given.
+    left out, with a warning, unless --risk-crash is given.
     """
     seconds = _seconds(length)
     ctx = click.get_current_context()

@@ -36,8 +36,8 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
       orch report --bundle             with the logs, to attach to an issue
       orch report --serve              in a browser, while the run goes on
 
-    The page and the archive leave passwords and keys out, as far as a name beside them tells what they are. Look at an archive before you
-    give it away: it holds the logs, without the middle of long ones. Only you can read these files.
+    The page and the archive leave out values whose names mark them as secrets (API_KEY=...). Look at an archive before you share it:
+    it holds the logs, without the middle of long ones. Only you can read these files.
     """
     from ...views import report_page  # not for a help text
 

@@ -13,7 +13,7 @@ from ...model.settings import describe
 from .. import completion
 
 SCHEMA = ".orch.schema.json"
-"""The schema beside a file of `orch init`, whose first line names the schema for editors: no path of one machine, and no address."""
+"""The schema next to a file of `orch init`, whose first line names the schema for editors: no path of one machine, and no address."""
 
 
 @click.command("init")
@@ -28,7 +28,7 @@ def init_command(file: str, schema: bool) -> int:
       orch init digits.yaml
       orch init --schema
 
-    The file .orch.schema.json is written beside it: with it, editors complete and check the settings. Both files belong into git.
+    The file .orch.schema.json is written next to it: with it, editors complete and check the settings. Both files belong into git.
     """
     if schema:
         click.echo(_schema(), nl=False)

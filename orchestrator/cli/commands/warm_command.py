@@ -31,7 +31,7 @@ def warm_command() -> None:
       orch warm status
       orch warm stop
 
-    orch up uses this warm process by itself, and a line says so. The process belongs to one user, and ends after a time without
+    orch up uses this warm process by itself, and says so. The process belongs to one user, and ends after a time without
     use. A run does not use it if the interpreter, an imported file, a package, orch or the environment of the imports has changed.
     """
 

@@ -4,7 +4,7 @@ When a task is lost, TensorFlow has some twenty messages for the other tasks, an
 recognises the messages, also in a chained exception (``raise MyError from error``), but not in a line of the user's source.
 
 The texts are those of TensorFlow 2.21, and a few of 2.16 to 2.18: provoked for tests/model/cause/lost_peers.json, or read in the source
-beside each pattern.
+that each pattern names.
 A message that can come from a mistake in this task is not in the table. For example, a peer can pass an error on (``grpc_status:3``,
 INVALID_ARGUMENT, for shapes that do not match, or for a bad element in a dataset). Such an error is a first cause, though it names a peer.
 """
@@ -53,7 +53,7 @@ _LEADER_RPC = re.compile(
     r"(?:RPC: |while calling )/tensorflow\.CoordinationService/|Leader incarnation ID mismatch|Failed to send RPC to coordination service"
 )
 
-# The first match counts: more specific messages come first. Beside each pattern is the file of TensorFlow or gRPC that has the message;
+# The first match counts: more specific messages come first. With each pattern is the file of TensorFlow or gRPC that has the message;
 # "measured": the message was also seen in a real cluster.
 PATTERNS = (
     Pattern("unhealthy (stopped sending heartbeats):", "it stopped sending heartbeats", "after"),  # measured; coordination_service.cc

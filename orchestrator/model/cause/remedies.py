@@ -37,7 +37,7 @@ _TENSORFLOW_1 = Remedy(
     "names-of-tensorflow-1",
     "TensorFlow 2 has no such name; if the script is written for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command "
     "that comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script "
-    "takes from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
+    "takes from them you have to replace (https://www.tensorflow.org/guide/migrate)",
 )
 _TENSORBOARD = Remedy(
     "tensorboard-is-not-installed",
@@ -59,7 +59,7 @@ _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-
 
 _HIDDEN = Remedy(
     "a-script-with-the-name-of-a-module",
-    "the script, or a file beside it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
+    "the script, or a file next to it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
 )
 _OUTSIDE = Remedy(
     "made-outside-of-the-scope",
@@ -122,8 +122,8 @@ ABOUT_NAMES = {
     ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
-        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python; a file of your own lies "
-        "beside the script, or --env PYTHONPATH=DIR names its directory",
+        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python; a file of your own must "
+        "be next to the script, or in a directory of --env PYTHONPATH=DIR",
     ),
     r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
         _FIT,
@@ -444,7 +444,7 @@ _HIDEABLE = re.compile(
 def _hidden_module(failure: Failure) -> str:
     """The module that a file of the user hides: an installed package has imported the file in the module's place; empty: none.
 
-    The file is one that Python finds by the name alone: it lies beside the script, or above (``-m package.module``)."""
+    The file is one that Python finds by the name alone: it is next to the script, or above (``-m package.module``)."""
     traces = [
         [(frame["path"], frame["what"]) for frame in _FRAME.finditer(trace) if not _IMPORTLIB.search(frame["path"])]
         for trace in failure.traceback.split(_TRACEBACK)

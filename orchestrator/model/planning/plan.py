@@ -108,7 +108,7 @@ class Plan:
             program = task.order.program
             if task.id == DISPATCHER and self.spec.restart.max:
                 # A dispatcher that restarts alone finds its jobs again. A dispatcher that starts with all other tasks has no jobs: the
-                # training starts anew too, and must not continue in the middle of an epoch.
+                # training starts again, too, and must not continue in the middle of an epoch.
                 program = replace(program, args=(*program.args, f"data_service/attempt-{since or attempt}"))
             cwd, directory = facts.workdir or task.order.cwd, log_dir(attempt, task.id)
             orders.append(replace(task.order, attempt=attempt, program=program, cwd=cwd, log_dir=directory))

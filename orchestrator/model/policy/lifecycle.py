@@ -228,7 +228,7 @@ def _on_swept(cluster: Cluster, event: events.TaskSwept) -> Step:
         if cluster.phase is Phase.PREPARING and not readiness.unprepared(cluster):
             return _start(cluster, event.at)
         return finish_if_empty(cluster, event.at)
-    # SIGKILL has not ended this task. No task may start beside it, on the same port and devices.
+    # SIGKILL has not ended this task. No task may start next to it, on the same port and devices.
     return _break_down(cluster, task.name, TaskState.LOST, f"has outlived SIGKILL: {event.left}", event.at)
 
 

@@ -112,8 +112,8 @@ class Restart:
     )
     lost_host: Literal["end", "retry"] = setting(
         "end",
-        "What follows the loss of a host. end: the run ends; retry: the whole cluster starts again, on hosts that orch gets and reaches "
-        "anew, as one of the restarts that max allows.",
+        "What follows the loss of a host. end: the run ends; retry: the whole cluster starts again, on hosts that orch acquires again, "
+        "as one of the restarts that max allows.",
     )
     progress_s: float = setting(
         600.0, "An attempt that neither reports nor saves counts as progress if the attempt lasts this many seconds."

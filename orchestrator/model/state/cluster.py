@@ -287,7 +287,7 @@ class Cluster:
     again: bool = False
     """Another attempt may follow `ending`."""
     needs_hosts: bool = False
-    """A host was lost: the next attempt gets its hosts anew, and has a plan of its own."""
+    """A host was lost: the next attempt acquires hosts again, and has a plan of its own."""
     until: float | None = None
     """When the run has to end, because its allocation ends soon after; None: the hosts can be used for any time."""
     spare_s: float = 0.0

@@ -85,7 +85,7 @@ DETAIL = (
     r"|\d+ (?:successful operations|derived errors ignored)\.|This derived error is ignored and not reported to users\.)\Z"
 )
 _CRASHED = r"The tasks have crashed\. Check the task logs .*|This suggests that the workers are out of sync\. .*"
-# The lines of the messages whose heads come from these files, beside `DETAIL`.
+# The lines of the messages whose heads come from these files, in addition to `DETAIL`.
 BODIES = {
     # xla/tsl/framework/bfc_allocator.cc: what it says before the exception, and its statistics
     "bfc_allocator.cc": (
@@ -199,14 +199,14 @@ def without_own(line: str) -> str:
 
 
 def _body_of(head: str) -> str:
-    """The pattern of the lines of a message with this head, beside `DETAIL`."""
+    """The pattern of the other lines of a message with this head, in addition to `DETAIL`."""
     found = _FILE.search(head)
     name = found[1].rpartition("/")[2] if found else ""
     return next((body for start, body in BODIES.items() if name.startswith(start)), _NO_BODY)
 
 
 def _says_placement(line: str) -> bool:
-    """True if a line says on which device an operation ran or was placed."""
+    """True if this line has the device on which an operation ran or was placed."""
     if "/device:" not in line:
         return False
     found = _LOG_LINE.match(line)

@@ -85,7 +85,7 @@ FAILURES = [
     (
         "AttributeError",
         "partially initialized module 'tensorflow' has no attribute 'constant' (most likely due to a circular import)",
-        "the script, or a file beside it, is called tensorflow.py",
+        "the script, or a file next to it, is called tensorflow.py",
     ),
     ("bdb.BdbQuit", "", "a task has no keyboard"),
     ("orch.Fault", "exact order of a step: orch's own code has failed: KeyError: 'x' (optimizer.py:1)", "this is a fault of orch"),

@@ -340,7 +340,7 @@ def test_a_module_of_the_users_beside_the_program(tmp_path: Path, start_host: Ca
     assert host.run("worker-2", program=Program("script", "sub/other.py")) == ["False\n"]
     (note,) = host.notes()
     assert re.fullmatch(
-        "worker-2: TensorFlow is imported anew, which takes longer: "
+        "worker-2: TensorFlow is imported again, which takes longer: "
         f"the module (model|part) was imported from {host.directory}, where this program does not look",
         note,
     )
@@ -368,7 +368,7 @@ def test_a_users_module_with_the_name_of_an_imported_one(tmp_path: Path, start_h
     host.greet(["decimal"], program=program)
     assert host.run("worker-0", program=program) == ["mine\n"]
     why = "the program has a decimal of its own, and another one has been imported"
-    assert host.notes() == [f"worker-0: TensorFlow is imported anew, which takes longer: {why}"]
+    assert host.notes() == [f"worker-0: TensorFlow is imported again, which takes longer: {why}"]
 
 
 # --- fresh interpreters instead ----------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_an_import_that_unfits_a_template(tmp_path: Path, start_host: Callable[[
     assert host.run("worker-0", "worker-1") == ["False\n"] * 2
     log = host.directory / "agents" / "template-1.log"
     why = why.replace("LOG", str(log)).replace("HERE", str(host.directory))
-    assert host.notes() == [f"worker-0, worker-1: TensorFlow is imported anew, which takes longer: {why}"]
+    assert host.notes() == [f"worker-0, worker-1: TensorFlow is imported again, which takes longer: {why}"]
     if "importing" in why:  # nothing but the import's own error, once
         assert log.read_text().count("Error") + log.read_text().count("SystemExit") >= 1
         assert "worker" not in log.read_text()
@@ -425,7 +425,7 @@ def test_an_import_that_ends_while_what_it_has_started_lives_on(
     assert host.run("worker-0", "worker-1") == ["False\n"] * 2
     log = host.directory / "agents" / "template-1.log"
     assert host.notes() == [
-        f"worker-0, worker-1: TensorFlow is imported anew, which takes longer: {why or 'the template has died'} (see {log})"
+        f"worker-0, worker-1: TensorFlow is imported again, which takes longer: {why or 'the template has died'} (see {log})"
     ]
     assert ("OSError: no" in log.read_text()) is bool(why)
 
@@ -437,7 +437,7 @@ def test_many_tasks_share_one_line(tmp_path: Path, start_host: Callable[[], Host
     host.run(*(f"worker-{index}" for index in range(6)))
     (note,) = host.notes()
     assert note.startswith(
-        "worker-0, worker-1, worker-2, 3 more: TensorFlow is imported anew, which takes longer: "
+        "worker-0, worker-1, worker-2, 3 more: TensorFlow is imported again, which takes longer: "
         "importing there_is_none failed: ModuleNotFound"
     )
 
@@ -463,7 +463,7 @@ def test_one_task_with_an_environment_of_its_own(tmp_path: Path, start_host: Cal
     assert host.run("worker-0", env={"TZ": "UTC", "UNSEEN": "1"}) == ["False UTC 1\n"]
     assert host.run("worker-1", env={"UNSEEN": "1"}) == ["True None 1\n"]
     assert host.notes() == [
-        "worker-0: TensorFlow is imported anew, which takes longer: TZ differs from what decimal has been imported under"
+        "worker-0: TensorFlow is imported again, which takes longer: TZ differs from what decimal has been imported under"
     ]
     assert len(host.agent.all(messages.TemplateReady)) == 1
 
@@ -569,7 +569,7 @@ def test_a_template_that_is_killed_takes_nothing_with_it(tmp_path: Path, start_h
     assert [host.log(name) for name in names] == ["begun\ndone\n"] * 3
     assert host.run("worker-0", attempt=2) == ["begun\ndone\n"]
     log = host.directory / "agents" / "template-1.log"
-    assert host.notes() == [f"worker-0: TensorFlow is imported anew, which takes longer: the template has died (see {log})"]
+    assert host.notes() == [f"worker-0: TensorFlow is imported again, which takes longer: the template has died (see {log})"]
 
 
 def test_a_template_that_is_killed_as_its_tasks_end(tmp_path: Path, start_host: Callable[[str], Host]) -> None:
@@ -656,7 +656,9 @@ def test_a_template_that_is_stopped_keeps_no_end_from_being_seen(tmp_path: Path,
     wait_until(lambda: all("done" in host.log(name) for name in names), "tasks that go on")
     assert host.wait("worker-0", "worker-7", "worker-3") == [0, 7, 3]
     wait_until_gone([template])
-    assert host.notes() == ["worker-3: TensorFlow is imported anew, which takes longer: the template did not answer for 5 s and was killed"]
+    assert host.notes() == [
+        "worker-3: TensorFlow is imported again, which takes longer: the template did not answer for 5 s and was killed"
+    ]
 
 
 def test_ctrl_c_ends_tasks_whose_template_is_stopped(orch: Any, tmp_path: Path) -> None:

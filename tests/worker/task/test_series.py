@@ -160,7 +160,7 @@ def test_a_damaged_file_in_the_only_save_begins_anew_and_is_named(
     assert choose_together(monkeypatch, worker(tmp_path, 0), worker(tmp_path, 1)) == [None, None]
     said = capsys.readouterr().err
     assert "the save loop-1/step-0000000010 is damaged and stays aside: worker-0.safetensors" in said
-    assert "nothing older is whole: the training begins anew" in said
+    assert "nothing older is whole: the training begins again" in said
 
     save_together(tmp_path, 10)
     elsewhere = choose_together(monkeypatch, worker(tmp_path, 0), worker(tmp_path / "elsewhere", 1))

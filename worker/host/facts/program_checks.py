@@ -63,7 +63,7 @@ _IMPLIED = {"keras", "tf_keras", "worker"}
 
 
 def needs_template(template: TemplateOrder, programs: Iterable[Program], sources: Iterable[Source]) -> bool:
-    """True if one of these programs imports a module that the template imports, itself or through a module beside the program.
+    """True if one of these programs imports a module that the template imports, itself or through a module next to the program.
 
     A program without TensorFlow must not wait for TensorFlow's import. A program that imports TensorFlow in another way starts more slowly.
     """
@@ -125,7 +125,7 @@ def _check_script(target: str, cwd: str) -> str | None:
 
 
 def _suggest(path: str, cwd: str) -> str:
-    """A file that the user may have meant instead of a missing one: with its name in the working directory, or beside it."""
+    """A file that the user may have meant instead of a missing one: with its name in the working directory, or next to it."""
     import difflib  # rarely needed
 
     directory, name = os.path.split(path)

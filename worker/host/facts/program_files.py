@@ -19,7 +19,7 @@ _MOST_FILES = 200
 
 
 def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) -> list[Source]:
-    """The readable files of these programs: the first file of each, and the files beside it that are imported. `env`: of the tasks."""
+    """The readable files of these programs: the first file of each, and the files next to it that are imported. `env`: of the tasks."""
     found: list[Source] = []
     seen: set[str] = set()
     for program in programs:

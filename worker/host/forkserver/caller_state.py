@@ -71,7 +71,7 @@ def _limits_anything(directory: str) -> bool:
 
 
 def read_inherited() -> dict[str, Any]:
-    """Return what a child of this process would inherit, beside the variables. Raises OSError if the working directory was removed."""
+    """Return what a child of this process inherits besides the variables. Raises OSError if the working directory was removed."""
     umask = os.umask(0o77)
     os.umask(umask)
     return {

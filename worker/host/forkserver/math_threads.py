@@ -4,7 +4,7 @@ OpenBLAS and the OpenMP runtimes read ``OMP_NUM_THREADS`` when they are loaded. 
 started with: the number depends on how many tasks share the machine.
 
 The warm process is started with one thread. When an OpenBLAS that was loaded with more is told another number in a fork, it first starts
-all its threads anew, and each of them spins for some 50 ms before it sleeps (``blas_thread_server`` in OpenBLAS's
+all its threads again, and each of them spins for some 50 ms before it sleeps (``blas_thread_server`` in OpenBLAS's
 driver/others/blas_server.c). With two OpenBLAS, NumPy's and SciPy's, on two cores this was 100 ms of CPU in each task.
 """
 

@@ -80,7 +80,7 @@ _HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def _homes(modules: dict[str, Any]) -> dict[str, str]:
-    """The top-level modules that were imported from files, each with the directory that it was found in; a file beside the script with
+    """The top-level modules that were imported from files, each with the directory that it was found in; a file next to the script with
     such a name would hide the module."""
     found = {}
     for name, module in list(modules.items()):

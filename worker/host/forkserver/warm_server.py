@@ -82,7 +82,7 @@ class WarmProcess:
         except BaseException as error:
             show(error)
             raise StartError(f"importing {', '.join(preload)} failed: {describe_error(error)}") from None
-        # No module was found beside a program, which is what the directory in a `Safety` is about.
+        # No module was found next to a program, which is what the directory in a `Safety` is about.
         self._safety = Safety(os.devnull, before, watch)
         if danger := self._safety.find_activity():
             refused = StartError(f"{', '.join(preload)} cannot be kept for forking: {danger}")

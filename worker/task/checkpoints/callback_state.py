@@ -113,7 +113,7 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
     names = [type(callback).__name__ for callback in callbacks]
     before = [one["class"] for one in told]
     if names != before:
-        print_once(f"checkpoints: the callbacks were {few(before)} and are {few(names)}: those of another class or place begin anew")
+        print_once(f"checkpoints: the callbacks were {few(before)} and are {few(names)}: those of another class or place begin again")
     for callback, one, log in zip(callbacks, told, itertools.chain(logs, itertools.repeat(b"")), strict=False):
         if type(callback).__name__ == one["class"]:
             written = one.get("written", 0)
@@ -135,7 +135,7 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
 def _is_given(callback: Any, name: str) -> bool:
     """True if the program, or the class, gives this attribute: no save may name another file to write, no matter who has made the save.
 
-    A text may be a path. What a callback of Keras takes as an argument is a setting, though Keras keeps it beside its counters.
+    A text may be a path. What a callback of Keras takes as an argument is a setting, though Keras keeps it next to its counters.
     """
     of_class = getattr(type(callback), name, None)  # a counter that begins as 0 in the class is no such thing
     is_of_class = callable(of_class) or hasattr(of_class, "__get__") or _has_text(of_class)
@@ -160,8 +160,8 @@ def _tell(callback: Any, name: str, value: Any) -> None:
     """Name an attribute of a callback of the program that no save has. Functions are no state; Keras's own callbacks are known."""
     if not (callable(value) or type(callback).__module__.startswith(_KERAS)):
         print_once(
-            f"checkpoints: {type(callback).__name__}.{name} is of type {type(value).__name__}, which no save has: after a restart it is "
-            "what the program makes anew"
+            f"checkpoints: {type(callback).__name__}.{name} is of type {type(value).__name__}, which no checkpoint has: a restart begins "
+            "it again"
         )
 
 

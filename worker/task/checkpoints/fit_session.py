@@ -291,7 +291,7 @@ class FitSession:
             input_check.tell(data.dataset, "fit")
         elif data.kind != "arrays":
             print_once(
-                "checkpoints: fit reads a generator or a PyDataset, which a restart begins anew, without the batches that were trained "
+                "checkpoints: fit reads a generator or a PyDataset, which a restart begins again, without the batches that were trained "
                 "on; the rest is right only if it gives the same batches in each run"
             )
 

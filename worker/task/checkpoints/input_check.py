@@ -1,6 +1,6 @@
 """Finds whether a dataset gives the same elements in the same order when a restart reads it again: said at the start of the run.
 
-A restart begins a dataset anew and leaves out what was trained on. So the order must follow from seeds, and elements from the files.
+A restart begins a dataset again and leaves out what was trained on. So the order must follow from seeds, and elements from the files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tell(dataset: Any, where: str = "") -> list[str]:
     if reasons:
         print_once(
             f"checkpoints: the input of {where or failure.calling_line()} cannot be positioned exactly: {'; '.join(reasons)}. A restart "
-            "begins it anew, and leaves out as many batches as were trained on, which may be other ones"
+            "begins it again, and leaves out as many batches as were trained on, which may be other ones"
         )
     return reasons
 

@@ -65,7 +65,7 @@ def choose(series: Series) -> FoundSave | None:
         if _number(found) > min(told):
             found, damaged = _newest(series, min(told), damaged)
     for name, reason in damaged:
-        takes = "nothing older is whole: the training begins anew" if found is None else f"{found.save.name} is taken"
+        takes = "nothing older is whole: the training begins again" if found is None else f"{found.save.name} is taken"
         series.tell(f"the save {series.name}/{name} is damaged and stays aside: {reason}; {takes}")
     if series.is_chief:
         _clear(series, {name for name, _ in damaged})
@@ -73,7 +73,7 @@ def choose(series: Series) -> FoundSave | None:
 
 
 def check_resumed(series: Series) -> None:
-    """Raises RuntimeError if this host sees no save of the run that is to be continued: the training must not begin anew without a word."""
+    """Raise RuntimeError if this host sees no save of the run to continue: the training must not begin again without a warning."""
     bases = series.place.resume
     if bases and not any(files_of(base).names(base) for base in bases):
         raise refusal(

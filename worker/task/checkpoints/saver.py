@@ -30,7 +30,7 @@ _loops = 0
 def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
     """Return where the saves of this task are. Raises ValueError if no directory is known.
 
-    A task that trains alone beside others, such as an evaluator, has a directory of its own.
+    A task that trains alone next to others, such as an evaluator, has a directory of its own.
     """
     task = context()
     given = task.settings.checkpoints
@@ -42,8 +42,8 @@ def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
     if not base:
         raise refusal(
             ValueError(
-                "worker.checkpoints: in which directory? The run directory is not seen from this host, or the script was started by hand: "
-                "say dir=, or checkpoints.dir in the spec, a directory that all workers see"
+                "worker.checkpoints: in which directory? The run directory is not seen from this host, or the script runs without orch: "
+                "give dir=, or checkpoints.dir in the spec, a directory that all workers see"
             )
         )
     if "://" not in base:
@@ -82,7 +82,7 @@ class Saver:
             self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
             print_once(
                 "checkpoints: under ParameterServerStrategy a restart is never exact: a step of a lost worker may run twice, and the "
-                "workers read their input anew. Each save waits for all steps that were scheduled; if a ps is lost, the steps since the "
+                "workers read their input again. Each save waits for all steps that were scheduled; if a ps is lost, the steps since the "
                 "save are lost"
             )
         self._every = every or context().settings.checkpoints.every or EVERY
@@ -120,7 +120,7 @@ class Saver:
         if not (self._is_iterating or self._is_positioned or input_policy.starts_given):
             self._is_positioned = True
             print_once(
-                "checkpoints: the input of this loop is not positioned: after a restart it begins anew, in the middle of the training; "
+                "checkpoints: the input of this loop is not positioned: after a restart it begins again, in the middle of the training; "
                 "iterate over saver.batches(dataset), or give worker.files start=saver.steps"
             )
         # A coordinator's training has no snapshots, with which the agent would note the step.

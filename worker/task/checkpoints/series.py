@@ -46,10 +46,10 @@ class Place:
     resume: tuple[str, ...]
     """The directories of the runs that this one continues, the newest first: their saves of a series count if this run has none of it."""
     keep: int
-    """How many saves stay, beside that of the end of the training."""
+    """How many saves stay, in addition to the last one of a training."""
     task: Context
     own: str = ""
-    """The folder of a task that trains alone beside others, in each of these directories; empty: there is none."""
+    """The folder of a task that trains alone next to others, in each of these directories; empty: there is none."""
 
 
 class Series:

@@ -104,7 +104,7 @@ class TrainingSnapshots:
         """The training is saved on the disk. All workers make this call."""
         if self._schedule is not None:
             self._schedule.saved()
-            self._values = None  # variables that were made since are found anew
+            self._values = None  # variables that were made since are found now
 
     def end(self) -> None:
         """The training is over, and the save of its end is on the disk: nothing else may be taken for its newest state."""

@@ -267,7 +267,7 @@ def compare(named: list[NamedVariable], told: Mapping[str, Mapping[str, Any]], w
         raise refusal(
             ValueError(
                 f"{where} is the save of another model: {'; '.join(problems)}. Nothing was restored, and the save stays as it is: start "
-                "the program that has made it, or begin anew in a new run"
+                "the program that has made it, or begin again in a new run"
             )
         )
 

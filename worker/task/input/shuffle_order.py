@@ -33,7 +33,7 @@ _READERS = re.compile(r"(FixedLengthRecord|RecordIO|SSTable|TextLine|TFRecord)Da
 """The operations by which TensorFlow can divide files (`kReaderDatasetOps` in tensorflow/core/grappler/optimizers/data/auto_shard.cc)."""
 _SHUFFLES = re.compile(r"(ShuffleDataset|ShuffleAndRepeatDataset|RandomDataset|GlobalShuffleDataset)(V\d+)?$")
 _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
-"""The classes of tf.data that begin a part of the dataset anew, or never again, while they are read."""
+"""The classes of tf.data that begin a part of the dataset again, or never more, while they are read."""
 _COUNTING = re.compile("Take|Skip|Zip|Window|Scan|Unique|Shard|Concatenate")
 """The classes of tf.data whose elements are others where a worker has only some of the files: `enumerate` is a zip."""
 _INT64 = 9
@@ -72,7 +72,7 @@ def _mend() -> None:
         if is_of_program and has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
             print_once(
                 f"gather at {failure.calling_line()}: several replicas in each worker: the rows of a batch come worker by worker, which "
-                "differs from the order of the dataset; gather the labels, or numbers of the rows, beside them"
+                "differs from the order of the dataset; gather the labels, or numbers of the rows, with them"
             )
         return real(strategy, value, axis)
 
@@ -120,7 +120,7 @@ def _begin(real: Any, self: Any) -> Any:
             self._create_cloned_datasets_from_dataset(
                 copy, self._input_context, self._input_workers, self._strategy, self._num_replicas_in_sync
             )
-        except Exception as error:  # the program must run as by hand
+        except Exception as error:  # the program must run as without orch
             print_once(
                 f"input: orch cannot give all workers one order of the dataset of {failure.calling_line()} ({_in_short(error)}): some "
                 "elements may come twice in an epoch, and others never",
@@ -132,7 +132,7 @@ def _begin(real: Any, self: Any) -> Any:
 def word() -> str:
     """The word from which the order is drawn: the same in all workers, in all attempts of a run, and in a run that continues it.
 
-    In a script run by hand, which has no run, the word depends on the cluster.
+    Without orch there is no run, and the word depends on the cluster.
     """
     return same_numbers.word() or re.sub(r'"task".*?}', "", os.environ.get("TF_CONFIG", ""))
 
@@ -197,7 +197,7 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         return dataset
     try:
         is_unseeded = has_unseeded(before)
-    except Exception as error:  # the program must run as by hand
+    except Exception as error:  # the program must run as without orch
         print_once(
             f"input: orch cannot look into a dataset that a function of the dataset of {failure.calling_line()} has from outside "
             f"({_in_short(error)}): if that one shuffles, give its shuffle(…, seed=…) a seed, the same in all workers; without one, some "
@@ -211,7 +211,7 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         if size > MOST_COPIED:
             raise ValueError(f"its arrays have {size >> 20:,} MiB")
         return _with_seeds(dataset)
-    except Exception as error:  # the graph of this dataset cannot be copied: the program must run as by hand
+    except Exception as error:  # the graph of this dataset cannot be copied: the program must run as without orch
         print_once(
             f"input: the dataset of {failure.calling_line()} shuffles without a seed, and orch cannot give all workers one order "
             f"({_in_short(error)}): some elements come twice in an epoch, and others never; "

@@ -1,7 +1,7 @@
-"""Defines what `fit` of Keras 2 computes otherwise on several replicas than in one process: lines say so, and nothing is changed.
+"""Defines what `fit` of Keras 2 computes otherwise on several replicas than in one process: orch warns, and nothing is changed.
 
-Keras 2 trains with several workers by hand, so its numbers stay as they are. It divides the loss of each part of a batch by the number of
-replicas (tf_keras/src/engine/compile_utils.py, `LossesContainer.__call__`), whatever the number of the part's rows.
+Keras 2 trains with several workers without orch, so its numbers stay as they are. It divides the loss of each part of a batch by the number
+of replicas (tf_keras/src/engine/compile_utils.py, `LossesContainer.__call__`), whatever the number of the part's rows.
 """
 
 from __future__ import annotations

@@ -154,8 +154,8 @@ def _is_named(strategy: Any) -> bool:
 def _begins_with_the_first(strategy: Any) -> bool:
     """True if a worker that is alone begins with the first order of a shuffle, as several workers do, and a process without a strategy.
 
-    Keras would take a batch for the model, and so begin with the second order. It does so by hand under a strategy that the script makes,
-    and there the script keeps its numbers. With `worker.strategy` a script has no strategy by hand.
+    Keras would take a batch for the model, and so begin with the second order. It does so without orch, too, under a strategy that the
+    script makes, and there the script keeps its numbers. With `worker.strategy`, a script without orch has no strategy.
     """
     is_built_here = input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False)
     return _is_named(strategy) and is_built_here

@@ -9,8 +9,8 @@ step does is Keras's own code, which gets the sums in place of the gradients, an
 Keras divides a loss by the number of replicas, because the gradients are added, but does not divide a loss function's result that already
 is one number (keras/src/losses/loss.py, `reduce_values`). Keras 2 does (tf_keras/src/engine/compile_utils.py, `LossesContainer`).
 
-The right order is the default where only orch makes a training work: in `fit` with several workers. What also works by hand keeps the
-numbers that it has by hand, and a line names the difference, unless `keras: {exact: true}` asks for the right order everywhere.
+The right order is the default where only orch makes a training work: in `fit` with several workers. What also works without orch keeps the
+numbers that it has there, and orch names the difference, unless `keras: {exact: true}` asks for the right order everywhere.
 """
 
 from __future__ import annotations

@@ -134,12 +134,12 @@ def _lock(path: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-        except OSError:  # the file system has no locks, so that nobody holds this one
+        except OSError:  # the file system has no locks, so no one holds this one
             os.close(fd)
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise
-        with contextlib.suppress(OSError):  # whoever had the lock before has removed the file, perhaps on another host (ESTALE)
+        with contextlib.suppress(OSError):  # the holder before has removed the file, perhaps on another host (ESTALE)
             if os.path.samestat(os.fstat(fd), os.stat(path)):
                 return fd
         os.close(fd)

@@ -1,4 +1,4 @@
-"""The state that layers of Keras 3 keep beside their weights, with several workers: all workers get the same state.
+"""The state that layers of Keras 3 keep next to their weights, with several workers: all workers get the same state.
 
 In Keras 3 each worker has its own moving mean and variance of `BatchNormalization`, and its own state of every layer that assigns a
 variable in `call`, from its own data, so the workers' models differ (keras/src/layers/layer.py: `add_weight` has the aggregation "none";

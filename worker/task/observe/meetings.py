@@ -152,7 +152,7 @@ def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     if is_deterministic():
         return real(self, value, *args, **kwargs)
     come = _come(tf, self, meeting, value, name)
-    with tf.control_dependencies([come]):  # beside it, TensorFlow would hand the collective over to another thread, which takes longer
+    with tf.control_dependencies([come]):  # without this, TensorFlow would hand the collective over to another thread, which takes longer
         result = real(self, value, *args, **kwargs)
     return _leave(tf, self, meeting, result, name)
 

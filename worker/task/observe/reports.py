@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _line(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a line says, as values of JSON. Raises TypeError."""
+    """Return the values of a line of JSON. Raises TypeError."""
     if "at" in values:
         raise TypeError("worker.report: 'at' is taken, it is the time of the report; give the value another name")
     line: dict[str, Any] = {"at": time.time()}

@@ -83,7 +83,7 @@ class Pace:
 
     def _count(self, now: float, step: float, peers: float, fetched: float) -> None:
         before, self._before = self._before, (now, step, peers, fetched)
-        if before is None or step <= before[1]:  # the first step, or the numbers began anew
+        if before is None or step <= before[1]:  # the first step, or the numbers began again
             return
         seconds, steps = now - before[0], step - before[1]
         waited, read = max(0.0, peers - before[2]), max(0.0, fetched - before[3])

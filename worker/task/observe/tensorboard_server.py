@@ -1,6 +1,7 @@
 """A `tensorboard` task: TensorBoard, for the directory that the user has named, on the port that the agent holds.
 
-TensorBoard binds with SO_REUSEPORT here, as the held port asks for, and on the loopback interface alone: whoever reaches it reads all logs.
+TensorBoard binds with SO_REUSEPORT here, as the held port asks for, and on the loopback interface alone: anyone who reaches it reads all
+logs.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def _watch(log_dir: str) -> None:
         import threading  # TensorFlow has imported threading by now
         import time
 
-        # A program may serve in a thread or in a child, and train beside.
+        # A program may serve in a thread or in a child, and train at the same time.
         if os.getpid() == pid and threading.current_thread() is threading.main_thread():
             profiling.begin(log_dir)
             line = f'{{"at": {time.time()!r}, "{task_files.SERVES}": true}}\n'

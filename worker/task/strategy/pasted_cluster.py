@@ -1,4 +1,4 @@
-"""The strategy for the cluster of a TF_CONFIG that a user has pasted into a script run by hand."""
+"""The strategy for the cluster of a TF_CONFIG that a user has pasted into a script that runs without orch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from ...values.codec import to_json
 from ..context import Context, context
 
 BUILT_HERE = "_orch_built"
-"""An attribute of a strategy of several workers that `worker.strategy` has built: by hand, the same call gives a script no strategy."""
+"""An attribute of a strategy of several workers that `worker.strategy` built; without orch the same call gives no strategy."""
 _lock = threading.Lock()
 _current: Any = None
 

@@ -39,7 +39,7 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
 
 
 def _give_tpu(place: dict[str, str]) -> None:
-    """Have ``TPUClusterResolver(tpu='')`` of TensorFlow's guides find the TPU of the spec. By hand this call reads variables alone."""
+    """Have ``TPUClusterResolver(tpu='')`` of TensorFlow's guides find the TPU of the spec. Without orch this call reads variables alone."""
 
     def init(real: Any, resolver: Any, tpu: Any = None, *args: Any, **kwargs: Any) -> None:
         if not tpu and not args and place["tpu"]:
