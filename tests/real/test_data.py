@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -292,6 +293,61 @@ def check_off(found: list[dict[str, Any]], workers: int) -> None:
 def steps_of_plan(elements: int, batch: int, workers: int) -> int:
     """The steps that `orch shards` shows."""
     return sum(1 for _ in steps(Sharding("off", workers=workers, batch=batch), tally([File("rows.txt", elements, elements)], workers)))
+
+
+def read_ahead(strategy: Any) -> dict[str, Any]:
+    """In each task: what it gets of an epoch that begins after another one was left, by case. Worker 1 reads ahead far more slowly."""
+    import numpy as np
+    import tensorflow as tf
+
+    data, is_slow = tf.data.Dataset, strategy.extended._id_in_cluster == 1
+    ten = data.range(10).shuffle(10)
+
+    def pause(batch: Any) -> Any:
+        def wait(numbers: Any) -> Any:
+            time.sleep(0.02 * is_slow)
+            return numbers
+
+        return tf.ensure_shape(tf.numpy_function(wait, [batch], tf.int64), batch.shape)
+
+    def ahead(dataset: Any) -> Any:
+        return dataset.batch(10).map(pause).prefetch(40)
+
+    def read(distributed: Any, batches: int, wait: float = 0.0) -> list[int]:
+        found: list[int] = []
+        for number, batch in enumerate(distributed, 1):
+            found.extend(int(element) for element in np.ravel(strategy.experimental_local_results(batch)[0]))
+            if number == batches:
+                break
+        time.sleep(wait)  # the fast workers read ahead
+        strategy.gather(tf.constant([0]), axis=0)
+        return found
+
+    numbers = data.range(COUNT)
+    cases = {
+        "endless": ahead(numbers.shuffle(COUNT).repeat()),
+        "endless, of unknown length": ahead(numbers.shuffle(COUNT).repeat().filter(lambda number: number >= 0)),
+        "endless, of a function": ahead(data.range(5).repeat().flat_map(lambda at: ten.map(lambda one: at * 10 + one))),
+        "cut": ahead(numbers.shuffle(COUNT, seed=3).repeat()).take(5),
+        "several passes": ahead(numbers.shuffle(COUNT).repeat(20)),
+    }
+    found = {}
+    for name, dataset in cases.items():
+        distributed = strategy.experimental_distribute_dataset(dataset)
+        read(distributed, 3, 0.3)
+        found[name] = read(distributed, 5)
+    seeded = ahead(numbers.shuffle(COUNT, seed=5).repeat())  # is not copied when it is divided
+    read(strategy.experimental_distribute_dataset(seeded), 3, 0.3)
+    found["divided twice"] = read(strategy.experimental_distribute_dataset(seeded), 5)
+    return found
+
+
+def test_what_one_worker_has_read_ahead_does_not_change_the_next_order() -> None:
+    with cluster(workers=3) as c:
+        found = list(c.run(read_ahead).values())
+    assert len(found[0]) == 6
+    for name in found[0]:
+        assert sorted(element for task in found for element in task[name]) == [*range(COUNT)], name
 
 
 # --- files -----------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ import numpy as np, tensorflow as tf
 from worker.task.input import shuffle_order
 
 said = []
-shuffle_order.print_once = said.append
+shuffle_order.print_once = lambda text, **_: said.append(text)
 shuffle_order.MOST_COPIED = 40_000
 arrays = tf.data.Dataset.from_tensor_slices(np.zeros((100, 100), np.float32))
 table = tf.zeros([10_001])
@@ -88,3 +88,50 @@ def test_a_dataset_with_large_arrays_is_not_copied_and_the_line_says_what_is_kno
         assert not is_copied
         assert "shuffles without a seed, and orch cannot give all workers one order (ValueError: its arrays have 0 MiB)" in line
     assert len(told) == 2
+
+
+FAILED = """
+import sys
+import tensorflow as tf
+from worker.task import patches
+from worker.task.input import shuffle_order
+from worker.task.patches import import_hooks
+
+def fail(dataset, number=0):
+    raise error
+
+shuffle_order._with_seeds = fail
+shuffle_order.print_once = lambda text, **_: print(text)
+dataset = tf.data.Dataset.range(4).shuffle(4)
+error = tf.errors.UnimplementedError(None, None, "no graph")
+print(shuffle_order._copied(dataset), shuffle_order._copied(dataset, 1))
+for error in (KeyError("x"), tf.errors.ResourceExhaustedError(None, None, "no memory"), MemoryError()):
+    try:
+        shuffle_order._copied(dataset)
+    except Exception as fault:
+        print(type(fault).__module__, type(fault).__name__, fault)
+of_function = tf.data.Dataset.range(2).repeat().flat_map(lambda _: dataset)
+cut = dataset.repeat().filter(lambda number: number > 1).take(3)
+ended = tf.data.Dataset.zip(dataset.filter(lambda number: number > 1), dataset.repeat())
+print([shuffle_order.is_endless(each) for each in (dataset, dataset.repeat(), of_function, of_function.batch(2), cut, ended)])
+one = tf.data.Dataset.range(4).repeat().shuffle(4)
+each = (one, dataset, dataset.repeat(), of_function, dataset.repeat(2), dataset.repeat().take(4), dataset.repeat().prefetch(1).take(4), cut)
+print([shuffle_order._how_it_draws(one) for one in each])
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_a_copy_that_may_fail_in_one_worker_alone_ends_the_training(tmp_path: Path) -> None:
+    (tmp_path / "failed.py").write_text(FAILED)
+    done = run_plainly(["failed.py"], tmp_path, {"PYTHONPATH": str(ROOT), "ORCH_ORDER": "order", "CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.err
+    unseeded, again, none, *faults, endless, draws = done.out.splitlines()
+    assert "shuffles without a seed, and orch cannot give all workers one order (UnimplementedError: no graph)" in unseeded
+    assert "is begun a second time, and orch cannot give all workers one order (UnimplementedError: no graph)" in again
+    assert "use one iterator for all epochs" in again
+    assert none == "None None"
+    assert [fault.partition("failed: ")[2].partition(":")[0] for fault in faults] == ["KeyError", "ResourceExhaustedError", "MemoryError"]
+    assert all(fault.startswith("orch Fault order of shuffles: orch's own code has failed") for fault in faults)
+    assert endless == "[False, True, True, True, False, False]"
+    assert draws == "[None, None, 'ahead', 'ahead', 'later', 'later', 'ahead', 'later']"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...values.words import count_of, few
 from .. import failure
-from ..input import given, input_policy, shuffle_order
+from ..input import given, input_policy, shuffle_graph, shuffle_order
 from ..patches.import_hooks import print_once
 
 _RANDOM = re.compile(
@@ -43,7 +43,7 @@ def is_read_whole(data: Any) -> bool:
     dataset = getattr(data, "_original_dataset", data)
     if not isinstance(dataset, tf.data.Dataset) or not shuffle_order.draws_later(dataset):
         return False
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+    if shuffle_order.is_endless(dataset):
         print_once(
             "checkpoints: the dataset shuffles and repeats without an end, and the training is not in its first epoch: the order of this "
             "epoch may be another one than without the restart; count epochs by saver.epochs, and repeat(1)"
@@ -142,7 +142,7 @@ def _reasons(dataset: Any) -> Iterator[str]:
             yield "the tf.data service gives each batch to the worker that asks first"
         is_of_files = any(getattr(part, input_policy.SHARED, False) for part in before)
         for graph in of_part:
-            for node in (node for nodes in shuffle_order.bodies(graph) for node in nodes):
+            for node in (node for nodes in shuffle_graph.bodies(graph) for node in nodes):
                 if _RANDOM.match(node.op):
                     yield f"a function of it draws random numbers ({node.op}), whose position no save has"
                 elif _ASSIGNS.match(node.op):

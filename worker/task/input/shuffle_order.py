@@ -10,10 +10,10 @@ argument) keeps its order.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -23,30 +23,33 @@ from ..patches.features import ORDER as ORDERS
 from ..patches.features import WARNINGS
 from ..patches.import_hooks import print_once
 from ..shared import shared
-from . import same_numbers
+from . import same_numbers, shuffle_graph
 
 COPIED = "_orch_copied"
 """An attribute of a copy: the dataset that was copied."""
 MOST_COPIED = 1 << 30
 """The graph of a dataset with more bytes of arrays is not copied: TensorFlow's limit is 2 GiB."""
-_READERS = re.compile(r"(FixedLengthRecord|RecordIO|SSTable|TextLine|TFRecord)Dataset(V\d+)?$")
-"""The operations by which TensorFlow can divide files (`kReaderDatasetOps` in tensorflow/core/grappler/optimizers/data/auto_shard.cc)."""
-_SHUFFLES = re.compile(r"(ShuffleDataset|ShuffleAndRepeatDataset|RandomDataset|GlobalShuffleDataset)(V\d+)?$")
 _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
 """The classes of tf.data that begin a part of the dataset again, or never more, while they are read."""
 _COUNTING = re.compile("Take|Skip|Zip|Window|Scan|Unique|Shard|Concatenate")
 """The classes of tf.data whose elements are others where a worker has only some of the files: `enumerate` is a zip."""
-_INT64 = 9
-"""DT_INT64 in tensorflow/core/framework/types.proto."""
+_ALIKE = (3, 5, 9, 12)
+"""The codes of TensorFlow's errors InvalidArgument, NotFound, FailedPrecondition and Unimplemented: of a dataset whose graph cannot be
+copied they follow from the dataset, and so all workers have them.
+"""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
 _ITERATE = "tensorflow.python.distribute.input_lib"
 _OTHERS = ("keras.", "tf_keras.", "worker.task.", "_orch_worker.task.")
 """The beginnings of the names of modules whose rows are not those of the program: they put them in order themselves."""
 _DATASETS = "tensorflow.python.data.ops.dataset_ops"
-_ENDLESS = "_orch_endless"
-"""An attribute of a dataset whose elements several workers share: it shuffles, and repeats without an end."""
+_DRAWS = "_orch_draws"
+"""An attribute of a dataset whose elements several workers share, and which draws seeds after its first element: how (`_how_it_draws`)."""
 _BEGUN = "_orch_begun"
-"""An attribute of a distributed dataset: how many iterators it has given."""
+"""An attribute of what draws seeds in a dataset: how many iterators it has given."""
+_LEFT = "_orch_left"
+"""An attribute of the same: whether a loop has left the last iterator before its end."""
+_AHEAD = re.compile("Map|Prefetch|Interleave|Parallel")
+"""The classes of tf.data that read ahead of what is taken from them: TensorFlow makes a `map` parallel by itself."""
 _drawn: Counter[str] = Counter()
 """How many seeds this process has drawn, by purpose."""
 _training: list[str] = shared("training", list)
@@ -98,35 +101,57 @@ def _shuffle(
 def _begin(real: Any, self: Any) -> Any:
     """An iterator of a distributed dataset, whose order does not depend on how far another iterator of the dataset has read.
 
-    All iterators of a dataset draw their seeds from one generator, one pair for each pass over a shuffle. An iterator of a dataset without
-    an end is left before its end. What it has read ahead by then differs between the workers, and so would the seeds of the next iterator.
-    So each iterator but the first gets a generator of its own, whose seeds follow from those of the program and from its number.
+    All iterators of a dataset draw their seeds from one generator. Most draw once, at the start. One that draws later, such as a pair for
+    each pass of `repeat`, has read ahead when the program leaves it before its end, in each worker another distance, and so would the
+    seeds of the next iterator differ. So the next one gets a generator of its own, whose seeds follow from those of the program and from
+    its number.
     """
     import tensorflow as tf
 
     dataset = getattr(self, "_original_dataset", None)
-    if not getattr(getattr(dataset, COPIED, dataset), _ENDLESS, False) or not tf.executing_eagerly():
+    draws = getattr(getattr(dataset, COPIED, dataset), _DRAWS, None)
+    if draws is None or not tf.executing_eagerly():
         return real(self)
-    number = getattr(self, _BEGUN, 0)
-    setattr(self, _BEGUN, number + 1)
-    if number:
+    sources = [dataset] if hasattr(dataset, COPIED) else [part for part in parts(dataset) if _is_shuffle(part) or _captured(part)]
+    number = max(getattr(part, _BEGUN, 0) for part in sources)
+    is_left = draws == "ahead" or any(getattr(part, _LEFT, False) for part in sources)
+    for part in sources:
+        setattr(part, _BEGUN, number + 1)
+    if number and is_left:
         print_once(
-            f"input: the dataset of {failure.calling_line()} shuffles and repeats without an end, and is begun a second time: from here on "
-            "its order is another one than in one process, where it depends on how far TensorFlow has read ahead; one iterator for all "
-            "epochs, iterator = iter(dataset) before the loop, has the same order"
+            f"input: the dataset of {failure.calling_line()} shuffles more than once in a pass, or without an end, and is begun a second "
+            "time: from here on its order is another one than in one process, where it depends on how far TensorFlow has read ahead; one "
+            "iterator for all epochs, iterator = iter(dataset) before the loop, has the same order"
         )
-        try:
-            copy = _with_seeds(dataset, number)
+        if (copy := _copied(dataset, number)) is not None:
             self._create_cloned_datasets_from_dataset(
                 copy, self._input_context, self._input_workers, self._strategy, self._num_replicas_in_sync
             )
-        except Exception as error:  # the program must run as without orch
-            print_once(
-                f"input: orch cannot give all workers one order of the dataset of {failure.calling_line()} ({_in_short(error)}): some "
-                "elements may come twice in an epoch, and others never",
-                in_each_task=True,  # it may be this worker alone
-            )
-    return real(self)
+    iterator = real(self)
+    if draws == "later":
+        _watch(iterator, sources)
+    return iterator
+
+
+def _watch(iterator: Any, sources: list[Any]) -> None:
+    """Note in the datasets whether a loop of Python has left an iterator before its end. What a graph takes cannot be seen here."""
+    import tensorflow as tf
+
+    taking = weakref.ref(iterator)
+
+    def get_next(name: Any = None) -> Any:
+        taken: Any = taking()
+        is_seen = tf.executing_eagerly()
+        for part in sources:
+            setattr(part, _LEFT, is_seen)
+        try:
+            return type(taken).get_next(taken, name)
+        except tf.errors.OutOfRangeError:
+            for part in sources:
+                setattr(part, _LEFT, False)
+            raise
+
+    iterator.get_next = get_next
 
 
 def word() -> str:
@@ -158,11 +183,7 @@ def draw_seed(purpose: str) -> int:
     """A number that all workers draw alike in all attempts of the run, and another one at the next call for the same purpose."""
     purpose = " ".join([*_training, purpose])
     _drawn[purpose] += 1
-    return _number_of(f"{word()} {purpose} {_drawn[purpose]}")
-
-
-def _number_of(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    return shuffle_graph.number_of(f"{word()} {purpose} {_drawn[purpose]}")
 
 
 def has_several_workers(strategy: Any) -> bool:
@@ -191,8 +212,7 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
             is_shared = False  # AUTO is FILE here
     if is_shared:
         _warn_of_other_orders(dataset, before)
-        if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY and comes_in_other_orders(dataset):
-            setattr(dataset, _ENDLESS, True)
+        setattr(dataset, _DRAWS, _how_it_draws(dataset))
     elif not is_kept():
         return dataset
     try:
@@ -206,19 +226,36 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         return dataset
     if not is_unseeded:
         return dataset
-    try:
-        size = _size(before)
-        if size > MOST_COPIED:
-            raise ValueError(f"its arrays have {size >> 20:,} MiB")
-        return _with_seeds(dataset)
-    except Exception as error:  # the graph of this dataset cannot be copied: the program must run as without orch
-        print_once(
-            f"input: the dataset of {failure.calling_line()} shuffles without a seed, and orch cannot give all workers one order "
-            f"({_in_short(error)}): some elements come twice in an epoch, and others never; "
-            "give shuffle(…, seed=…) a seed, the same in all workers",
-            in_each_task=True,
-        )
-        return dataset
+    copy = _copied(dataset)
+    return dataset if copy is None else copy
+
+
+def _copied(dataset: Any, number: int = 0) -> Any:
+    """A copy of the dataset with other seeds (`_with_seeds`). None: the graph of this dataset cannot be copied, which is so in all workers
+    alike; then the program must run as without orch. Any other error ends all workers: one alone would have an order of its own.
+    """
+    import tensorflow as tf
+
+    found: list[Any] = []
+
+    def copy() -> None:
+        try:
+            if (size := _size(list(parts(dataset)))) > MOST_COPIED:
+                raise ValueError(f"its arrays have {size >> 20:,} MiB")
+            found.append(_with_seeds(dataset, number))
+        except (ValueError, tf.errors.OpError) as error:
+            if isinstance(error, tf.errors.OpError) and error.error_code not in _ALIKE:
+                raise
+            why = "is begun a second time" if number else "shuffles without a seed"
+            remedy = "use one iterator for all epochs" if number else "give shuffle(…, seed=…) a seed, the same in all workers"
+            print_once(
+                f"input: the dataset of {failure.calling_line()} {why}, and orch cannot give all workers one order ({_in_short(error)}): "
+                f"some elements come twice in an epoch, and others never; {remedy}",
+                in_each_task=True,
+            )
+
+    patches.attempt(ORDERS, copy)
+    return found[0] if found else None
 
 
 def _in_short(error: Exception) -> str:
@@ -257,7 +294,7 @@ def has_unseeded(before: list[Any]) -> bool:
         return True
     # The graph of a dataset that a function has is a copy of its arrays too: it is made last, and one at a time.
     graphs = (graph for graphs_of in (function_graphs, captured_graphs) for part in before for graph in graphs_of(part))
-    return any(_unseeded(nodes) for graph in graphs for nodes in bodies(graph))
+    return any(shuffle_graph.unseeded(nodes) for graph in graphs for nodes in shuffle_graph.bodies(graph))
 
 
 def _is_unseeded(part: Any) -> bool:
@@ -279,6 +316,29 @@ def draws_later(dataset: Any) -> bool:
     return any(_LATER.search(type(part).__name__) and any(map(_is_shuffle, parts(part))) for part in before)
 
 
+def is_endless(dataset: Any) -> bool:
+    """True if a dataset repeats without an end. TensorFlow does not know this of one behind a `filter`, a `flat_map` or an `interleave`."""
+    import tensorflow as tf
+
+    known, dataset = int(dataset.cardinality()), getattr(dataset, COPIED, dataset)
+    if known != tf.data.UNKNOWN_CARDINALITY:
+        return known == int(tf.data.INFINITE_CARDINALITY)
+    ends = all if "Zip" in type(dataset).__name__ else any
+    return "Take" not in type(dataset).__name__ and bool(dataset._inputs()) and ends(map(is_endless, dataset._inputs()))
+
+
+def _how_it_draws(dataset: Any) -> str | None:
+    """How a dataset draws the seeds of its shuffles after its first element: ``later``, by what has been taken from it; or ``ahead``, by
+    how far TensorFlow has read ahead, even where all has been taken. None: once, at the start.
+    """
+    if not draws_later(dataset):
+        return None
+    if is_endless(dataset):
+        return "ahead"
+    ahead = [part for part in parts(dataset) if _AHEAD.search(type(part).__name__)]
+    return "ahead" if any(is_endless(before) and comes_in_other_orders(before) for part in ahead for before in parts(part)) else "later"
+
+
 def comes_in_other_orders(dataset: Any) -> bool:
     """True if each pass over a dataset may have another order of elements."""
     before = list(parts(getattr(dataset, COPIED, dataset)))
@@ -294,7 +354,9 @@ def _is_reader(part: Any) -> bool:
 
 
 def _reads_files(part: Any) -> bool:
-    return _is_reader(part) or any(_has_reader(nodes) for graph in function_graphs(part) for nodes in bodies(graph))
+    return _is_reader(part) or any(
+        shuffle_graph.has_reader(nodes) for graph in function_graphs(part) for nodes in shuffle_graph.bodies(graph)
+    )
 
 
 def _behind_readers(dataset: Any) -> list[Any]:
@@ -370,54 +432,6 @@ def _size(before: list[Any]) -> int:
     return sum(tensor.dtype.size * (tensor.shape.num_elements() or 0) for tensor in tensors if tensor.dtype.size)
 
 
-# --- the dataset as a graph --------------------------------------------------------------------------
-
-
-def bodies(graph: Any) -> list[Any]:
-    """The nodes of a graph, and those of each function in it."""
-    return [graph.node, *(function.node_def for function in graph.library.function)]
-
-
-def _has_reader(nodes: Any) -> bool:
-    return any(_READERS.match(node.op) for node in nodes)
-
-
-def _seeded(nodes: Any) -> Iterator[tuple[Any, list[int]]]:
-    """The shuffles, and which inputs of each are its two seeds."""
-    from tensorflow.python.framework import op_def_registry
-
-    for node in nodes:
-        if _SHUFFLES.match(node.op):
-            names = [argument.name for argument in op_def_registry.get(node.op).input_arg]
-            if at := [index for index, name in enumerate(names) if name in ("seed", "seed2")]:
-                yield node, at
-
-
-def _unseeded(nodes: Any) -> list[tuple[Any, list[int]]]:
-    """The shuffles whose two seeds are the constant 0, which stands for no seed."""
-    zeros = {node.name for node in nodes if node.op == "Const" and _is_zero(node)}
-    return [(node, at) for node, at in _seeded(nodes) if all(node.input[index].partition(":")[0] in zeros for index in at)]
-
-
-def _other_seeds(nodes: Any, number: int) -> list[tuple[Any, list[int], int]]:
-    """The shuffles that have another order in each pass, each with a seed that follows from a number and from the seeds that it has."""
-    import tensorflow as tf
-
-    values = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
-    found = []
-    for node, at in _seeded(nodes):
-        if any(name in node.attr and node.attr[name].b for name in ("reshuffle_each_iteration", "rerandomize_each_iteration")):
-            seeds = [int(tf.make_ndarray(values[node.input[index].partition(":")[0]])) for index in at]
-            found.append((node, at, _number_of(f"{seeds} {number}")))
-    return found
-
-
-def _is_zero(node: Any) -> bool:
-    """True if a constant is the number 0 of 64 bits, as the seeds of tf.data are."""
-    tensor = node.attr["value"].tensor
-    return node.attr["dtype"].type == _INT64 and not tensor.tensor_shape.dim and not any(tensor.int64_val) and not tensor.tensor_content
-
-
 def _with_seeds(dataset: Any, number: int = 0) -> Any:
     """A copy of the dataset in which each shuffle without a seed has one that all workers draw alike.
 
@@ -434,39 +448,17 @@ def _with_seeds(dataset: Any, number: int = 0) -> Any:
         raise ValueError(f"its arrays have {len(text) >> 20:,} MiB")
     graph.ParseFromString(text)
     if number:
-        for node, at, seed in _other_seeds(graph.node, number):
-            _set_seeds(graph, graph.node, node, at, seed)
+        for node, at, seed in shuffle_graph.other_seeds(graph.node, number):
+            shuffle_graph.set_seeds(graph, graph.node, node, at, seed)
     else:
         seed = draw_seed(" ".join(node.op for node in graph.node if node.op != "Const"))
-        for body in sorted(bodies(graph), key=lambda nodes: [node.op for node in nodes]):  # the names of functions are those of one process
-            for node, at in _unseeded(body):
+        for body in sorted(
+            shuffle_graph.bodies(graph), key=lambda nodes: [node.op for node in nodes]
+        ):  # the names of functions are those of one process
+            for node, at in shuffle_graph.unseeded(body):
                 seed += 1
-                _set_seeds(graph, body, node, at, seed)
+                shuffle_graph.set_seeds(graph, body, node, at, seed)
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     copy = dataset_ops._VariantDataset(variant, dataset.element_spec).with_options(dataset.options())
     setattr(copy, COPIED, dataset)
     return copy
-
-
-def _set_seeds(graph: Any, body: Any, node: Any, at: list[int], seed: int) -> None:
-    """Make a number the seeds of a shuffle, which are its inputs `at`. `body`: the nodes of the graph, or of a function in it."""
-    for index in at:
-        name = f"orch_seed_{seed}_{index}"
-        made = body.add(name=name, op="Const")
-        made.attr["dtype"].type = _INT64
-        made.attr["value"].tensor.dtype = _INT64
-        made.attr["value"].tensor.tensor_shape.SetInParent()
-        made.attr["value"].tensor.int64_val.append(seed)
-        node.input[index] = name + node.input[index][len(node.input[index].partition(":")[0]) :]
-    if body is graph.node:
-        _make_generator_anew(body, node, f"orch_generator_{seed}")
-
-
-def _make_generator_anew(body: Any, node: Any, name: str) -> None:
-    """Let a shuffle make its generator from its seeds. Its graph has the generator of the dataset that was copied."""
-    from tensorflow.python.framework import op_def_registry
-
-    names = [argument.name for argument in op_def_registry.get(node.op).input_arg]
-    if "seed_generator" in names:
-        body.add(name=name, op="DummySeedGenerator")
-        node.input[names.index("seed_generator")] = name
