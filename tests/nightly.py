@@ -33,11 +33,12 @@ _ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests
 _SLOW_TESTS = (  # each group takes about as long
     _ENGINES,
     "tests/real/test_keras.py tests/real/test_judge.py",
-    "tests/real/test_keras_*.py tests/real/test_data*.py tests/real/test_template.py tests/real/test_up.py",
+    "tests/real/test_keras_*.py tests/real/test_template.py tests/real/test_up.py",
+    "tests/real/test_data*.py tests/real/test_files.py tests/real/test_input.py tests/real/test_guard.py tests/real/test_pace.py",
     "tests/real/test_snapshots.py tests/real/test_elastic.py tests/real/test_slow_causes.py tests/real/test_c[oa]*.py",
     "tests/real/test_resume.py tests/real/test_restarts.py tests/real/test_preemption.py tests/real/test_private_network.py",
-    "tests/real/test_examples.py tests/real/test_shards.py tests/real/test_t[au]*.py tests/real/test_pictures.py",
-    "tests/worker tests/testing tests/insight tests/test_crowd.py tests/real/test_chaos.py",
+    "tests/real/test_examples.py tests/real/test_shards.py tests/real/test_t[aepu]*.py tests/real/test_p[il]*.py tests/real/test_by*.py",
+    "tests/worker tests/testing tests/insight tests/cli tests/test_[c-z]*.py tests/real/test_chaos.py",
 )
 _AREAS = (
     *("losses", "metrics", "callbacks", "layers", "models", "endings", "loops"),

@@ -159,6 +159,7 @@ def test_a_command_in_a_sentence_can_be_typed(path: Path, monkeypatch: pytest.Mo
             check_command_line(line)
 
 
+@pytest.mark.slow
 def test_the_sweep_of_the_page_can_be_typed(tmp_path: Path) -> None:
     """The block for bash of docs/commands.md, with a script that reports a loss for each rate."""
     (tmp_path / "train.py").write_text("import sys, worker\nworker.report(loss=abs(0.02 - float(sys.argv[2])))\n")

@@ -95,6 +95,7 @@ def test_a_limit_keeps_the_beginning_and_the_end_of_an_output_and_says_so(orch: 
     assert run.log("worker-0", "stdout") == numbered("out", 3000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "quiet"),
     [("'x' * 10_000_000", ()), ("'x' * 10_000_000", ("-q",)), ("'word word\\n' * 1_000_000", ("-q",))],

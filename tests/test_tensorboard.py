@@ -61,6 +61,7 @@ def test_a_network_of_its_own_has_no_browser(orch: Orch, tmp_path: Path) -> None
     assert "tensorboard: with network: private no browser reaches it" in refused.err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed")
 def test_a_browser_finds_it_while_the_run_lasts_and_its_death_ends_no_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
@@ -110,6 +111,7 @@ def test_a_tensorboard_that_this_setuptools_breaks_is_given_another_setuptools(o
     assert f"cannot be imported (No module named 'pkg_resources'): {sys.executable} -m pip install 'setuptools<82'\n" in said
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed")

@@ -111,6 +111,7 @@ def test_a_controller_that_is_killed(place: Place, run: LiveRun) -> None:
     assert "its batch step was killed, or did not begin, on hostA" in done.err, done
 
 
+@pytest.mark.slow
 def test_a_run_that_makes_room_for_another_goes_on(place: Place, run: LiveRun) -> None:
     """Preempted by a partition of higher priority, and queued again by Slurm."""
     place.write(GOES_ON, partition="low")
@@ -126,6 +127,7 @@ def test_a_run_that_makes_room_for_another_goes_on(place: Place, run: LiveRun) -
     assert [event["event"] for event in run.events()].count("run_resumed") == 1
 
 
+@pytest.mark.slow
 def test_from_another_login_node(place: Place, run: LiveRun) -> None:
     """Slurm is told to queue the job again; then another login node looks, asks and ends."""
     place.write(GOES_ON.replace("while ATTEMPT == 1", "while True"))
@@ -151,6 +153,7 @@ def test_from_another_login_node(place: Place, run: LiveRun) -> None:
     assert place.slurm.jobs() == {} or set(place.slurm.jobs().values()) == {"COMPLETING"}
 
 
+@pytest.mark.slow
 def test_the_node_of_the_controller_dies(place: Place, run: LiveRun) -> None:
     """Slurm hears of its end, and queues the job again, which gets other nodes."""
     place.write(GOES_ON)
@@ -231,6 +234,7 @@ def test_a_job_that_slurm_ends_at_its_time_limit(place: Place, run: LiveRun) -> 
     assert re.search(r"Slurm's job \d+: its time limit of \d+:00 was over", done.err), done
 
 
+@pytest.mark.slow
 def test_slurmds_that_are_killed_and_an_output_of_a_hundred_megabytes(place: Place, run: LiveRun) -> None:
     """What the slurmds have started goes on, and the job ends with the run. They come back in time."""
     place.write("sys.stdout.write('x' * 50_000_000)\nready()\nwait_for('done')\nsys.stdout.write('y\\n' * 25_000_000)\n")

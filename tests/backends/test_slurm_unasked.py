@@ -26,6 +26,7 @@ TROUBLES = {
 IN_ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "hostA"}
 
 
+@pytest.mark.slow
 def test_a_slurm_that_cannot_be_asked(
     orch: Orch, slurm: SlurmBed, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, run: LiveRun
 ) -> None:

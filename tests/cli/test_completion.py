@@ -55,6 +55,7 @@ def test_commands_options_words_and_files_are_offered(orch: Orch) -> None:
     assert "PATH" in offered(orch, "up", "--env", "PA")
 
 
+@pytest.mark.slow
 def test_runs_and_tasks_are_offered(orch: Orch) -> None:
     assert offered(orch, "ps", "") == []
     orch("up", "hello.py", "--strategy", "none", "--name", "first", check=0)

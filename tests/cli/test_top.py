@@ -149,7 +149,13 @@ def test_ctrl_z_and_ctrl_c(terminal: Callable[..., Terminal], tmp_path: Path) ->
     # A session without a shell is an orphan, so that the kernel lets no key stop it (setpgid(2)); SIGCONT comes as from `fg`.
     screen.process.send_signal(signal.SIGCONT)
     wait_until(lambda: not is_as_before(), "terminal of orch top")
-    screen.press("\x03")
+
+    def has_ended() -> bool:
+        screen.press("\x03")  # as a user does: a key that comes while the terminal is being set up is lost
+        screen.read()
+        return screen.process.poll() is not None
+
+    wait_until(has_ended, "end of orch top")
     assert screen.end() == 130
 
 

@@ -37,6 +37,7 @@ def warm_on_one_core(_clean_environment: None, tmp_path_factory: pytest.TempPath
     os.sched_setaffinity(0, cores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_script_of_tensorflows_guides_trains_on_one_core(orch: Orch, tmp_path: Path, warm_on_one_core: Path, name: str) -> None:
     guide = GUIDES[name]

@@ -85,6 +85,7 @@ def train_with_many_strategies() -> float:
     return total
 
 
+@pytest.mark.slow
 def test_a_task_may_make_more_strategies_than_orch_measures_at_a_time() -> None:
     with cluster(workers=2) as c:
         assert c.run(train_with_many_strategies) == {"worker-0": 20.0, "worker-1": 20.0}
@@ -117,6 +118,7 @@ print(options_of(worker.strategy()), options_of(tf.distribute.MultiWorkerMirrore
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_a_task_starts_builds_the_strategy_with_the_settings_too() -> None:
     """Nothing of orch has prepared such a process. From this call on, the settings hold for its other strategies, too."""
 

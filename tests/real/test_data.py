@@ -248,7 +248,6 @@ COMMON = (
 FITTED = ("fit, arrays", "fit, arrays, batches", "fit, a dataset", "fit, arrays, with a seed")
 
 
-@pytest.mark.core
 def test_each_element_comes_once_in_an_epoch(tmp_path: Path) -> None:
     workers = 3  # of which not even the batches of 8 are a multiple
     with cluster(workers=workers, timeout=400) as c:  # it makes some thirty datasets

@@ -175,6 +175,7 @@ def test_fit_learns_the_digits(orch: Any, settings: dict[str, str], example: str
     assert float(found[tasks[0]]) > 0.9
 
 
+@pytest.mark.slow
 def test_four_processes_write_the_digits_at_once(tmp_path: Path) -> None:
     env = clean_environment({"ORCH_EXAMPLES_DATA": str(tmp_path / "new" / "data")})
     argv = [sys.executable, str(EXAMPLES / "digits.py")]

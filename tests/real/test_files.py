@@ -160,6 +160,7 @@ def check_refusals(found: dict[str, str], directory: str) -> None:
     assert found["few elements"].endswith(f"would get 0 elements of 1 in an epoch: {ways}")
 
 
+@pytest.mark.slow
 def test_two_workers_share_files(files: str) -> None:
     with cluster(workers=2) as c:
         first, second = c.run(cases, files).values()
@@ -258,6 +259,7 @@ def share_paths(strategy: Any, directory: str) -> dict[str, Any]:
     return {"loaded": loaded, "twice": twice}
 
 
+@pytest.mark.slow
 def test_two_workers_write_to_one_path(tmp_path: Path) -> None:
     """By hand, a worker loads half of a SavedModel, and reads the share of the other worker from the cache."""
     with cluster(workers=2, timeout=300) as c:

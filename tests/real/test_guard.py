@@ -123,6 +123,7 @@ def break_each_place(inner: dict[str, str]) -> dict[str, dict[str, tuple[str, st
     return found
 
 
+@pytest.mark.slow
 def test_an_error_at_each_place_turns_off_what_measures_and_ends_what_changes() -> None:
     with cluster(workers=2, timeout=800) as c:
         told = c.run(break_each_place, INNER)
@@ -233,6 +234,7 @@ def sweep_in_one_process() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_process_may_begin_again_in_every_way() -> None:
     with cluster(workers=2, timeout=400) as c:
         told = c.run(sweep_in_one_process)

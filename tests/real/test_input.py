@@ -265,6 +265,7 @@ print([batch.numpy().tolist() for batch in worker.distribute(make, strategy=one)
 """
 
 
+@pytest.mark.slow
 def test_by_hand(script: Callable[..., Path]) -> None:
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([sys.executable, script(BY_HAND)], env=env, capture_output=True, text=True, timeout=200)

@@ -67,10 +67,12 @@ def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> Non
             assert flat(value) == pytest.approx(flat(alone[name][key]), rel=1e-3, abs=1e-4), f"{name}: {key}"
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("workers", "names"),
-    [(2, (*EARLY, *ENDLESS, *STATE, *OWN, *OF_TWO)), (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "stops_of_one_worker"))],
+    [
+        pytest.param(2, (*EARLY, *ENDLESS, *STATE, *OWN, *OF_TWO), marks=pytest.mark.core),
+        (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "stops_of_one_worker")),
+    ],
 )
 def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, names: tuple[str, ...]) -> None:
     env = {"PARTS": str(workers)}

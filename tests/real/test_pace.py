@@ -59,6 +59,7 @@ def look(orch: Orch) -> tuple[str, dict[str, str]]:
     return lines[2], {line.split()[0]: line.split()[1] for line in lines if line.startswith("worker-") and "%" in line}
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, tmp_path: Path, soaks: bool) -> None:
     """Before, all are even, and none is named: in one attempt, or in ten that last longer than it takes to name a slow one."""

@@ -55,6 +55,7 @@ def found(orch: Orch, script: Script) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.slow
 def test_a_real_run_s_operations_and_variables(found: dict[str, Any], orch: Orch) -> None:
     counts = {(row["op"], row["device"]): (row["executed"], row["placed"]) for row in found["operations"]}
     assert counts["MatMul", "CPU:1"][0] == 3

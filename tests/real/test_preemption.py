@@ -79,7 +79,6 @@ def take_notice(tmp_path: Path) -> None:
             server.shutdown()
 
 
-@pytest.mark.core
 def test_sigterm_to_a_run_saves_one_step_and_loses_none(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     program = str(script(LOOP, "loop.py"))
     whole = uninterrupted(LOOP, "-n", "2", *ORDER)

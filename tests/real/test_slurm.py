@@ -43,6 +43,16 @@ def wait_for_steps(run: LiveRun, count: int) -> None:
 
 
 @pytest.mark.core
+def test_two_nodes_train_together(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    script = str(ROOT / "examples/mwms_custom_loop.py")
+    done = orch.start("up", script, by=("salloc", "--quiet", "-N2")).wait(timeout=300, check=0)
+    assert "cluster formed" in done.err
+    first, second = (LiveRun(tmp_path).log(f"worker-{index}").decode().splitlines()[-1] for index in range(2))
+    assert "test accuracy 0.9" in first
+    assert first.partition("]")[2] == second.partition("]")[2]
+    assert {event["host"] for event in LiveRun(tmp_path).events() if event["event"] == "template_ready"} == {"hostA", "hostB"}
+
+
 def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an_allocation(
     orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun
 ) -> None:

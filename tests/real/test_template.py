@@ -85,7 +85,6 @@ Path(f"{TASK}.json").write_text(json.dumps([FORKED, drawn, total, weights]))
 """
 
 
-@pytest.mark.core
 def test_workers_train_alike_with_and_without_a_template(up: Any, tmp_path: Path) -> None:
     with_one, done = up(TRAIN, "-n", "2")
     assert "which takes longer" not in done.err

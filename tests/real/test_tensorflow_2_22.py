@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
 PY_FUNC = """
 import gc, weakref
 import tensorflow as tf

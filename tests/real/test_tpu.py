@@ -142,11 +142,13 @@ def test_replicas_are_as_many_as_fit_and_the_rules_hold_before_tensorflow_is_ask
     assert assign == "worker.assign: there is no logical device 2: a replica has 2, from 0 to 1"
 
 
+@pytest.mark.slow
 def test_without_a_layout_each_device_is_a_replica(on_tpu: Callable[..., list[Any]]) -> None:
     code = "strategy = worker.strategy()\nprint(json.dumps([strategy.num_replicas_in_sync, type(strategy).__name__]))"
     assert on_tpu(code, "v3-32") == [32, "TPUStrategyV2"]
 
 
+@pytest.mark.slow
 def test_a_layout_that_does_not_fit_the_tpu_says_so(on_tpu: Callable[..., list[Any]]) -> None:
     (said,) = on_tpu("worker.strategy()", expect=1, computation_shape=(1, 2, 2, 2))
     assert (
@@ -221,6 +223,7 @@ def test_no_tpu_on_this_host(tmp_path: Path, fork_task: Fork) -> None:
 NOT_USED = " does not go on without it: fallback: cpu is for a machine without a TPU where no other is named"
 
 
+@pytest.mark.slow
 def test_the_cpu_only_if_it_is_asked_for_and_there_is_no_tpu_and_split_leaves_tensors_whole(tmp_path: Path, fork_task: Fork) -> None:
     (tmp_path / "s.py").write_text("""
 import tensorflow as tf

@@ -109,6 +109,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 def test_clusters_of_several_threads_and_processes_do_not_meet(script: Callable[..., Path]) -> None:
     command = [sys.executable, str(script(TWO))]
     started = [
@@ -146,6 +147,7 @@ OWN_TERMINAL = (
 )
 
 
+@pytest.mark.slow
 def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_all(script: Callable[..., Path], place: Path) -> None:
     path = script(STOPS)
     terminal, theirs = pty.openpty()

@@ -148,6 +148,7 @@ COLD = """
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_works_where_an_import_has_started_a_thread(tmp_path: Path) -> None:
     """The import of TensorFlow imports pandas, if it is there."""
     (tmp_path / "site").mkdir()
@@ -198,6 +199,7 @@ USES_WARM = """
 """
 
 
+@pytest.mark.slow
 def test_clusters_and_scripts_are_forked_from_the_warm_process_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     (tmp_path / "run").mkdir()

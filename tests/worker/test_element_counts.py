@@ -90,6 +90,7 @@ def test_records_that_were_cut_before_their_compression_are_found(compress: Call
         assert damage_of(packed).at == length
 
 
+@pytest.mark.slow
 def test_data_compressed_with_zlib_is_never_in_memory_as_a_whole() -> None:
     packed = zlib.compress(tfrecords.record(bytes(50_000_000)))
     tracemalloc.start()

@@ -180,6 +180,7 @@ def test_fit_of_keras_3_with_parameter_servers_is_refused(orch: Orch, script: Ca
     assert f"{problem[:-1]}{install}" in orch("up", "script.py", "--ps", "1", "--python", python_without_keras_2, check=2).err
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_keras_that_does_not_fit_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     packages = site_packages(tmp_path / "packages", keras="3.9.2")
@@ -197,6 +198,7 @@ def test_a_keras_that_does_not_fit_is_refused_before_a_task_starts(orch: Orch, s
     assert orch(*words, "--strategy", "mirrored", check=1).err.count(is_noted("3.9.2")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_script_that_takes_keras_2_by_itself_gets_all_of_it(orch: Orch, script: Callable[..., Path]) -> None:
     """Forked from what had imported TensorFlow with Keras 3, it got `tf.keras` from the one and `tensorflow.keras` from the other."""
