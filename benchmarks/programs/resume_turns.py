@@ -2,8 +2,8 @@
 
 resume_turns.py DIRECTORY TURNS STEPS WIDTH     (STEPS in each turn; WIDTH: of the two hidden layers)
 
-The turns go kept, plain, plain, kept, and so on. A line for each turn: whether it is kept, its seconds, its seconds of CPU, and the seconds
-of the calls after its steps. Both trainings report their steps.
+The turns go kept, plain, plain, kept, and so on. A line for each turn: whether it is kept, its seconds, its seconds of CPU, and those of
+the calls after its steps. Both trainings report their steps.
 """
 
 import os
@@ -62,13 +62,13 @@ with (directory / f"turns-{task.task}").open("w") as lines:
         begun, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             loss = float(kept_step(batch) if is_kept else plain_step(batch))
-            ended = time.perf_counter()
+            ended = time.process_time()
             if is_kept:
                 saver.step(loss=loss)
             else:
                 plain_steps += 1
                 worker.report(step=plain_steps, loss=loss)
-            after += time.perf_counter() - ended
+            after += time.process_time() - ended
         print(int(is_kept), time.perf_counter() - begun, time.process_time() - cpu, after, file=lines)
     memory = sum(os.stat(path).st_blocks * 512 for path in os.environ["ORCH_SNAPSHOTS"].split(":"))
     print(memory, file=lines)

@@ -63,7 +63,7 @@ def break_each_place(inner: dict[str, str]) -> dict[str, dict[str, tuple[str, st
 
     def run(program: Any) -> str:
         guard.off.clear()
-        given._gathers.clear()  # so that the functions by which the workers exchange numbers are traced again
+        given._exchanges.clear()  # so that the functions by which the workers exchange numbers are traced again
         try:
             program()
         except Exception as error:

@@ -1,13 +1,13 @@
 """A snapshot of a training in memory, which survives the death of the task that has written it. Standard library only.
 
 The agent of a host makes two files in memory for each task, and keeps them; the task writes into the one and the other by turns. So a task
-that is killed while it writes leaves the snapshot before it whole. Neither is mapped into the task's memory: a program that writes where it
-should not, as before a segmentation fault, reaches neither file.
+that is killed while it writes leaves the snapshot before it whole. No snapshot is mapped into the task's memory: a program that writes
+where it should not, as before a segmentation fault, reaches none.
 
     at 0       the header: sequence number, the lengths of what follows, and a SHA-256 of these and of the note; written last
     at 128     one byte, of the agent: whether it still writes what the attempt before has left
-    at 136     in the first file: the last finished step
-    at 4096    the note, as two lines of JSON: what changes with each snapshot, and what the tensors are
+    at 4096    in the first file: the last finished step; this page is mapped, because a step has no time for a call of the kernel
+    at 8192    the note, as two lines of JSON: what changes with each snapshot, and what the tensors are
     after it   the bytes of the tensors
 
 The bytes of the tensors have no checksum here: it would cost as much as the copy. The header is written when all bytes are there, and a
@@ -33,7 +33,7 @@ VARIABLE = "ORCH_SNAPSHOTS"
 FILES = 2
 _HEADER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"orchsnap"
-_BUSY_AT, _REACHED_AT, _NOTE_AT = 128, 136, 4096
+_BUSY_AT, _REACHED_AT, _NOTE_AT = 128, 4096, 8192
 _STEP = struct.Struct("<Q")
 LONGEST_NOTE = 1 << 28
 """The longest note that is read, in bytes: some hundred bytes for each tensor are usual."""
@@ -47,10 +47,13 @@ class Memory:
     def __init__(self, paths: Sequence[str]) -> None:
         """Raises OSError, also if another process has them."""
         self._fds: list[int] = []
+        self._reached: mmap.mmap | None = None
         try:
             for path in paths:
                 self._fds.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
             fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(self._fds[0], bytes(_NOTE_AT - _REACHED_AT), _REACHED_AT)  # a page that cannot be had is an error here, and no signal
+            self._reached = mmap.mmap(self._fds[0], _NOTE_AT - _REACHED_AT, offset=_REACHED_AT)
         except OSError:
             self.close()
             raise
@@ -65,15 +68,19 @@ class Memory:
         os.pwrite(fd, _pack(self._sequence, note, size), 0)
 
     def reach(self, step: int) -> None:
-        """Note the last finished step. On a disk, this takes some ten times as long."""
-        os.pwrite(self._fds[0], _STEP.pack(step), _REACHED_AT)
+        """Note the last finished step."""
+        assert self._reached is not None
+        _STEP.pack_into(self._reached, 0, step)
 
     def clear(self) -> None:
-        """Forget all snapshots, and give the memory back."""
+        """Forget all snapshots, give the memory back, and close the files."""
         for fd in self._fds:
             os.ftruncate(fd, 0)
+        self.close()
 
     def close(self) -> None:
+        if self._reached is not None:
+            self._reached.close()
         while self._fds:
             os.close(self._fds.pop())
 

@@ -137,7 +137,7 @@ for path in os.environ["ORCH_SNAPSHOTS"].split(":"):
     fd = os.open(path, os.O_RDWR)
     os.ftruncate(fd, 2**34)
     os.pwrite(fd, HEADER, 0)
-    os.pwrite(fd, b"no\\nnote", 4096)
+    os.pwrite(fd, b"no\\nnote", snapshot_memory._NOTE_AT)
 sys.exit(7)
 """
 

@@ -62,7 +62,24 @@ def test_the_last_two_snapshots_are_kept_and_the_newest_comes_first(agent: Any) 
     assert texts(paths) == ["next", "4"]
     again.clear()
     assert texts(paths) == []
-    again.close()
+
+
+def test_the_last_finished_step_is_there_without_a_snapshot_and_after_the_task_is_killed(agent: Any) -> None:
+    paths = agent()
+
+    def train() -> None:
+        memory = Memory(paths)
+        for step in (1, 2**40):
+            memory.reach(step)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert snapshot_memory.reached(paths[0]) == 0
+    task = multiprocessing.get_context("fork").Process(target=train)
+    task.start()
+    task.join()
+    assert snapshot_memory.reached(paths[0]) == 2**40
+    assert texts(paths) == []
+    assert not any(map(snapshot_memory.is_begun, paths))
 
 
 def test_two_processes_do_not_share_the_memory_of_a_task(agent: Any) -> None:
@@ -115,10 +132,10 @@ def test_a_header_of_which_a_bit_has_changed_is_no_snapshot(agent: Any) -> None:
     memory.close()
     newest = snapshot_memory.read(paths)[0].path
     with open(newest, "r+b") as file:
-        file.seek(4096 + 3)
+        file.seek(snapshot_memory._NOTE_AT + 3)
         file.write(b"X")
     assert texts(paths) == ["1"]
-    os.truncate(snapshot_memory.read(paths)[0].path, 4100)
+    os.truncate(snapshot_memory.read(paths)[0].path, snapshot_memory._NOTE_AT + 4)
     assert texts(paths) == []
 
 

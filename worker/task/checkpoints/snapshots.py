@@ -166,7 +166,6 @@ class TrainingSnapshots:
             self._is_on = False
             if self._memory is not None:
                 self._memory.clear()
-                self._memory.close()
                 self._memory = None
             if why:
                 print_once(f"checkpoints: there are no snapshots in memory: {why}. The saves on the disk go on")

@@ -5,6 +5,7 @@ A dataset is compared once, when `fit`, `evaluate` or `predict` of Keras 3 takes
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
 import zlib
@@ -21,8 +22,8 @@ SAMPLED = 64
 _ITERATE = "tensorflow.python.distribute.input_lib"
 MOST = 1 << 26
 """The most bytes of one message."""
-_gathers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""The function of each strategy by which its workers tell one another numbers."""
+_exchanges: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+"""The functions of each strategy by which its workers tell one another numbers and bytes: `_sum` and `_gather` as TensorFlow's."""
 _COMPARED = "_orch_compared"
 """An attribute of a distributed dataset that has been compared."""
 
@@ -55,8 +56,10 @@ def of_all(strategy: Any, *values: int) -> list[list[int]]:
         return [list(values)]
     import numpy as np
 
-    replicas = int(strategy.num_replicas_in_sync) // int(strategy.extended._num_workers)
-    return [worker[0].tolist() for worker in _gathered(strategy, np.array([values] * replicas, np.int64))]
+    rows = np.zeros((int(strategy.extended._num_workers), len(values)), np.int64)
+    rows[int(strategy.extended._id_in_cluster)] = values
+    found: list[list[int]] = _exchanged(strategy, _sum, rows).tolist()
+    return found
 
 
 def gather_bytes(strategy: Any, own: bytes) -> list[bytes]:
@@ -77,20 +80,39 @@ def gather_bytes(strategy: Any, own: bytes) -> list[bytes]:
 
 def _gathered(strategy: Any, own: Any) -> Any:
     """An array with a row for each replica of a worker: those of all workers."""
+    return _exchanged(strategy, _gather, own).reshape(-1, *own.shape)
+
+
+def _exchanged(strategy: Any, exchange: Any, own: Any) -> Any:
     import tensorflow as tf
 
-    def of_all(rows: Any) -> Any:
-        def of_replica() -> Any:
-            place = tf.distribute.get_replica_context().replica_id_in_sync_group % rows.shape[0]
-            return rows[place : place + 1]
-
-        return strategy.gather(strategy.run(of_replica), axis=0)
-
+    functions = _exchanges.setdefault(strategy, {})
     # A function of its own: outside of one, TensorFlow makes a function for each call, which takes some 50 ms.
-    if strategy not in _gathers:
-        _gathers[strategy] = tf.function(of_all, autograph=False, reduce_retracing=True)
-    found = _gathers[strategy](tf.constant(own)).numpy()
-    return found.reshape(-1, *own.shape)
+    if exchange not in functions:
+        functions[exchange] = tf.function(functools.partial(exchange, strategy), autograph=False, reduce_retracing=True)
+    return functions[exchange](tf.constant(own)).numpy()
+
+
+def _gather(strategy: Any, rows: Any) -> Any:
+    import tensorflow as tf
+
+    def of_replica() -> Any:
+        place = tf.distribute.get_replica_context().replica_id_in_sync_group % rows.shape[0]
+        return rows[place : place + 1]
+
+    return strategy.gather(strategy.run(of_replica), axis=0)
+
+
+def _sum(strategy: Any, rows: Any) -> Any:
+    """The sum over the workers, by one message between them: a gather is two."""
+    import tensorflow as tf
+
+    def of_replica() -> Any:
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group
+        is_first = number % (strategy.num_replicas_in_sync // strategy.extended._num_workers) == 0
+        return tf.where(is_first, rows, tf.zeros_like(rows))
+
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica), axis=None)
 
 
 def facts(distributed: Any, strategy: Any) -> tuple[int, int]:
