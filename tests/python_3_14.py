@@ -20,7 +20,7 @@ from tests.debian_tree import PATH, Tree
 from tests.trial import LAUNCH, LOOK, Place, Wrong
 
 TREE = Tree("sid", ("python3", "python3-venv", "procps", "iproute2"))
-TOOLS = ("hypothesis", "jsonschema", "numpy", "pytest-timeout", "pytest-xdist")
+TOOLS = ("hypothesis", "jsonschema", "numpy", "pyte", "pytest-timeout", "pytest-xdist")
 """What the tests below need besides the extras `testing` and `report`."""
 TESTS = ("model", "record", "control", "worker/values", "worker/protocol", "worker/machine", "worker/host", "cli")
 ORCH = "python -W error -X dev -m orchestrator"
