@@ -237,7 +237,7 @@ def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports
     assert {"steps_per_s", "loss", "mae"}.isdisjoint(found) != reports
 
 
-@pytest.mark.parametrize(("mode", "then"), [("v3", "fit"), ("legacy", "evaluate")])
+@pytest.mark.parametrize(("mode", "then"), [("v3", "fit"), pytest.param("legacy", "evaluate", marks=needs_keras_2)])
 def test_a_model_outside_of_the_scope_is_said_to_train_alone(orch: Orch, script: Any, mode: str, then: str) -> None:
     script(f"""
         import numpy as np, tensorflow as tf

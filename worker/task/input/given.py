@@ -56,7 +56,7 @@ def of_all(strategy: Any, *values: int) -> list[list[int]]:
         return [list(values)]
     import numpy as np
 
-    rows = np.zeros((int(strategy.extended._num_workers), len(values)), np.int64)
+    rows: Any = np.zeros((int(strategy.extended._num_workers), len(values)), np.int64)
     rows[int(strategy.extended._id_in_cluster)] = values
     found: list[list[int]] = _exchanged(strategy, _sum, rows).tolist()
     return found

@@ -309,7 +309,23 @@ OPEN_WAYS = re.compile(r"os\.environ(\[|\.…)|sys\.path(\[|\.…|$)")
 """The variables and the path of the user's program."""
 
 
-_MUTATING = frozenset("append extend insert add update setdefault pop popitem remove discard clear __setitem__ __delitem__".split())
+_MUTATING = frozenset(
+    (
+        "append",
+        "extend",
+        "insert",
+        "add",
+        "update",
+        "setdefault",
+        "pop",
+        "popitem",
+        "remove",
+        "discard",
+        "clear",
+        "__setitem__",
+        "__delitem__",
+    )
+)
 _GIVES_MODULE = frozenset(
     ("getattr", "vars", "type", "__import__", "import_module", "importlib.import_module", "sys.modules.get", "reload")
 )
