@@ -78,3 +78,17 @@ def test_a_hook_that_fails_turns_off_what_measures_and_ends_what_changes(
     assert guard.off == {features.SERVING}
     with pytest.raises(guard.Fault, match=f"{features.FILES}: orch's own code has failed: AttributeError: module 'json'"):
         patches.after(features.FILES, "json", lambda module: module.no_such_function)
+
+
+def test_a_line_is_printed_once_though_a_program_imports_the_modules_of_orch_a_second_time(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ORCH_TASK", raising=False)
+    spec = importlib.util.spec_from_file_location("worker.task.patches.second", import_hooks.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    second = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(second)
+    for module in (import_hooks, second):
+        module.print_once("a line of which there is one")
+    assert capfd.readouterr().err == "orch: a line of which there is one\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ..shared import shared
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +66,7 @@ class _Finder:
             pass
 
 
-_printed: set[str] = set()
+_printed: set[str] = shared("printed lines", set)
 
 
 def print_once(text: str, *, in_each_task: bool = False) -> None:
