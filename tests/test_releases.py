@@ -24,7 +24,7 @@ def test_the_documents_and_the_remedies_name_these_releases() -> None:
     told = {path.name: path.read_text() for path in DOCUMENTS} | {name: remedy.text for name, remedy in ABOUT_NAMES.items()}
     for words, known in ((r"Keras 3\.\d+ to 3\.\d+", KNOWN_KERAS), (r"pip install 'keras[^-'][^']*'", INSTALL_KERAS)):
         found = {place: set(re.findall(words, text)) for place, text in told.items() if re.search(words, text)}
-        assert found == dict.fromkeys(found, {known})
+        assert found == {place: {known} for place in found}
         assert found
     versions = (ROOT / "docs/limits.md").read_text().partition("\n## Versions\n")[2].partition("\n\n<!--")[0]
     assert f"TensorFlow {OLDEST_TENSORFLOW} to {NEWEST_TENSORFLOW} with {KNOWN_KERAS};" in versions
