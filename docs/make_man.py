@@ -11,7 +11,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import click
 
 from orchestrator import __version__, cli
-from orchestrator.cli.script_command import SHOWS_ALL
 
 
 def page() -> Iterator[str]:
@@ -30,7 +29,6 @@ def page() -> Iterator[str]:
 
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    context.meta[SHOWS_ALL] = True
     usage = " ".join(command.collect_usage_pieces(context))
     yield f".SS {_escaped(f'{context.command_path} {usage}')}"
     yield from _description(command)

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import click
 
 from orchestrator import cli
+from orchestrator.cli.option_lines import SETTINGS_ALONE
 from orchestrator.cli.script_command import OPTIONS
 from orchestrator.model.settings.describe import root
 from orchestrator.model.settings.kinds import Struct, sentence
@@ -18,12 +19,11 @@ from worker.settings.declare import Setting
 
 HEAD = """# Every key, option and variable
 
-This page lists every key of `orch.yaml`, every option of every command and every variable, each with its default.
-It is made from the code by `python docs/make_reference.py`.
-[spec.md](spec.md) says where a setting can be given, and which way wins. Try:
+Every key of `orch.yaml`, option and variable, each with its default; `python docs/make_reference.py` makes this page from the code.
+[spec.md](spec.md) says where a setting can be given, and which way wins.
 
 ```console
-$ orch init                          # writes orch.yaml with every key
+$ orch init --all                    # writes orch.yaml with every key
 $ orch plan -f orch.yaml             # shows what the file means
 $ orch init --schema                 # the same keys, for an editor
 ```
@@ -32,7 +32,7 @@ $ orch init --schema                 # the same keys, for an editor
 
 A key has its place in front of the dot:
 `timeouts.run_s: 2h` is `timeouts: {run_s: 2h}` in the file, and `--set timeouts.run_s=2h` on a command line.
-`orch up`, `plan`, `doctor` and `warm start` have the options. The variable in the second column stands for the option.
+The second column has the option and the variable of a key. One without an option is set by `--set`, its variable or the file.
 """
 VARIABLES = """
 ## Other variables
@@ -41,6 +41,7 @@ VARIABLES = """
 |---|---|
 | `ORCH_CEILING` | the highest directory in which orch looks for `orch.yaml` and `.orch` |
 | `ORCH_WARM` | `auto` keeps an import of TensorFlow after each run ([faster starts](commands.md#faster-starts)); `off` uses none |
+| `ORCH_VERBOSE` | print at the end which part of the start took longest |
 | `NO_COLOR` | any value: no colours, unless `--color always` is given |
 | `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
 | `ORCH_TIME_SCALE` | for tests of orch: makes the waiting times that are no settings shorter, 0.1 of their length |
@@ -73,7 +74,8 @@ def _table(heading: str, around: str, found: dict[str, Setting], about: str = ""
 def _rows(around: str, found: dict[str, Setting]) -> Iterator[str]:
     for name, key in found.items():
         option = next((option for option in OPTIONS if option.path == around + name), None)
-        names = f"`{key.flag.replace(' ', ', ')}`<br>`{option.variable}`" if option else ""
+        flag = f"`{key.flag.replace(' ', ', ')}`<br>" if option and option.name not in SETTINGS_ALONE else ""
+        names = f"{flag}`{option.variable}`" if option else ""
         default = f" Default: {key.words}." if key.words else ""
         example = "" if _is_section(key) else f" {key.example}"
         yield f"| `{around}{name}:{_cell(example)}` | {names} | {_cell(sentence(key) + default)} |"
@@ -88,22 +90,36 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
         if isinstance(command, click.Group):
             yield from options(command, f"{words} {name}")
         elif command is not None:
-            rows = [_row(each) for each in command.params if isinstance(each, click.Option) and not _is_setting(each)]
-            takes_settings = any(_is_setting(each) for each in command.params)
+            shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+            settings = [each for each in shown if _is_setting(each)]
+            common = [each for each in shown if each.opts[-1] in COMMON and settings]
+            rows = [_row(each) for each in shown if each not in settings and each not in common]
             yield f"\n### `{words} {name}`\n\n{command.get_short_help_str(400)}\n"
-            if takes_settings:
-                yield "The options of the keys above, and:\n" if rows else "The options of the keys above.\n"
+            if settings:
+                taken = [f"`{each.opts[-1]}`" for each in settings]
+                which = "The options of all keys" if len(taken) > FEW else f"Of the keys above: {', '.join(taken)}"
+                yield f"{which}; {', '.join(f'`{each.opts[-1]}`' for each in common)}{'; and:' if rows else '.'}\n"
             yield from ["| option | what it does |\n|---|---|", *filter(None, rows)] if any(rows) else []
 
 
-def _is_setting(parameter: click.Parameter) -> bool:
-    """Whether the parameter is an option of a key of orch.yaml, and in the help text of its command."""
-    return isinstance(parameter, click.Option) and (parameter.name or "").startswith("spec_") and not parameter.hidden
+COMMON = ("--file", "--set", "--env", "--hostfile", "--no-python")
+FEW = 35
+
+
+def common_options() -> Iterator[str]:
+    """The table of the options that all commands with settings have."""
+    up = cli.orch.get_command(click.Context(cli.orch), "up")
+    assert up is not None
+    yield "\n| option of several commands | what it does |\n|---|---|"
+    yield from (_row(each) for each in up.params if isinstance(each, click.Option) and each.opts[-1] in COMMON)
+
+
+def _is_setting(option: click.Option) -> bool:
+    """True for the option of a key of orch.yaml."""
+    return (option.name or "").startswith("spec_")
 
 
 def _row(option: click.Option) -> str:
-    if option.hidden:
-        return ""
     names = ", ".join([*option.opts, *option.secondary_opts])
     takes = f" {option.make_metavar(click.Context(click.Command('')))}" if not option.is_flag else ""
     variable = f"<br>`{option.envvar}`" if option.envvar else ""
@@ -115,7 +131,7 @@ def _cell(text: str) -> str:
 
 
 def reference() -> str:
-    parts = [HEAD, *keys(), "\n## Options of each command", *options(cli.orch), VARIABLES]
+    parts = [HEAD, *keys(), "\n## Options of each command", *common_options(), *options(cli.orch), VARIABLES]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 

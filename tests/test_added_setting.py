@@ -94,9 +94,9 @@ def test_it_is_described(run: Any, tmp_path: Path) -> None:
         "description": "How often an operation is tried again. Default: never.",
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"type": "null"}],
     }
-    run("init")
+    run("init", "--all")
     assert "#  # How often an operation is tried again.\n#  # Default: never.\n#  retries: 3\n" in (tmp_path / "orch.yaml").read_text()
-    assert " ".join(run("up", "--help-all").split()).count("--collective-retries N How often an operation is tried again.") == 1
+    assert " ".join(run("up", "--help").split()).count("--collective-retries N How often an operation is tried again.") == 1
 
 
 def test_it_is_said_by_flag_variable_and_assignment(run: Any) -> None:

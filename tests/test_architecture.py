@@ -494,7 +494,7 @@ def help_of(*command: str) -> tuple[str, set[str]]:
 
 def test_help_imports_nothing_heavy() -> None:
     text, imported = help_of()
-    commands = LISTED.findall(text.partition("Commands:")[2])
+    commands = LISTED.findall(text.partition("Run:")[2])
     assert {"up", "down", "ps", "logs"} <= set(commands), text
     found = [f"orch --help imports {name}" for name in HEAVY if name in imported]
     for command in commands:

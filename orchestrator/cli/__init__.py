@@ -31,28 +31,36 @@ from worker.host.forkserver import warm_socket  # noqa: E402
 from ..errors import BROKEN, OrchError  # noqa: E402
 
 COMMANDS = {
-    "up": ("commands.up_command", "Start a cluster and show its output until the run ends."),
-    "plan": ("commands.plan_command", "Print the tasks, the hosts and each TF_CONFIG, and start nothing."),
-    "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
-    "logs": ("commands.logs_command", "Show the output of the tasks of a run."),
-    "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
-    "top": ("commands.top_command", "Show the tasks of a run live: what each does, and who waits for whom."),
-    "report": ("commands.report_command", "Write a run as one HTML page, or as an archive for a bug report."),
-    "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
-    "checkpoints": ("commands.checkpoints_command", "Show the saves of a run, and which one a restart would begin with."),
-    "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
-    "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
-    "profile": ("commands.profile_command", "Profile all tasks of a run with TensorFlow's profiler, at one moment."),
-    "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),
+    "up": ("commands.up_command", "Start a cluster, and show its output."),
+    "plan": ("commands.plan_command", "Print the tasks and each TF_CONFIG; start nothing."),
+    "wait": ("commands.run_commands", "Wait until a run ends, and exit with its code."),
+    "restart": ("commands.run_commands", "Stop the tasks of a run, and start them again."),
     "down": ("commands.down_command", "End a run, or all runs."),
-    "prune": ("commands.prune_command", "Remove the directories of old runs."),
-    "doctor": ("commands.doctor_command", "Check whether this machine or the hosts can run a cluster."),
-    "tpu": ("commands.tpu_command", "Show the layout of replicas and tensors on a TPU."),
-    "warm": ("commands.warm_command", "Keep TensorFlow imported between runs, for faster starts."),
-    "init": ("commands.setup_commands", "Write a commented orch.yaml, or print its JSON Schema."),
+    "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
+    "logs": ("commands.logs_command", "Show the output of the tasks."),
+    "top": ("commands.top_command", "Show live what each task does, and who waits."),
+    "stacks": ("commands.stacks_command", "Show at which line of Python each task is."),
+    "report": ("commands.report_command", "Write a run as an HTML page, or for a bug report."),
+    "checkpoints": ("commands.checkpoints_command", "Show the checkpoints of a run."),
+    "profile": ("commands.profile_command", "Profile all tasks with TensorFlow's profiler."),
+    "placement": ("commands.placement_command", "Show on which devices operations ran."),
+    "doctor": ("commands.doctor_command", "Check whether this machine or hosts can run one."),
+    "init": ("commands.setup_commands", "Write an orch.yaml to fill in."),
+    "shards": ("commands.shards_command", "Show which files each worker will read."),
+    "tpu": ("commands.tpu_command", "Show the layout of replicas on a TPU."),
+    "warm": ("commands.warm_command", "Keep TensorFlow imported, for faster starts."),
+    "prune": ("commands.prune_command", "Remove old runs."),
     "completion": ("commands.setup_commands", "Print the completion for bash, zsh or fish."),
-    "help": ("explanations", "Explain a command, a failure that a report has named, or a topic."),
+    "help": ("explanations", "Explain a command, a failure, a key or a topic."),
 }
+GROUPS = {
+    "Run": ("up", "plan", "wait", "restart", "down"),
+    "Look": ("ps", "logs", "top", "stacks", "report"),
+    "Understand": ("checkpoints", "profile", "placement"),
+    "Prepare": ("doctor", "init", "shards", "tpu", "warm"),
+    "More": ("prune", "completion", "help"),
+}
+"""The commands below each heading of ``orch --help``."""
 HABITS = {
     **dict.fromkeys(("status", "list", "ls", "queue", "squeue", "show", "get", "inspect", "metrics"), "ps"),
     **dict.fromkeys(("watch", "stats"), "top"),
@@ -136,8 +144,9 @@ class Commands(click.Group):
             return 128 + signal.SIGPIPE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(11), COMMANDS[name][1]) for name in names])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""

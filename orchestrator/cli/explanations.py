@@ -14,6 +14,7 @@ import click
 from ..model.cause.exit_status import describe_code
 from ..model.settings import BACKENDS
 from ..model.settings.findings import nearest
+from .script_command import OPTIONS
 
 # The pages come with an installed package; in the source tree they are where they are written.
 PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")
@@ -168,6 +169,8 @@ def settings_of(word: str) -> list[str]:
                 exact.append(said)
             elif any(plain == _as_name(name.partition(".")[0]) for name in names if "." in name):
                 inside.append(said)
+    if not exact and (key := next((option.path for option in OPTIONS if _as_name(option.name) == plain), "")):
+        return settings_of(key)  # a setting whose option no table has
     of_all = [said for said in exact if " (orch " not in said.partition("\n")[0]]  # one setting stands among the options of many commands
     return of_all or exact[:MOST_ROWS] or inside
 

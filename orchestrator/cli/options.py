@@ -26,6 +26,7 @@ from ..model.task_names import group_tasks
 from ..sources import HOME, home_of_new_run
 from ..sources import nearest as nearest_above
 from . import completion
+from .option_lines import SETTINGS_ALONE
 from .script_command import OPTIONS
 
 if TYPE_CHECKING:  # not for a help text
@@ -47,7 +48,7 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
     `keys`: the keys of orch.yaml that matter to the command: its help text leaves out the options of other keys. Empty: all matter.
     """
     for option in reversed(OPTIONS):
-        is_hidden = bool(keys) and not any(f"{option.path}.".startswith(f"{key}.") for key in keys)
+        is_hidden = not any(f"{option.path}.".startswith(f"{key}.") for key in keys) if keys else option.name in SETTINGS_ALONE
         settings: dict[str, Any] = {"help": option.help, "hidden": is_hidden, "envvar": option.variable, "multiple": option.adds_up}
         name = f"{option.name}/--no-{option.name[2:]}" if option.says else option.name
         settings |= {"default": None} if option.says else {"metavar": option.metavar}
@@ -229,7 +230,7 @@ def view_options(command: F) -> F:
     decorators = (
         click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),
         click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the verdict, and no output of the tasks."),
-        click.option("-v", "--verbose", is_flag=True, envvar="ORCH_VERBOSE", help=slowest),
+        click.option("-v", "--verbose", is_flag=True, hidden=True, envvar="ORCH_VERBOSE", help=slowest),
         click.option("--timestamps", envvar="ORCH_TIMESTAMPS", is_flag=True, help="Print the time at the beginning of each line."),
         color_options,
     )

@@ -18,6 +18,7 @@ from ..model.settings import BACKENDS
 from ..model.settings.backend_sections import SAME as SAME_PLACES
 from ..model.settings.describe import options
 from ..model.settings.findings import nearest
+from .option_lines import LINES, METAVARS
 
 OPTIONS = options()
 
@@ -39,11 +40,13 @@ GROUPS = {
 }
 """The headings of a help text. Below each: keys of orch.yaml, and parameters of options that are no settings."""
 OTHERS, MOST_USED = "This command", "Most used"
+COLUMN = 25
+"""The width of the options in a help text; the line of each follows."""
 _USUAL = (
     *("spec_workers", "spec_ps", "spec_strategy", "spec_hosts", "spec_gpus", "spec_max_restarts", "spec_timeout"),
     *("spec_checkpoint", "spec_resume", "variables", "file", "detached", "dry_run", "quiet"),
 )
-"""The parameters that ``--help`` shows; ``--help-all`` shows all. The options of a command that are no settings are always shown."""
+"""The parameters that ``-h`` shows; ``--help`` shows all. The options of a command that are no settings are always shown."""
 _OF_A_RUN = {"spec_max_restarts", "spec_timeout", "spec_checkpoint", "spec_resume"}
 """Those of them that do not matter to `orch doctor`, which starts no run."""
 
@@ -155,17 +158,21 @@ class ScriptCommand(click.Command):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        help_all = click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=HELP_ALL)
-        self.params.append(help_all)
+        eager: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
+        self.params.append(click.Option(["-h"], callback=_show_short, **eager))
+        self.params.append(click.Option(["--help-all"], callback=_show_all, **eager))
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["--help"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        is_short = not ctx.meta.get(SHOWS_ALL)
+        is_short = bool(ctx.meta.get(SHOWS_FEW))
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (MOST_USED, OTHERS, *GROUPS)}
         usual = {name: place for place, name in enumerate(_USUAL)}
         left_out = 0
         for parameter in sorted(self.get_params(ctx), key=lambda each: usual.get(each.name or "", len(usual)) if is_short else 0):
-            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is None:
+            record = parameter.get_help_record(ctx)
+            if record is None or not isinstance(parameter, click.Option):
                 continue
             heading = _heading(parameter.name or "")
             if is_short and parameter.name in usual and not (ctx.command.name == "doctor" and parameter.name in _OF_A_RUN):
@@ -173,15 +180,16 @@ class ScriptCommand(click.Command):
             elif is_short and heading != OTHERS:
                 left_out += 1
                 continue
-            variable = "" if is_short or not parameter.envvar else f" [env: {parameter.envvar}]"
-            groups[heading].append((record[0], record[1] + variable))
+            groups[heading].append(_row(parameter, record))
         for heading, rows in groups.items():
             if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(names.ljust(COLUMN), text) for names, text in rows], col_max=COLUMN)
+        formatter.write_paragraph()
         if left_out:
-            formatter.write_paragraph()
-            formatter.write_text(f"{ctx.command_path} --help-all shows {left_out} more options.")
+            formatter.write_text(f"{ctx.command_path} --help shows {left_out} more options.")
+        else:
+            formatter.write_text("Every other setting: --set KEY=VALUE, or orch.yaml; docs/reference.md and orch help KEY have them all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["orch.script_args"] = None
@@ -318,13 +326,29 @@ WITHOUT_VALUE = {
     "--evaluator": ": there is one evaluator",
 }
 """Options without a value, to which a user of other programs may give one; what is said then."""
-HELP_ALL = "Show all options and exit."
-SHOWS_ALL = "orch.help_all"
+SHOWS_FEW = "orch.help_short"
+
+
+def _row(option: click.Option, record: tuple[str, str]) -> tuple[str, str]:
+    """The names of an option, and its line."""
+    name = option.opts[-1]
+    if name == "--help":
+        return "-h, --help", "The most used options; all options"
+    if name not in LINES:
+        return record[0], re.sub(r" ?Default: (.*)\.$", r" [default: \1]", record[1])
+    names = f"--[no-]{name[2:]}" if option.secondary_opts else ", ".join(option.opts)
+    takes = "" if option.is_flag else f" {METAVARS.get(name) or option.make_metavar(click.Context(click.Command('')))}"
+    return names + takes, LINES[name]
+
+
+def _show_short(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[SHOWS_FEW] = True
+    _show_all(ctx, parameter, value)
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        ctx.meta[SHOWS_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
 

@@ -79,7 +79,7 @@ def test_a_task_in_the_place_of_a_run_is_explained(orch: Orch) -> None:
 def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", check=0).out == orch.in_process("--help", check=0).out
     assert orch.in_process("help", "ps", check=0).out == orch.in_process("ps", "--help", check=0).out
-    assert orch.in_process("help", "warm", "start", check=0).out == orch.in_process("warm", "start", "-h", check=0).out
+    assert orch.in_process("help", "warm", "start", check=0).out == orch.in_process("warm", "start", "--help", check=0).out
     assert orch.in_process("help", "status", check=0).out == orch.in_process("ps", "--help", check=0).out
     topics = orch.in_process("help", "topics", check=0).out
     assert {"out-of-memory", "controller", "torchrun"} <= {*re.split(r"[\s,]+", topics)}
@@ -112,7 +112,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "val_loss", check=0).out.startswith("A metric that fit does not report\n")
     assert orch.in_process("help", "segfault", check=0).out.startswith("A crash in native code\n")
     for word, said in (
-        ("--grace", "timeouts.grace_s: 5, --grace, ORCH_GRACE\n* Seconds between"),
+        ("--grace", "timeouts.grace_s: 5, ORCH_GRACE\n* Seconds between"),
         ("restart.max", "restart.max: 3, --max-restarts, ORCH_MAX_RESTARTS\n* The number of restarts after failures"),
         ("ORCH_CHECKPOINT_DIR", "ORCH_RUN_DIR, ORCH_CHECKPOINT_DIR, ORCH_LOG_DIR\n* directories"),
         ("network", "network: host, --network, ORCH_NETWORK\n* The network of the tasks."),

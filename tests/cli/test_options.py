@@ -9,7 +9,7 @@ import click
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli import script_command
+from orchestrator.cli.option_lines import SETTINGS_ALONE
 from orchestrator.cli.script_command import GROUPS, OPTIONS
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
@@ -57,35 +57,43 @@ def test_each_option_of_up_stands_below_the_heading_of_its_subject() -> None:
     command = cli.orch.get_command(click.Context(cli.orch), "up")
     assert command is not None
     context = click.Context(command, info_name="up", **cli.orch.context_settings)
-    context.meta[script_command.SHOWS_ALL] = True
     parts = command.get_help(context).split("\n\n")
-    below = {part.partition(":")[0]: re.findall(r"^  (?:-\w, )?(--[\w-]+)", part, re.MULTILINE) for part in parts if "\n  -" in part}
+    below = {part.partition(":")[0]: re.findall(r"^  (?:-\w, )?(--[\w[\]-]+)", part, re.MULTILINE) for part in parts if "\n  -" in part}
     assert list(below) == ["This command", *GROUPS]  # and none below OTHER_SETTINGS: a new section is given a heading
     everywhere = [name for names in below.values() for name in names]
-    assert sorted(everywhere) == sorted(
-        {name for parameter in command.params if isinstance(parameter, click.Option) for name in parameter.opts[-1:]} | {"--help"}
+    shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    assert sorted({*everywhere}) == sorted(
+        {each.opts[-1].replace("--", "--[no-]") if each.secondary_opts else each.opts[-1] for each in shown} | {"--help"}
     )
+    assert len(shown) <= 45, "a rarer setting is one of SETTINGS_ALONE"
     assert {"--script", "--module", "--prepare"} & set(below["What runs"]) == {"--module", "--prepare"}
-    assert below["Limits and restarts"][-2:] == ["--max-restarts", "--fail-on-nan"]
+    assert below["Limits and restarts"][-2:] == ["--max-restarts", "--[no-]fail-on-nan"]
 
 
-def test_the_help_begins_with_what_is_used_most_and_fits_two_screens(orch: Orch) -> None:
+def test_the_short_help_has_what_is_used_most_and_the_long_one_a_line_for_each_option(orch: Orch) -> None:
     for command in ("up", "plan", "doctor", "tpu", "warm start"):
-        short, whole = (
-            orch.in_process(*command.split(), option, env={"COLUMNS": "80"}, check=0).out for option in ("--help", "--help-all")
-        )
-        assert len(short.splitlines()) <= 65
-        shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", short, re.MULTILINE)
-        everything = re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE)
+        short, whole = (orch.in_process(*command.split(), option, env={"COLUMNS": "80"}, check=0).out for option in ("-h", "--help"))
+        assert len(short.splitlines()) <= 50
+        shown = re.findall(r"^  (?:-\w, )?(--[\w[\]-]+)", short, re.MULTILINE)
+        everything = re.findall(r"^  (?:-\w, )?(--[\w[\]-]+)", whole, re.MULTILINE)
         assert set(shown) <= set(everything)
-        left_out = int(re.findall(r"--help-all shows\s+(\d+)", short)[0])
+        left_out = int((re.findall(r"--help shows\s+(\d+)", short) or [0])[0])
         assert left_out == len(everything) - len(shown)
-        assert "--help-all shows" not in whole
-        assert ("[env: " in short, "[env: ORCH_" in whole) == (False, True)
-        assert "[env: ORCH_WORKERS]" in whole or command in ("tpu", "warm start")
+        assert "more options" not in whole
     assert not {"--grace", "--max-restarts", "--hosts"} & set(everything), "they do not matter to orch warm start"
     assert {"--env", "--python", "--keras"} <= set(everything)
-    assert "--workers" in orch.in_process("up", "--help").out.partition("Most used:")[2].splitlines()[1]
+    assert "--workers" in orch.in_process("up", "-h").out.partition("Most used:")[2].splitlines()[1]
+    long = orch.in_process("up", "--help", env={"COLUMNS": "80"}, check=0).out
+    assert re.findall(r"^ {12,}\S.*", long.partition("This command:")[2], re.MULTILINE) == []
+    assert "[default: 0]" in long
+    assert orch.in_process("up", "--help-all", check=0).out == orch.in_process("up", "--help", check=0).out
+
+
+def test_a_setting_without_an_option_in_the_help_has_its_key_and_its_variable(orch: Orch) -> None:
+    known = {option.name: option for option in OPTIONS}
+    assert set(known) >= SETTINGS_ALONE
+    for name in sorted(SETTINGS_ALONE):
+        assert known[name].variable in orch.in_process("help", known[name].path, check=0).out
 
 
 def test_an_option_shows_its_default_where_that_is_short() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -169,8 +170,21 @@ def test_init_writes_a_file_that_is_valid_and_says_what_is_next(orch: Orch, tmp_
     jsonschema.validate(yaml.safe_load(text), json_schema())
     (tmp_path / "train.py").touch()
     assert "worker-0" in planned(orch)
+    assert len(text.splitlines()) <= 40
+    text = text.replace("#backend: {type", "#other: {type")  # one of the three places
     live = "\n".join(line.removeprefix("#") if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines())
-    assert set(yaml.safe_load(live)) >= {"name", "strategy", "script", "tasks", "timeouts", "ports", "backend"}
+    assert set(yaml.safe_load(live)) >= {"name", "strategy", "script", "tasks", "timeouts", "backend"}
+
+
+def test_init_writes_every_key_and_names_the_script_that_is_there(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/digits.py").touch()
+    orch.in_process("init", "project/orch.yaml", check=0)
+    assert "\nscript: digits.py\n" in (tmp_path / "project/orch.yaml").read_text()
+    orch.in_process("init", "all.yaml", "--all", check=0)
+    text = (tmp_path / "all.yaml").read_text()
+    jsonschema.validate(yaml.safe_load(text), json_schema())
+    assert all(re.search(rf"^#?{key}:", text, re.MULTILINE) for key in json_schema()["properties"])
 
 
 def test_init_leaves_a_file_alone_that_exists(orch: Orch, tmp_path: Path) -> None:

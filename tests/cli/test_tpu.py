@@ -135,6 +135,6 @@ def test_what_is_wrong_is_said(orch: Orch, words: tuple[str, ...], message: str)
 
 
 def test_the_help_leaves_out_options_that_cannot_matter(orch: Orch) -> None:
-    shown = set(re.findall(r"--[\w-]+", orch.in_process("tpu", "--help-all").out.partition("This command:")[2]))
+    shown = set(re.findall(r"--[\w-]+", orch.in_process("tpu", "--help").out.partition("This command:")[2]))
     assert {"--tpu", "--topology", "--fallback", "--python", "--file", "--set", "--partition"} <= shown
     assert not shown & {"--prepare", "--workers", "--grace", "--hosts", "--hostfile", "--env", "--no-python", "--log-level"}

@@ -18,14 +18,15 @@ SCHEMA = ".orch.schema.json"
 
 @click.command("init")
 @click.argument("file", default="orch.yaml", shell_complete=completion.files)
+@click.option("--all", "everything", is_flag=True, help="Write every key, with its description and its default.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of orch.yaml, for editors, and write nothing.")
-def init_command(file: str, schema: bool) -> int:
-    """Write a commented settings file (default: orch.yaml). A file that exists is not changed.
+def init_command(file: str, everything: bool, schema: bool) -> int:
+    """Write a settings file to fill in (default: orch.yaml). A file that exists is not changed.
 
     \b
     Examples:
       orch init
-      orch init digits.yaml
+      orch init digits.yaml --all
       orch init --schema
 
     The file .orch.schema.json is written next to it: with it, editors complete and check the settings. Both files belong into git.
@@ -35,7 +36,8 @@ def init_command(file: str, schema: bool) -> int:
         return 0
     try:
         with open(file, "x", encoding="utf-8") as output:
-            output.write(f"# yaml-language-server: $schema={SCHEMA}\n{describe.template()}")
+            text = describe.template() if everything else describe.short_template(_script_here(Path(file).parent))
+            output.write(f"# yaml-language-server: $schema={SCHEMA}\n{text}")
         Path(file).with_name(SCHEMA).write_text(_schema(), encoding="utf-8")
     except FileExistsError:
         raise UsageError(f"{file} exists already; name another file, or remove it first") from None
@@ -43,6 +45,12 @@ def init_command(file: str, schema: bool) -> int:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"wrote {file}, and {SCHEMA} for editors; orch plan -f {file} shows what it means")
     return 0
+
+
+def _script_here(directory: Path) -> str:
+    """The script that the file may mean: the only one of this directory, else train.py."""
+    found = [path.name for path in directory.glob("*.py") if not path.name.startswith(("_", "test_"))]
+    return found[0] if len(found) == 1 else "train.py"
 
 
 def _schema() -> str:

@@ -33,9 +33,8 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
       orch up train.py -H hostA:2,hostB:2 -d     on two hosts, in the background
       orch up --no-python ./train.sh -n 4        a program that is not Python
 
-    Settings that are not given here come from orch.yaml, if this file exists. An option that describes the cluster is also a
-    variable (ORCH_START_TIMEOUT for --start-timeout) and a key of orch.yaml. An option wins over a variable, and a variable
-    wins over the file.
+    Settings that are not given here come from orch.yaml, if this file exists. Most options are also variables: ORCH_WORKERS
+    for --workers. An option wins over a variable, and a variable wins over the file.
     """
     spec = read_spec(ctx)[0]
     if detached:

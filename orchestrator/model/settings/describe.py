@@ -110,6 +110,36 @@ def template() -> str:
     return "\n\n".join([head, *blocks]) + "\n"
 
 
+def short_template(script: str) -> str:
+    """A valid orch.yaml with the keys that most runs need."""
+    return f"""\
+# orch.yaml: a cluster for `orch up`. `orch plan` shows what it means; `orch init --all` writes every key.
+
+script: {script}
+#args: ["--epochs", "5"]
+#name: digits                   # default: the name of the script
+
+tasks:
+  worker: 2
+#  ps: 1                        # parameter servers
+#  evaluator: 1
+
+#strategy: NAME                # default: by the tasks; orch help strategies
+
+#defaults:
+#  env: {{DATA: /data/digits}}
+#  devices: {{gpus: auto}}        # or a number for each task
+
+#restart: {{max: 3}}              # restarts after failures
+#checkpoints: {{fit: true}}       # let Keras's fit save and resume
+#timeouts: {{run_s: 2h, hang_s: 10m}}
+
+#backend: {{hosts: [hostA:2, hostB:2]}}            # over SSH
+#backend: {{type: slurm, nodes: 3, time: "2:00:00"}}
+#backend: {{type: kubernetes, image: "tensorflow/tensorflow:2.20.0"}}
+"""
+
+
 def _block(name: str, key: Setting, *, inside_comment: bool = False) -> Iterator[str]:
     """The lines of one key: its description, and the key with an example, after a # if the key is not live."""
     for text in (sentence(key), f"Default: {key.words}." if key.words else ""):

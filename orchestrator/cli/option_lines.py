@@ -1,0 +1,82 @@
+"""The one line that a help text shows of each option of `orch up`, and the settings that have no option there."""
+
+from __future__ import annotations
+
+LINES = {
+    "--no-python": "Run a program that is not Python",
+    "--module": "Run a Python module, as python -m does",
+    "--python": "Python of the tasks [default: that of orch]",
+    "--name": "Name of the run [default: that of the script]",
+    "--file": "Settings [default: orch.yaml, if it exists]",
+    "--set": "Set any key of orch.yaml; repeatable",
+    "--env": "Set or copy a variable of the tasks; repeatable",
+    "--prepare": "Command to run once on each host, first",
+    "--keras": "auto, v3, legacy or off [default: auto]",
+    "--workers": "Workers, or MIN:MAX [default: 1, or free slots]",
+    "--ps": "Parameter servers [default: 0]",
+    "--evaluator": "A task that evaluates checkpoints [default: no]",
+    "--strategy": "Strategy of tf.distribute [default: by tasks]",
+    "--tpu": "TPU: local, a name, grpc://HOST:8470 or auto",
+    "--gpus": "GPUs of a task: auto, N, list [default: auto]",
+    "--gpu-memory": "Limit on each GPU: MB, or 4G [default: all]",
+    "--memory-growth": "Take GPU memory as needed [default: no]",
+    "--cpus": "Logical CPU devices, not cores [default: 1]",
+    "--threads": "Compute threads [default: cores / tasks]",
+    "--log-placement": "Log devices, for orch placement [default: no]",
+    "--auto-shard": "auto, file, data, hint, off [default: script's]",
+    "--global-batch-size": "Elements in one step of worker.distribute",
+    "--max-restarts": "Restarts after failures [default: 0]",
+    "--timeout": "Limit of the whole run: 2h30m [default: none]",
+    "--hang-timeout": "End a silent attempt: 10m [default: none]",
+    "--fail-on-nan": "Fail if a report has a NaN [default: no]",
+    "--checkpoint": "Save Keras's fit, and resume it [default: no]",
+    "--resume": "Continue RUN, latest, or a directory of saves",
+    "--backend": "local, ssh, slurm or kubernetes [default: local]",
+    "--hosts": "ssh: hosts with their slots; repeatable",
+    "--hostfile": "ssh: file with lines HOST slots=N",
+    "--nodes": "Slurm: nodes of the job [default: Slurm's]",
+    "--time": "Slurm: limit of the job [default: Slurm's]",
+    "--image": "Kubernetes: image with Python and TensorFlow",
+    "--network": "host, or private (security) [default: host]",
+    "--tensorboard": "Run TensorBoard for this directory",
+    "--run-dir": "Directory of all runs [default: .orch]",
+    "--detach": "Return when the tasks run; then: orch logs -f",
+    "--dry-run": "Print commands and TF_CONFIG; start nothing",
+    "--only": "Show only the output of TASK; repeatable",
+    "--quiet": "Show only the result, no output of the tasks",
+    "--timestamps": "Print the time before each line",
+    "--color": "auto, always or never [default: auto]",
+    "--all": "Show also TensorFlow's messages, all bars",
+    "--json": "Print JSON",
+}
+"""By the long name; docs/reference.md has the whole description. The others show their description."""
+METAVARS = {
+    "--auto-shard": "POLICY",
+    "--keras": "KERAS",
+    "--network": "NAME",
+    "--backend": "NAME",
+    "--color": "WHEN",
+    "--hosts": "HOST:N,…",
+    "--tpu": "TPU",
+}
+"""Shorter words for values, where the line has the choices."""
+SETTINGS_ALONE = frozenset(
+    {
+        *(
+            "--account",
+            "--affinity",
+            "--checkpoint-every",
+            "--chief",
+            "--computation-shape",
+            "--context",
+            "--data-workers",
+            "--determinism",
+        ),
+        *("--fallback", "--grace", "--inter-threads", "--keras-exact", "--log-level", "--log-limit", "--logical-gpus", "--namespace"),
+        *("--num-replicas", "--pods", "--ports", "--prepare-timeout", "--save-before", "--serve", "--share-gpus", "--soft-placement"),
+        *("--start-timeout", "--tf32", "--topology", "--workdir", "--xla"),
+    }
+)
+"""Settings for which a user writes ``--set KEY=VALUE``, a variable or a key: so the help has less than half of all. A command line that
+has the option all the same is understood.
+"""
