@@ -38,6 +38,7 @@ _SLOW_TESTS = (  # each group takes about as long
     "tests/real/test_snapshots.py tests/real/test_elastic.py tests/real/test_slow_causes.py tests/real/test_c[oa]*.py",
     "tests/real/test_resume.py tests/real/test_restarts.py tests/real/test_preemption.py tests/real/test_private_network.py",
     "tests/real/test_examples.py tests/real/test_shards.py tests/real/test_t[aepu]*.py tests/real/test_p[il]*.py tests/real/test_by*.py",
+    "tests/real/test_verify.py tests/real/test_patched_names.py",
     "tests/worker tests/testing tests/insight tests/cli tests/test_[c-z]*.py tests/real/test_chaos.py",
 )
 _AREAS = (
@@ -71,6 +72,13 @@ PARTS = (
         f"{_CHAOS} --trials 60 --seed {{number}}",
         30,
         tuple(f"{_CHAOS} --trials 6 --seed {{number}} --only {who}" for who in ("task", "template", "agent", "controller")),
+        4,
+    ),
+    Part(
+        "verify",
+        "python -m pytest tests/real/test_verify.py && python -m tests.judge.same",
+        60,
+        ("python -m pytest tests/real/test_verify.py -m 'not slow'", "python -m tests.judge.same --areas loops"),
         4,
     ),
     Part(

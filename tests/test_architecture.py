@@ -36,7 +36,10 @@ LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots"
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MODEL)
 # The pure part of the rooms that answer questions: modules that count, judge and word. Their other modules read files and start processes.
 ANSWERS = (
-    *(f"orchestrator.checks.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules", "tpu_report")),
+    *(
+        f"orchestrator.checks.{name}"
+        for name in ("doctor_report", "facts", "finding", "rules", "same_training", "tensorflow_rules", "tpu_report", "training_steps")
+    ),
     *(
         f"orchestrator.views.{name}"
         for name in ("charts", "cross_device_reads", "frame", "keys", "placement_log", "run_story", "top_state")
@@ -51,6 +54,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("orchestrator.import_own_worker", "orchestrator.control", *PLACES),
     ),
     "orchestrator.api": ("orchestrator.control", "orchestrator.handle", "orchestrator.sources", *PLACES),
+    "orchestrator.verify": ("orchestrator.api", "orchestrator.checks", "orchestrator.handle", *PLACES),
     "orchestrator.handle": ("orchestrator.control.requests", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),

@@ -44,6 +44,7 @@ COMMANDS = {
     "checkpoints": ("commands.checkpoints_command", "Show the checkpoints of a run."),
     "profile": ("commands.profile_command", "Profile all tasks with TensorFlow's profiler."),
     "placement": ("commands.placement_command", "Show on which devices operations ran."),
+    "verify": ("commands.verify_command", "Say whether workers train as one process does."),
     "doctor": ("commands.doctor_command", "Check whether this machine or hosts can run one."),
     "init": ("commands.setup_commands", "Write an orch.yaml to fill in."),
     "shards": ("commands.shards_command", "Show which files each worker will read."),
@@ -57,7 +58,7 @@ GROUPS = {
     "Run": ("up", "plan", "wait", "restart", "down"),
     "Look": ("ps", "logs", "top", "stacks", "report"),
     "Understand": ("checkpoints", "profile", "placement"),
-    "Prepare": ("doctor", "init", "shards", "tpu", "warm"),
+    "Prepare": ("verify", "doctor", "init", "shards", "tpu", "warm"),
     "More": ("prune", "completion", "help"),
 }
 """The commands below each heading of ``orch --help``."""

@@ -35,6 +35,7 @@ PAGES = {
     **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts", "exit-codes", "files", "limits")},
     **{page: page for page in ("devices", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference", "glossary", "api")},
     **dict.fromkeys(("words", "nouns"), "glossary"),
+    **dict.fromkeys(("same", "same-training"), "verify"),
     "prepare": "input#prepare",
     "placement": "devices#placement",
     **dict.fromkeys(("watch", "compare", "seeing"), "commands"),

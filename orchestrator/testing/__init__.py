@@ -24,8 +24,8 @@ the name of the process. `Session.poll` reads them, and calls who waits for them
 
 Importing this costs nothing; the names that it has are imported when they are first used.
 
-May import: orchestrator.api, orchestrator.backends, orchestrator.errors, orchestrator.handle, orchestrator.model, orchestrator.record,
-    worker.host.forkserver.import_environment, worker.protocol, worker.task.fixture.
+May import: orchestrator.api, orchestrator.backends, orchestrator.checks, orchestrator.errors, orchestrator.handle, orchestrator.model,
+    orchestrator.record, orchestrator.verify, worker.host.forkserver.import_environment, worker.protocol, worker.task.fixture.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .assertions import assert_same_training as assert_same_training
     from .clusters import Cluster as Cluster
     from .clusters import cluster as cluster
     from .failures import TaskFailed as TaskFailed
@@ -45,6 +46,7 @@ _HOMES = {
     "Task": "tasks",
     **dict.fromkeys(("Cluster", "cluster"), "clusters"),
     "Job": "jobs",
+    "assert_same_training": "assertions",
     "Outcome": "outcomes",
     **dict.fromkeys(("TaskFailed", "TimedOut"), "failures"),
 }

@@ -9,6 +9,7 @@ from .device_settings import DeviceSettings
 from .input_settings import InputSettings
 from .keras_settings import KerasSettings
 from .tpu_settings import TpuSettings
+from .verify_settings import VerifySettings
 
 VARIABLE = "ORCH_TASK_SETTINGS"
 """The environment variable that holds the settings of a task as JSON: the processes that a task starts inherit it."""
@@ -30,3 +31,4 @@ class TaskSettings:
     input: InputSettings = InputSettings()
     tpu: TpuSettings = TpuSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
+    verify: VerifySettings = VerifySettings()

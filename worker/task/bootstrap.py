@@ -121,6 +121,10 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
         changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch, own_paths.watch]
         if settings.get("collectives", {}).get("measured", True):
             changes.append(step_times.watch)
+    if settings.get("verify"):
+        from .observe import record_hooks
+
+        changes.append(record_hooks.watch)  # last: around all that the others replace
     return changes
 
 
@@ -186,6 +190,7 @@ def _exit_code(code: object) -> int:
 
 
 SECTIONS = {
+    "verify": "observe.recorder",
     "tpu": "strategy.tpu_environment",
     "devices": "strategy.device_setup",
     "collectives": "strategy.collective_timeouts",

@@ -12,6 +12,7 @@ from worker.settings.declare import setting
 from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import KerasSettings
 from worker.settings.tpu_settings import TpuSettings
+from worker.settings.verify_settings import VerifySettings
 from worker.values.fast_dataclass import dataclass
 
 from ..strategies import DEFAULT, STRATEGIES, implied, named, with_section
@@ -256,6 +257,7 @@ class ClusterSpec:
         metavar="SIZE",
     )
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind=keys_of_all)
+    verify: VerifySettings = setting(VerifySettings(), "A run of a few steps for `orch verify`: the number of steps, or a mapping as here.")
 
     @property
     def counts(self) -> dict[str, int]:

@@ -97,7 +97,7 @@ def _own_mean(self: Any, data: Any) -> dict[str, Any]:
     return {"own": loss}
 
 
-@case("models", "a train_step that computes the mean over its part", says="computes its loss itself|train_step computes a loss by neither")
+@case("models", "a train_step that computes the mean over its part", says="computes its loss itself|has a train_step of its own")
 def mean_step(place: Place) -> Result:
     return _on_rows(place, lambda: _own(place, place.keras.Model, metrics=(), train_step=_own_mean))
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import failure, patches
+from ..observe import recorder
 from ..patches.features import ORDER as ORDERS
 from ..patches.features import WARNINGS
 from ..patches.import_hooks import print_once
@@ -93,7 +94,12 @@ def _shuffle(
     from tensorflow.python.eager import context
 
     is_unseeded = seed is None and context.global_seed() is None
-    if reshuffle_each_iteration is False and is_unseeded and tf.executing_eagerly() and same_numbers.trains_together():
+    if (
+        (reshuffle_each_iteration is False or recorder.is_on())
+        and is_unseeded
+        and tf.executing_eagerly()
+        and same_numbers.trains_together()
+    ):
         seed = draw_seed(f"shuffle {os.path.basename(failure.calling_line())}")  # hosts may have the program in different directories
     return real(self, buffer_size, seed, reshuffle_each_iteration, *args, **kwargs)
 
@@ -210,6 +216,7 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
             before = [dataset, *before]
         else:
             is_shared = False  # AUTO is FILE here
+            recorder.note_files(failure.calling_line())
     if is_shared:
         _warn_of_other_orders(dataset, before)
         setattr(dataset, _DRAWS, _how_it_draws(dataset))

@@ -13,7 +13,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import WARNINGS_2
 from ..patches.import_hooks import print_once
-from . import callbacks, data, fit
+from . import callbacks, data, fit, optimizer
 
 _fits = 0
 """How many calls of `fit` with several replicas run in this process, one inside the other."""
@@ -40,7 +40,7 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     fit.tell_of_right_scope()
     callbacks.tell_of_normalization(model)
     if type(model).train_step is not step:
-        _tell_of_own_step(model)
+        print_once(f"{type(model).__name__} has a train_step of its own: {optimizer.hint(model.distribute_strategy.num_replicas_in_sync)}")
     _tell_of_logs(args[callbacks.PLACE] if len(args) > callbacks.PLACE else kwargs.get("callbacks"))
     _tell_of_state(model)
     _fits += 1
@@ -50,17 +50,6 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         _fits -= 1
     _tell_of_state(model)  # of layers that the first step has built
     return found
-
-
-def _tell_of_own_step(model: Any) -> None:
-    source = _source(type(model).train_step, "")
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if not any(word in source for word in ("compute_loss", "compiled_loss", "num_replicas", "compute_average_loss", ".train_step(")):
-        print_once(
-            f"{type(model).__name__}.train_step computes a loss by neither compute_loss nor compiled_loss: the gradients of the {replicas} "
-            f"replicas are added, so they are {replicas} times those of one process if the loss is a mean; divide the loss by "
-            "strategy.num_replicas_in_sync"
-        )
 
 
 def _tell_of_state(model: Any) -> None:
@@ -137,8 +126,10 @@ def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, *args: Any, **k
 
 def _reduce(real: Any, losses: Any, *args: Any, **kwargs: Any) -> Any:
     if _fits and tuple(getattr(losses, "shape", (None,))) == ():
+        import tensorflow as tf
+
         print_once(
-            "a loss function that returns one number counts as the mean over its rows: if the number is a sum over the rows, the loss is "
-            "that of one replica's rows, and differs from that of one process; return a number for each row instead"
+            "a loss function that returns one number counts as the mean over its rows; return a number for each row instead, or look: "
+            f"{optimizer.hint(tf.distribute.get_strategy().num_replicas_in_sync)}"
         )
     return real(losses, *args, **kwargs)

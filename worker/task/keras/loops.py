@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import patches
 from ..input import input_policy, shuffle_order
+from ..observe import recorder
 from ..patches.features import LOOPS, SAVES_2
 from ..shared import shared
 from ..strategy import strategy_builder
@@ -54,7 +55,7 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     saves = saves_of_fit["begin"](self, given) if "begin" in saves_of_fit else None
     if not is_wanted(strategy):
         fit.tell_of_other_scope(strategy)
-        if saves is None and not _is_named(strategy):
+        if saves is None and not _is_named(strategy) and not recorder.is_on():
             return real(self, *args, **kwargs)
     _needs_no_build(self)
     if given["validation_split"] and given["validation_data"] is None:
@@ -142,7 +143,7 @@ def _needs_no_build(model: Any) -> None:
     """
     from keras import Model
 
-    if type(model).call is Model.call and is_wanted(model.distribute_strategy):
+    if type(model).call is Model.call and (is_wanted(model.distribute_strategy) or recorder.is_on()):
         vars(model)["_symbolic_build"] = lambda *_, **__: None
 
 
@@ -157,5 +158,5 @@ def _begins_with_the_first(strategy: Any) -> bool:
     Keras would take a batch for the model, and so begin with the second order. It does so without orch, too, under a strategy that the
     script makes, and there the script keeps its numbers. With `worker.strategy`, a script without orch has no strategy.
     """
-    is_built_here = input_policy.is_elastic() or getattr(strategy, strategy_builder.BUILT_HERE, False)
+    is_built_here = input_policy.is_elastic() or recorder.is_on() or getattr(strategy, strategy_builder.BUILT_HERE, False)
     return _is_named(strategy) and is_built_here

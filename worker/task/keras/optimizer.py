@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -319,16 +319,13 @@ def counts() -> tuple[int, int]:
 
 @patches.guarded(WARNINGS)
 def tell_of_sum(model: Any, replicas: int) -> None:
-    """Say how gradients count of which Keras has divided no loss, unless the source of the model shows that it knows."""
-    try:
-        source = inspect.getsource(type(model))
-    except (OSError, TypeError):
-        source = ""
-    if "num_replicas" not in source and "compute_average_loss" not in source:
-        print_once(
-            f"{type(model).__name__} computes its loss itself: the gradients of the {replicas} replicas are added, which is right for a "
-            f"sum that is divided by the rows of the whole batch, and {replicas} times too much for a mean over the rows of a replica"
-        )
+    """Say how to find out what gradients count of which Keras has divided no loss."""
+    print_once(f"{type(model).__name__} computes its loss itself: {hint(replicas)}")
+
+
+def hint(replicas: int) -> str:
+    """Return how a user finds out what only a measurement can tell."""
+    return f"orch verify {os.path.basename(sys.argv[0])} -n {replicas} shows whether this training is that of one process"
 
 
 @contextlib.contextmanager
@@ -415,17 +412,16 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     if tuple(values.shape) == () and reduction in MEANS:
         if _is_wanted():
             print_once(
-                "a loss function that returns one number counts as the mean over its rows, as in Keras 2: if the number is a sum over the "
-                f"rows, it has 1/{_replicas()} of the weight that it has in one process, and if it is a mean over some rows or steps (a "
-                "mask), or compares rows, it is that of each part; return a number for each row instead"
+                "a loss function that returns one number counts as the mean over its rows; return a number for each row instead, or "
+                f"look: {hint(_replicas())}"
             )
             from keras.src.losses import loss
 
             return _marked(loss.scale_loss_for_distribution(values))
         if _in_loops and _replicas():
             print_once(
-                f"a loss function that returns one number trains with {_replicas()} times the gradient of one process if the number is a "
-                "mean over rows, because Keras adds the gradients of the replicas; --keras-exact takes their mean"
+                "a loss function that returns one number: Keras adds the gradients of the replicas, and --keras-exact takes their mean; "
+                f"{hint(_replicas())}"
             )
     if tuple(values.shape) == (0,) and not _in_loops and _replicas():
         print_once(

@@ -99,11 +99,8 @@ def _tell_of_added_losses(model: Any) -> None:
     for layer in model._flatten_layers():
         others = [loss for loss in layer._losses if not optimizer.is_share(loss)]
         if others and getattr(layer, "activity_regularizer", None) is None:
-            replicas = model.distribute_strategy.num_replicas_in_sync
-            print_once(
-                f"add_loss of {layer.name!r} counts as a mean over rows: a sum over the rows of a part, and a number that is computed "
-                f"from a loss object of Keras (0.1 * loss), would have 1/{replicas} of the weight that it has in one process"
-            )
+            hint = optimizer.hint(model.distribute_strategy.num_replicas_in_sync)
+            print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {hint}")
             return
 
 

@@ -324,6 +324,44 @@ NAMES: dict[str, Name] = {
         f"{DISTRIBUTE}.values:DistributedVariable.__int__", "int() works without a strategy only", is_added=True
     ),
     "DistributedVariable.__float__": Name(f"{DISTRIBUTE}.values:DistributedVariable.__float__", "as __int__", is_added=True),
+    # TensorFlow and tf_keras: what `orch verify` writes down.
+    "Function._run_functions_eagerly": Name(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function._run_functions_eagerly",
+        "numbers of a step can be read where its functions are no graphs",
+        "self",
+    ),
+    "CollectiveReplicaLauncher.all_gather": Name(
+        f"{DISTRIBUTE}.cross_device_utils:CollectiveReplicaLauncher.all_gather", "works in graphs only", "self, input_tensor, axis, options"
+    ),
+    "GradientTape.gradient": Name("tensorflow.python.eager.backprop:GradientTape.gradient", "the terms of a loss", "self, target, sources"),
+    "StrategyBase.run": Name(
+        f"{DISTRIBUTE}.distribute_lib:StrategyBase.run", "where a step begins and ends, and its rows", "self, fn, args, kwargs, options"
+    ),
+    "StrategyBase.reduce": Name(f"{DISTRIBUTE}.distribute_lib:StrategyBase.reduce", "what a loop shows", "self, reduce_op, value, axis"),
+    "StrategyBase.num_replicas_in_sync": Name(
+        f"{DISTRIBUTE}.distribute_lib:StrategyBase.num_replicas_in_sync", "one process with the batches of several workers", "self"
+    ),
+    "tfconfig._load_tf_config": Name(f"{DISTRIBUTE}.cluster_resolver.tfconfig_cluster_resolver:_load_tf_config", "as num_replicas_in_sync"),
+    "ReplicaContextBase.all_reduce": Name(
+        f"{DISTRIBUTE}.distribute_lib:ReplicaContextBase.all_reduce", "a program that adds up gradients itself", "self, reduce_op, value"
+    ),
+    **{
+        name: Name(f"tensorflow.python.ops.gen_random_ops:{name}", "the same random numbers in one process and in several", "shape")
+        for name in ("random_uniform", "random_standard_normal", "truncated_normal", "random_uniform_int")
+    },
+    **{
+        name: Name(f"tensorflow.python.ops.gen_stateless_random_ops_v2:{name}", "as random_uniform", "shape")
+        for name in (
+            *("stateless_random_uniform_v2", "stateless_random_normal_v2"),
+            *("stateless_truncated_normal_v2", "stateless_random_uniform_int_v2"),
+        )
+    },
+    "tf_keras.Optimizer.apply_gradients": Name(
+        "tf_keras.src.optimizers.optimizer:Optimizer.apply_gradients", "gradients as they are applied", "self, grads_and_vars"
+    ),
+    "tf_keras.OptimizerV2.apply_gradients": Name(
+        "tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients", "gradients as they are applied", "self, grads_and_vars"
+    ),
     # Python, and the tools of tests.
     "os.environ": Name("os:_Environ", "a program that replaces TF_CONFIG is noticed"),
     "inspect.getmodule": Name("inspect:getmodule", "AutoGraph converts no function that a test has sent by value", "object, _filename"),

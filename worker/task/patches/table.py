@@ -39,6 +39,8 @@ from .features import (
     TPU,
     TRACEBACKS,
     TYPES,
+    VERIFY,
+    VERIFY_2,
     WARNINGS,
     WARNINGS_2,
 )
@@ -221,6 +223,24 @@ FEATURES: dict[str, Feature] = {
     OTHER_TF_CONFIG: Feature(_names("os.environ"), "measures", "orch does not notice a program that replaces TF_CONFIG"),
     TESTS: Feature(
         _names("inspect.getmodule pytest.comparisons"), "measures", "comparisons of a test's function in a task have no explanation"
+    ),
+    VERIFY: Feature(
+        _names(
+            "Function._run_functions_eagerly CollectiveReplicaLauncher.all_gather GradientTape.gradient StrategyBase.run "
+            "StrategyBase.reduce ReplicaContextBase.all_reduce random_uniform random_standard_normal truncated_normal random_uniform_int "
+            "stateless_random_uniform_v2 stateless_random_normal_v2 stateless_truncated_normal_v2 stateless_random_uniform_int_v2 "
+            "StrategyBase.num_replicas_in_sync tfconfig._load_tf_config "
+            "Trainer.make_train_function Trainer.fit BaseOptimizer.apply TFOptimizer._all_reduce_sum_gradients"
+        ),
+        "measures",
+        "orch verify cannot compare",
+        reads={BASE.partition(":")[0]: "_trainable_variables"},
+    ),
+    VERIFY_2: Feature(
+        _names("tf_keras.Model.fit tf_keras.Model.train_on_batch tf_keras.Optimizer.apply_gradients tf_keras.OptimizerV2.apply_gradients"),
+        "measures",
+        "orch verify cannot compare",
+        needs=(VERIFY,),
     ),
     DEVICES: Feature((), "changes", "the section devices has no effect"),
     PACE: Feature((), "measures", "orch does not know how fast the steps are, and what they wait for"),

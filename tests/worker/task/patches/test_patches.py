@@ -24,6 +24,7 @@ from worker.task.patches.table import FEATURES
 ROOT = Path(__file__).resolve().parents[4]
 MOST = 65
 """Names that are replaced."""
+MOST_OF_VERIFY = 18
 
 
 def test_each_name_belongs_to_a_feature_and_each_feature_names_rows() -> None:
@@ -69,7 +70,11 @@ def test_each_replacement_takes_a_row_of_its_feature() -> None:
 
 
 def test_few_names_are_replaced() -> None:
-    assert sum(not each.is_read for each in NAMES.values()) <= MOST
+    alone = (features.VERIFY, features.VERIFY_2)  # only a run of `orch verify` replaces names of these alone
+    trains = {name for feature, each in FEATURES.items() if feature not in alone for name in each.names}
+    replaced = {name for name, each in NAMES.items() if not each.is_read}
+    assert len(replaced & trains) <= MOST
+    assert len(replaced - trains) <= MOST_OF_VERIFY
 
 
 # --- an installed package ---------------------------------------------------------------------------
@@ -164,6 +169,8 @@ TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
                 features.WARNINGS,
                 features.REPORTS,
                 features.REFUSAL,
+                features.VERIFY,
+                features.VERIFY_2,
             },
         ),
     ],

@@ -1,0 +1,453 @@
+"""Compares the first steps of several workers with those of one process: are they the same training, and if not, what differs first?
+
+Rounding differs: sums of other parts round otherwise, and the optimizers make more of it from step to step. So a difference counts from
+`LIMIT` on, in later steps from `GROWTH` times as much for each step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from worker.values.fast_dataclass import dataclass
+from worker.values.words import count_of, few
+
+from .training_steps import Numbers, World, add, place_of, ratio_of, relation, size
+
+LIMIT, GROWTH, MOST = 1e-3, 4.0, 0.05
+NOISE = 1e-5
+"""A gradient that is so much smaller than the largest one is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference, with its cause where that is known."""
+
+    kind: str
+    """A word for programs: ``batch``, ``rows``, ``start``, ``loss``, ``gradient``, ``shown``, ``rate``, ``variable``, ``apart``."""
+    step: int
+    what: str
+    place: str = ""
+    """The line of the program: ``train.py:12``; empty: it is not known."""
+    remedy: str = ""
+    ratio: float | None = None
+    """How many times the number of one process, where that is the difference."""
+
+    @property
+    def text(self) -> str:
+        """The finding as a sentence."""
+        place = f" ({self.place})" if self.place else ""
+        return f"{self.what}{f'; {self.remedy}' if self.remedy else ''}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison has found."""
+
+    workers: int
+    findings: tuple[Difference, ...]
+    steps: int
+    rows: int
+    variables: int
+    largest: float
+    """The largest difference of gradients, as a part of one of them."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """True if nothing differs."""
+        return not self.findings
+
+
+def compare(one: World, many: World, workers: int) -> Comparison:
+    """Compare the steps that both worlds have taken. The findings are in the order of the steps."""
+    numbers = [number for number in one.steps if number in many.steps]
+    findings, notes = [*_apart(many, workers), *_rows(one, many, numbers, workers), *_ends(one, many)], _notes(one, many)
+    others = min((finding.step for finding in findings if finding.kind != "batch"), default=math.inf)
+    if findings and findings[0].kind in ("batch", "apart"):
+        others = 0
+    starts = list(_starts(one, many)) if others else []
+    largest, wrong = 0.0, math.inf
+    if not starts:
+        for number in (number for number in numbers if number < others):
+            found, difference = _step(one, many, number)
+            largest = max(largest, difference)
+            if found:
+                findings, wrong = [*findings, *found], number
+                break
+    findings += [*starts, *_shown(one, many, min(wrong, others) if not starts else 0)]
+    return Comparison(
+        workers,
+        tuple(sorted(findings, key=lambda finding: finding.step)),
+        len(numbers),
+        sum(sum(one.rows(number).values()) for number in numbers),
+        len({place for number in numbers for step in one.steps[number] for place in step["after"]}),
+        largest,
+        tuple(notes),
+    )
+
+
+def with_larger_batch(found: Comparison, again: Comparison) -> Comparison:
+    """The comparison with one process whose batches are as large as those of the workers. `found`: with its own batches."""
+    batch, others = found.findings[0], again.findings
+    if others and others[0].kind in ("batch", "rows", "start"):
+        return replace(
+            found, findings=(batch,), notes=(*found.notes, "orch could not give one process the same batches to compare the steps")
+        )
+    note = f"with the same batches in one process the steps are the same, largest difference {again.largest:.0e}"
+    return replace(again, findings=(batch, *others), notes=(*again.notes, *([] if others else [note])))
+
+
+def _notes(one: World, many: World) -> list[str]:
+    drawn = sorted({line for each in many.steps.values() for step in each for line, how in step["random"].items() if how == "rows"})
+    wrote = sorted({f"{path} ({line})" for found in (*one.tasks.values(), *many.tasks.values()) for path, line in found["wrote"].items()})
+    notes = []
+    if drawn:
+        lines = [place_of(line) for line in drawn if place_of(line)]
+        where = f" ({few(lines, 3)})" if lines else ""
+        notes.append(f"random numbers for rows, such as those of Dropout{where}, were made the same; in a training they are others")
+    if wrote:
+        notes.append(f"the program wrote {few(wrote, 3)} in the meantime")
+    return notes
+
+
+def _apart(many: World, workers: int) -> Iterator[Difference]:
+    replicas = [step["replica"] for step in next(iter(many.steps.values()), ())]
+    if len(replicas) > 1 and len(set(replicas)) == 1:
+        line = place_of(many.steps[1][0]["line"]) if 1 in many.steps else ""
+        what = f"each of the {workers} workers trains a model of its own"
+        yield Difference(
+            "apart", 1, what, line, "make the model in the scope of the strategy, and call its step by strategy.run, or by fit"
+        )
+
+
+# --- rows ----------------------------------------------------------------------------------------------
+
+
+def _rows(one: World, many: World, numbers: Sequence[int], workers: int) -> Iterator[Difference]:
+    for number in numbers:
+        mine, theirs = one.rows(number), many.rows(number)
+        if mine == theirs or all(dict.fromkeys(step["rows"]) == dict.fromkeys(mine) for step in many.steps[number]):
+            continue
+        count, other = mine.total(), theirs.total()
+        if not count or not other:  # one of the worlds calls the code of its step by itself
+            continue
+        parts = [sorted(step["rows"]) for step in many.steps[number]]
+        if count and other == count * len(parts) and len(set(map(tuple, parts))) > 1 and not theirs - theirs.__class__(set(theirs)):
+            what = f"a step has {other} rows on {workers} workers and {count} in one process: the batch grows with the number of workers"
+            yield Difference("batch", number, what, _line_of_batch(one, many), "one global batch for any number of workers", other / count)
+        elif count != other:
+            what = f"step {number} has {count_of(other, 'row')}, and {count} in one process"
+            yield Difference("rows", number, what, _line_of_batch(one, many), "", ratio_of(count, other))
+        else:
+            yield _other_rows(one, many, number, numbers, workers)
+        return
+
+
+def _ends(one: World, many: World) -> Iterator[Difference]:
+    """One of the worlds has come to the end of its program sooner."""
+    counts = [len(found.steps) for found in (one, many)]
+    sooner = (one, many)[counts.index(min(counts))]
+    if counts[0] != counts[1] and sooner.first["ended"] != "enough steps":
+        ends, goes = ("it", "one process") if sooner is many else ("one process", "it")
+        what = f"the training has another number of steps: {ends} ends after {count_of(min(counts), 'step')}, and {goes} goes on"
+        yield Difference("rows", min(counts) + 1, what, place_of(many.steps[1][0]["line"]))
+
+
+def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], workers: int) -> Difference:
+    """The workers read as many rows as one process in a step, but others."""
+    mine, theirs = one.rows(number), many.rows(number)
+    for each in numbers:
+        if each != number:
+            mine, theirs = mine + one.rows(each), theirs + many.rows(each)
+    never, new = (mine - theirs).total(), (theirs - mine).total()
+    twice = sum(times - 1 for times in theirs.values() if times > 1) - sum(times - 1 for times in mine.values() if times > 1)
+    what = f"from step {number} the rows are others than in one process"
+    if not never:
+        return Difference("rows", number, f"{what}, which reads the same rows in other steps")
+    told = [f"{never} of {mine.total()} were not read in {count_of(len(numbers), 'step')}"]
+    told += [f"{twice} were read again"] if twice > 0 else []
+    shards = [line for line, found in _datasets(many, "ShardDataset") if found[:1] == [workers]]
+    if shards:
+        remedy = "the program divides the dataset, and it is divided again: leave out shard, or set auto_shard_policy OFF"
+        return Difference("rows", number, f"{what}: {', '.join(told)}", shards[0], remedy)
+    alike = [place for place, (left, right) in enumerate(zip(one.leaves(number), many.leaves(number), strict=False)) if left == right]
+    if alike and new:
+        what = f"from step {number} the rows have other numbers than in one process, and some equal tensors (such as labels)"
+        return Difference("rows", number, what, "", "what makes them draws random numbers, or differs between the workers")
+    files = many.first["files"]
+    if files and twice <= 0:
+        return Difference(
+            "rows",
+            number,
+            f"{what}: {', '.join(told)}",
+            files[0],
+            "each worker reads files of its own; auto_shard data reads the same rows",
+        )
+    divides = "if the program gives each worker a part of the data, leave that out: the data are divided once more"
+    return Difference("rows", number, f"{what}: {', '.join(told)}", place_of(many.steps[number][0]["line"]), divides)
+
+
+def _datasets(found: World, kind: str) -> list[tuple[str, list[int]]]:
+    """The lines of the program that make a kind of dataset, and their numbers."""
+    return [
+        (line.partition(" ")[2], numbers)
+        for task in found.tasks.values()
+        for line, numbers in task["datasets"].items()
+        if line.startswith(kind)
+    ]
+
+
+def _line_of_batch(one: World, many: World) -> str:
+    """The line that makes batches of another size on several workers."""
+    mine = {(kind, line): numbers for kind in ("Batch", "ParallelBatch", "PaddedBatch") for line, numbers in _datasets(one, kind)}
+    others = [
+        line
+        for kind in ("Batch", "ParallelBatch", "PaddedBatch")
+        for line, numbers in _datasets(many, kind)
+        if mine.get((kind, line)) != numbers
+    ]
+    return place_of(others[0]) if others else ""
+
+
+# --- one step --------------------------------------------------------------------------------------------
+
+
+def _starts(one: World, many: World) -> Iterator[Difference]:
+    """Variables that begin with other values."""
+    others = []
+    for place in range(min(len(one.first["variables"]), len(many.first["variables"]))):
+        mine, theirs = one.started(place), many.started(place)
+        if mine is not None and theirs is not None and len(mine) == len(theirs) and relation(mine, theirs).difference > LIMIT:
+            others.append(one.name(place))
+    if others:
+        what = f"the training begins with other values of {few([f'`{name}`' for name in others], 3)}"
+        yield Difference("start", 1, what, "", "keras.utils.set_random_seed, and no seed that depends on the worker")
+
+
+def _step(one: World, many: World, number: int) -> tuple[list[Difference], float]:
+    """What differs in a step whose rows are the same, and the largest difference of a gradient."""
+    mine, theirs = one.steps[number], many.steps[number]
+    findings, largest = [], 0.0
+    pairs = zip(mine[0]["events"], zip(*(step["events"] for step in theirs), strict=False), strict=False)
+    kinds = [[(event["kind"], event.get("optimizer")) for event in step["events"]] for step in (mine[0], *theirs)]
+    if any(each != kinds[0] for each in kinds[1:]):
+        what = f"{_from(number)}a step takes other gradients, or has other optimizers take a step, than in one process"
+        return [Difference("gradient", number, what, place_of(theirs[0]["line"]))], 0.0
+    losses = [(own, others) for own, others in pairs if own["kind"] == "loss"]
+    for own, others in losses:
+        findings += list(_terms(number, own, others))
+    for own, others in zip(mine[0]["events"], zip(*(step["events"] for step in theirs), strict=False), strict=False):
+        if own["kind"] != "apply" or any(each["kind"] != "apply" for each in others):
+            continue
+        found, difference = _applied(one, many, number, own, others, is_told=bool(findings), losses=losses)
+        findings, largest = findings + found, max(largest, difference)
+    if not findings:
+        findings += _after(one, many, number)
+    return findings, largest
+
+
+def _limit(number: int) -> float:
+    return min(MOST, LIMIT * GROWTH ** (number - 1))
+
+
+def _terms(number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
+    """The terms of a loss that count N times, or 1/N."""
+    replicas = len(others)
+    if any(len(each["terms"]) != len(own["terms"]) for each in others):
+        return
+    largest = max((abs(term["value"]) for term in own["terms"]), default=0.0)
+    for place, term in enumerate(own["terms"]):
+        parts = [each["terms"][place]["value"] for each in others]
+        ratio = ratio_of(term["value"], sum(parts))
+        if replicas == 1 or abs(term["value"]) < NOISE * largest or not math.isfinite(ratio):
+            continue
+        line = place_of(term["line"]) or place_of(own["line"])
+        whose = "a term of the loss" if len(own["terms"]) > 1 else "the loss"
+        if abs(ratio - replicas) < 0.02 * replicas:
+            what = f"{_from(number)}{whose} counts {replicas} times: each replica adds the whole of it, or the mean of its own rows"
+            yield Difference("loss", number, what, line, "divide it by strategy.num_replicas_in_sync", ratio)
+        elif abs(ratio - 1 / replicas) < 0.02 / replicas:
+            what = f"{_from(number)}{whose} counts 1/{replicas}: it is divided by the number of replicas, and is no mean over rows"
+            yield Difference("loss", number, what, line, "do not divide it again, or make it a mean over the rows", ratio)
+
+
+def _from(number: int) -> str:
+    return f"from step {number} " if number > 1 else ""
+
+
+def _applied(
+    one: World, many: World, number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], *, is_told: bool, losses: Any
+) -> tuple[list[Difference], float]:
+    """Whether an optimizer applies the gradients of one process."""
+    are_applied = all("applied" in event for event in (own, *others))
+    mine, theirs = (_gradients(own, events, are_applied=are_applied) for events in ([own], others))
+    pairs = [(place, left, right) for place, left in mine.items() if left is not None and (right := theirs.get(place)) is not None]
+    most = max((size(left) for _, left, _ in pairs), default=0.0)
+    wrong, largest = [], 0.0
+    for place, left, right in pairs:
+        if not most or max(size(left), size(right)) < NOISE * most:
+            continue
+        found = relation(left, right)
+        gap = found.difference * size(left) / (size(left) + NOISE * most) if math.isfinite(found.difference) else found.difference
+        largest = max(largest, gap)
+        if not gap <= _limit(number):
+            wrong.append((place, found))
+    findings = []
+    if own.get("rate") and others[0].get("rate") and abs(ratio_of(own["rate"], others[0]["rate"]) - 1) > LIMIT:
+        ratio = ratio_of(own["rate"], others[0]["rate"])
+        what = f"{_from(number)}the learning rate is {others[0]['rate']:.4g}, and {own['rate']:.4g} in one process"
+        findings.append(Difference("rate", number, what, place_of(own["line"]), "", ratio))
+    if wrong and not is_told:
+        findings.append(_cause(one, many, number, own, others, wrong, losses))
+    return findings, largest
+
+
+def _gradients(own: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, are_applied: bool) -> dict[int, Numbers | None]:
+    """The gradients of all replicas: as the optimizer applies them, or as it gets them, where the former are not known."""
+    if are_applied:
+        return {int(place): numbers for place, numbers in events[0]["applied"].items()}
+    each = events if own["is_added"] else events[:1]
+    return {place: add(event["grads"][index] for event in each) for index, place in enumerate(own["variables"])}
+
+
+def _cause(
+    one: World, many: World, number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], wrong: Any, losses: Any
+) -> Difference:
+    """Why an optimizer applies other gradients."""
+    replicas, found = len(others), wrong[0][1]
+    names = few([f"`{one.name(each)}`" for each, _ in wrong], 2)
+    times = next((ratio for ratio in (replicas, 1 / replicas) if all(each.is_ratio(ratio) for _, each in wrong)), None)
+    far = f"differs by {min(found.difference, 99):.0%}" if math.isfinite(found.difference) else "is NaN on one side alone"
+    what = f"from step {number} the gradient of {names} {f'is {found.ratio:.2f} times that of one process' if times else far}"
+    given = {place: add(event["grads"][index] for event in others) for index, place in enumerate(own["variables"])}
+    mine = dict(zip(own["variables"], own["grads"], strict=True))
+    is_given = "applied" in others[0] and all(_alike(mine.get(place), given.get(place), number) for place, _ in wrong)
+    why, place, remedy = next(_causes(one, many, number, own, times=times, is_given=is_given, made=_made(losses)))
+    return Difference(
+        "gradient", number, f"{what}{why}", place or place_of(many.steps[number][0]["line"]), remedy, found.ratio if times else None
+    )
+
+
+def _causes(
+    one: World, many: World, number: int, own: Mapping[str, Any], *, times: float | None, is_given: bool, made: str
+) -> Iterator[tuple[str, str, str]]:
+    """What may be the cause, the most certain first: a part of a sentence, a line, and what to do. `made`: the line that makes the loss."""
+    steps, line = many.steps[number], place_of(own["line"])
+    adds = [place for step in steps for place in step["adds"]]
+    if times == len(steps) and adds:
+        yield ": the program adds up the gradients of the replicas, and the optimizer adds them again", adds[0], "leave out the all_reduce"
+    if is_given:
+        yield ": those of the replicas are clipped before they are added", line, "--keras-exact adds the gradients first"
+    if not own["is_added"] and not adds:
+        yield ": the program has the optimizer not add those of the replicas", line, "add them, or leave out the option"
+    parts = [len(step["rows"]) for step in steps]
+    if len(set(parts)) > 1:
+        divide = "divide the sum of the losses by the rows of the whole batch"
+        yield f": the parts have {few(list(map(str, parts)), 8)} rows, and each counts the same", made or line, divide
+    layers = [name for name in many.first["layers"] if "BatchNorm" in name]
+    if layers and not times:
+        whole = "BatchNormalization(synchronized=True) takes those of all rows"
+        yield f": {layers[0]} takes the mean and the variance of a replica's own rows", made or line, whole
+    drawn = [text for step in steps for text, how in step["random"].items() if how == "own"]
+    if drawn:
+        yield ": each replica draws random numbers of its own", place_of(drawn[0]) or made or line, ""
+    if times is None and (found := _first_other(one.steps[number][0], steps)):
+        yield f": the first operation whose numbers are others is {found[0]}", place_of(found[1]) or made or line, _OWN_ROWS
+    yield "", made or line, _OWN_ROWS
+
+
+_OWN_ROWS = "look there for a mean over rows, a comparison of rows, or a constant that differs between the workers"
+
+
+def _first_other(own: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """The first operation whose results are neither those of one process nor its parts, their sums or their means: its kind and line."""
+    for (kind, line, size_of_one, total, absolute), *others in zip(own["trace"], *(step["trace"] for step in steps), strict=False):
+        if any(other[0] != kind for other in others):
+            return None
+        sizes, totals = [other[2] for other in others], [other[3] for other in others]
+        scale = LIMIT * max(absolute, *(other[4] for other in others), 1e-12)
+        are_parts = sum(sizes) == size_of_one and abs(sum(totals) - total) <= scale
+        are_sums = set(sizes) == {size_of_one} and min(abs(sum(totals) - total), abs(sum(totals) / len(totals) - total)) <= scale
+        if not are_parts and not are_sums:
+            return kind, line
+    return None
+
+
+def _made(losses: Any) -> str:
+    """The line that makes the loss."""
+    lines = [place_of(term["line"]) for own, _ in losses for term in own["terms"]] + [place_of(own["line"]) for own, _ in losses]
+    return next(filter(None, lines), "")
+
+
+def _alike(mine: Numbers | None, theirs: Numbers | None, number: int) -> bool:
+    return mine is not None and theirs is not None and relation(mine, theirs).difference <= _limit(number)
+
+
+def _after(one: World, many: World, number: int) -> list[Difference]:
+    """Variables that differ after a step with the same gradients: between the workers, or by much."""
+    mine, theirs = one.steps[number][0]["after"], [step["after"] for step in many.steps[number]]
+    for place, left in mine.items():
+        values = [each[place] for each in theirs if each.get(place) is not None]
+        start = one.started(int(place))
+        if left is None or start is None or not values:
+            continue
+        name = one.name(int(place))
+        if any(relation(values[0], each).difference > LIMIT for each in values[1:]):
+            what = f"after step {number} the replicas have different values of `{name}`"
+            return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]))]
+        if any(event["kind"] == "apply" for event in one.steps[number][0]["events"]):
+            continue
+        moved, other = (size([now - then for now, then in zip(each, start, strict=True)]) for each in (left, values[0]))
+        if max(moved, other) > LIMIT * size(start) and not 0.5 < ratio_of(moved, other) < 2:
+            what = f"in step {number} `{name}` changes {ratio_of(moved, other):.2f} times as much as in one process"
+            return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]), "", ratio_of(moved, other))]
+    return []
+
+
+# --- what the program shows -------------------------------------------------------------------------------
+
+
+def _shown(one: World, many: World, before: float) -> Iterator[Difference]:
+    """Numbers that `fit` or a loop shows, in steps whose gradients are the same."""
+    told: set[str] = set()
+    replicas = len(next(iter(many.steps.values()), ()))
+    for mine, theirs in zip(one.first["shown"], many.first["shown"], strict=False):
+        if mine["step"] >= before or (mine["kind"], mine["line"], mine["step"]) != (theirs["kind"], theirs["line"], theirs["step"]):
+            continue
+        for name, value in mine["values"].items():
+            other = theirs["values"].get(name)
+            limit = _limit(max(1, mine["step"]))
+            if name in told or other is None or not math.isfinite(value) or abs(other - value) <= limit * abs(value) + 1e-6:
+                continue
+            told.add(name)
+            ratio = ratio_of(value, other)
+            is_times = any(abs(ratio - number) < 0.02 * number for number in (replicas, 1 / replicas))
+            who = f"what fit shows as {name!r}" if name else "what strategy.reduce gives"
+            by = f"is {ratio:.2f} times that of one process" if is_times else f"is {other:.5g}, and {value:.5g} in one process"
+            yield Difference(
+                "shown", mine["step"], f"{_from(mine['step'])}{who} {by}", place_of(mine["line"]), "", ratio if is_times else None
+            )
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """A comparison as JSON data."""
+    findings = [{name: getattr(each, name) for name in ("kind", "step", "what", "place", "remedy", "ratio")} for each in found.findings]
+    return {"same": found.is_same, "workers": found.workers, "findings": findings, "notes": list(found.notes)} | {
+        name: getattr(found, name) for name in ("steps", "rows", "variables", "largest")
+    }
+
+
+def sentences(found: Comparison) -> list[str]:
+    """The verdict, and what was found, a line for each."""
+    counts = [count_of(found.steps, "step"), *([count_of(found.rows, "row")] if found.rows else []), count_of(found.variables, "variable")]
+    if found.is_same:
+        first = [f"the same training as in one process: {', '.join(counts)}, largest difference {found.largest:.0e}"]
+    else:
+        first = [
+            f"not the same training as in one process: {found.findings[0].text}",
+            *(f"also: {each.text}" for each in found.findings[1:]),
+        ]
+    return [*first, *(f"note: {note}" for note in found.notes)]

@@ -1,0 +1,104 @@
+"""Runs the first steps of a program as one process and as several workers, and compares them: `orch verify`, and a test's helper."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from worker.protocol import task_files
+from worker.settings.checkpoint_settings import CheckpointSettings
+from worker.settings.verify_settings import VerifySettings
+
+from .api import start
+from .backends import imagine
+from .checks.same_training import Comparison, compare, with_larger_batch
+from .checks.training_steps import STEPS, World, world
+from .errors import OrchError, UsageError
+from .handle import Run, RunFailed
+from .model.settings import ClusterSpec
+from .model.strategies import DEFAULT
+from .record.run_store import discard
+
+ONE = "one process"
+_POLL_S = 0.02
+
+
+def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEPS, limit_s: float = 300.0) -> Comparison:
+    """Run the first steps of a program twice, side by side, and compare them.
+
+    Raises `UsageError` for a cluster that cannot be compared, `RunFailed` if the program fails, and `OrchError` if it takes no step, or
+    longer than the limit.
+    """
+    workers = _workers(spec)
+    spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, spec.verify.word))
+    one, many = _run({ONE: _alone(spec), f"{workers} workers": spec}, home, limit_s)
+    found = compare(one, many, workers)
+    if found.findings and found.findings[0].kind == "batch":
+        larger = _alone(replace(spec, verify=replace(spec.verify, batch_of=workers)))
+        return with_larger_batch(found, compare(_run({ONE: larger}, home, limit_s)[0], many, workers))
+    return found
+
+
+def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s: float) -> list[World]:
+    """What the tasks of these runs have written down; the runs take place side by side."""
+    runs = {title: start(spec, home) for title, spec in specs.items()}
+    try:
+        _wait(runs, limit_s)
+        found = [_world(run, title) for title, run in runs.items()]
+    except BaseException:
+        for run in runs.values():
+            with run:  # which stops it
+                pass
+        raise
+    for run in runs.values():
+        discard(run._run)
+    return found
+
+
+def _workers(spec: ClusterSpec) -> int:
+    workers = sum(count for kind, count in spec.counts.items() if kind in ("chief", "worker"))
+    if spec.strategy != DEFAULT.name or not all(host.is_here for host in imagine(spec).hosts):
+        raise UsageError(f"orch verify compares workers of {DEFAULT.name} on this machine; leave out --strategy, --ps and the hosts")
+    if workers < 2:
+        raise UsageError("orch verify compares several workers with one process: say how many, as in -n 2")
+    if spec.program.kind == "command":
+        raise UsageError("orch verify compares Python programs")
+    return workers
+
+
+def _alone(spec: ClusterSpec) -> ClusterSpec:
+    """The cluster of one worker that runs the same program."""
+    worker = next(tasks for tasks in spec.tasks if tasks.type == "worker")
+    return replace(spec, name=f"{spec.name}-one"[-40:], tasks=(replace(worker, count=1, least=0),))
+
+
+def _wait(runs: Mapping[str, Run], limit_s: float) -> None:
+    """Wait for the end of all runs, or of one that fails."""
+    limit = time.monotonic() + limit_s
+    left = dict(runs)
+    while left:
+        for title, run in list(left.items()):
+            if not run.is_running:
+                result = run.wait()
+                if result.exit_code:
+                    raise RunFailed(result)
+                del left[title]
+        if time.monotonic() > limit:
+            raise OrchError(f"{' and '.join(left)} took longer than {limit_s:g} s; --limit gives more time, --steps takes fewer steps")
+        time.sleep(_POLL_S)
+
+
+def _world(run: Run, title: str) -> World:
+    """What the tasks of a run have written down."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for path in sorted((run.run_dir / "attempt-1").glob(f"*/{task_files.VERIFIED}")):
+        found[path.parent.name] = json.loads(task_files.read(os.fspath(path), most=1 << 30))
+    made = world(found)
+    if not made.steps:
+        why = "it took none that orch knows: one of fit, of train_on_batch, or of strategy.run" if found else "nothing was written down"
+        raise UsageError(f"no step of the training was seen in {title}: {why}; its output: {run.run_dir}")
+    return made

@@ -1,0 +1,131 @@
+"""What is a difference between two trainings, and which cause is told: by made-up records of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.checks.same_training import compare, sentences
+from orchestrator.checks.training_steps import relation, world
+
+GRADIENT = [1.0, -2.0, 3.0]
+START = [0.5, 0.25, 0.125]
+
+
+def step(replica: int, rows: list[int], gradient: list[float], *terms: tuple[str, float], **event: Any) -> dict[str, Any]:
+    """A step of a replica: what it reads, and the gradient that it gives to an optimizer."""
+    listed = [{"line": line, "value": value} for line, value in terms]
+    loss = {"kind": "loss", "line": "train.py:9", "variables": [0], "grads": [gradient], "terms": listed}
+    apply = {
+        "kind": "apply",
+        "optimizer": 0,
+        "line": "train.py:10",
+        "is_added": True,
+        "variables": [0],
+        "grads": [gradient],
+        "rate": 0.1,
+        **event,
+    }
+    empty: dict[str, Any] = {"random": {}, "adds": [], "trace": []}
+    return {
+        "number": 1,
+        "replica": replica,
+        "line": "train.py:8",
+        "rows": rows,
+        "leaves": [rows],
+        "events": [loss, apply],
+        "after": {"0": START},
+        **empty,
+    }
+
+
+def task(*steps: dict[str, Any], start: list[float] = START, **more: Any) -> dict[str, Any]:
+    variables = [{"name": "kernel", "size": 3, "dtype": "float32"}]
+    found = {
+        "steps": list(steps),
+        "variables": variables,
+        "started": {"0": start},
+        "shown": [],
+        "datasets": {},
+        "wrote": {},
+        "layers": [],
+        "files": [],
+        "ended": "enough steps",
+    }
+    return {**found, **more}
+
+
+def times(factor: float) -> list[float]:
+    return [factor * number for number in GRADIENT]
+
+
+ONE = {"worker-0": task(step(0, [1, 2, 3, 4], GRADIENT, ("train.py:5", 4.0), ("train.py:6", 2.0)))}
+
+
+def found(*steps: dict[str, Any], one: dict[str, Any] = ONE, **more: Any) -> list[str]:
+    """What is said of two workers with these steps."""
+    many = {f"worker-{number}": task(each, **more) for number, each in enumerate(steps)}
+    return sentences(compare(world(one), world(many), 2))
+
+
+def test_shares_that_add_up_are_the_same_training() -> None:
+    terms = (("train.py:5", 2.0), ("train.py:6", 1.0))
+    assert found(step(0, [2, 1], times(0.25), *terms), step(1, [3, 4], times(0.75), *terms)) == [
+        "the same training as in one process: 1 step, 4 rows, 1 variable, largest difference 0e+00"
+    ]
+
+
+def test_the_term_that_counts_twice_is_told_alone() -> None:
+    terms = (("train.py:5", 2.0), ("train.py:6", 2.0))
+    (line,) = found(step(0, [1, 2], times(0.7), *terms), step(1, [3, 4], times(0.7), *terms))
+    assert line.startswith("not the same training as in one process: a term of the loss counts 2 times")
+    assert line.endswith("(train.py:6)")
+
+
+def test_gradients_that_the_program_adds_up_are_added_twice() -> None:
+    terms = (("train.py:5", 2.0), ("train.py:6", 1.0))
+    steps = [step(place, rows, GRADIENT, *terms) for place, rows in enumerate(([1, 2], [3, 4]))]
+    for each in steps:
+        each["adds"] = ["train.py:11"]
+    (line,) = found(*steps)
+    assert "the gradient of `kernel` is 2.00 times that of one process: the program adds up the gradients" in line
+    assert line.endswith("(train.py:11)")
+
+
+def test_rows_that_are_read_twice_and_never() -> None:
+    (line,) = found(step(0, [1, 2], times(0.5)), step(1, [1, 2], times(0.5)), datasets={"ShardDataset train.py:3": [2, 0]})
+    assert "2 of 4 were not read in 1 step, 2 were read again; the program divides the dataset, and it is divided again" in line
+    assert line.endswith("(train.py:3)")
+
+
+def test_a_batch_that_grows_with_the_workers_is_a_verdict_of_its_own() -> None:
+    datasets = {"BatchDatasetV2 train.py:4": [8]}
+    (line,) = found(step(0, [1, 2, 3, 4], times(1)), step(1, [5, 6, 7, 8], times(1)), datasets=datasets)
+    assert line.startswith("not the same training as in one process: a step has 8 rows on 2 workers and 4 in one process")
+    assert line.endswith("(train.py:4)")
+
+
+def test_another_start_hides_what_follows_from_it() -> None:
+    (line,) = found(step(0, [1, 2], times(3)), step(1, [3, 4], times(3)), start=[0.6, 0.25, 0.125])
+    assert "the training begins with other values of `kernel`" in line
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1 + 1e-4, False), (1 + 1e-2, True)])
+def test_rounding_is_no_difference(factor: float, told: bool) -> None:
+    lines = found(step(0, [1, 2], times(0.5 * factor)), step(1, [3, 4], times(0.5 * factor)))
+    assert lines[0].startswith("not the same") is told
+
+
+def test_numbers_that_fit_shows_half_as_large() -> None:
+    shown = [{"kind": "batch", "line": "", "step": 0, "values": {"loss": 1.0}}]
+    one = {"worker-0": {**ONE["worker-0"], "shown": shown}}
+    half = [{**shown[0], "values": {"loss": 0.5}}]
+    lines = found(step(0, [1, 2], times(0.5)), step(1, [3, 4], times(0.5)), one=one, shown=half)
+    assert lines == ["not the same training as in one process: what fit shows as 'loss' is 0.50 times that of one process"]
+
+
+def test_a_relation_has_a_ratio_only_where_all_numbers_have_it() -> None:
+    assert relation(GRADIENT, times(2)).is_ratio(2)
+    assert not relation(GRADIENT, [2.0, -4.0, 7.0]).is_ratio(2)
+    assert relation(GRADIENT, [float("nan"), 1.0, 2.0]).difference == float("inf")

@@ -1,0 +1,87 @@
+"""`orch verify` with real trainings: what is the same is called the same, and each planted error is named with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.testing import assert_same_training
+from tests.conftest import ROOT
+
+PROGRAM = ROOT / "tests/programs/same_training.py"
+LINES = {found[1]: number for number, line in enumerate(PROGRAM.read_text().splitlines(), 1) if (found := re.search(r"# HERE (\w+)", line))}
+"""The line of each planted error."""
+_TEXT = PROGRAM.read_text()
+SAME = tuple(dict.fromkeys(re.findall(r'word == "(\w+)"', _TEXT.partition("def wrong")[0])))
+WRONG = {
+    "wrong_term": ("loss", 2.0),
+    "wrong_regularizer": ("loss", 2.0),
+    "wrong_loop": ("loss", 2.0),
+    "wrong_bn": ("gradient", None),
+    "wrong_batch": ("batch", 2.0),
+    "wrong_rate": ("rate", 2.0),
+    "wrong_shard": ("rows", None),
+    "wrong_constant": ("gradient", None),
+    "wrong_contrast": ("gradient", None),
+    "wrong_start": ("start", None),
+    "wrong_apart": ("apart", None),
+}
+"""The kind of the first difference, and how many times the number of one process it is."""
+DEADLINE_S = 400.0
+
+
+def verify(word: str, home: Path, *more: str) -> tuple[int, str]:
+    """The exit code and the output of `orch verify` for one of the trainings."""
+    command = [sys.executable, "-m", "orchestrator", "verify", str(PROGRAM), "-n", "2", "--run-dir", str(home), *more, "--", word]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, done.stdout
+
+
+def _assert_named(word: str, home: Path) -> None:
+    code, output = verify(word, home, "--json")
+    found = json.loads(output)
+    first = found["findings"][0]
+    kind, ratio = WRONG[word]
+    assert code == 1
+    assert (found["same"], first["kind"], first["step"]) == (False, kind, 1), found
+    assert (first["ratio"] is None) if ratio is None else first["ratio"] == pytest.approx(ratio, rel=0.02)
+    if word in LINES:
+        assert first["place"].endswith(f"same_training.py:{LINES[word]}"), found
+
+
+def test_a_fit_is_the_same_training_on_two_workers(tmp_path: Path) -> None:
+    code, output = verify("fit", tmp_path)
+    assert code == 0
+    assert re.match(r"the same training as in one process: 5 steps, 80 rows, 4 variables, largest difference \de-0[5-9]\n", output)
+    assert not list((tmp_path / "verify/runs").iterdir())
+
+
+def test_a_term_that_counts_twice_is_named_with_its_line(tmp_path: Path) -> None:
+    _assert_named("wrong_term", tmp_path)
+
+
+def test_a_test_asserts_that_a_loop_is_the_same_training(tmp_path: Path) -> None:
+    (found,) = assert_same_training(PROGRAM, "loop", workers=(1, 2), steps=3, timeout=DEADLINE_S, home=tmp_path)
+    assert (found.workers, found.steps, found.rows, found.variables) == (2, 3, 48, 4)
+    assert 0 <= found.largest < 1e-4
+    with pytest.raises(AssertionError, match=rf"the loss counts 2 times: .*same_training\.py:{LINES['wrong_loop']}"):
+        assert_same_training(PROGRAM, "wrong_loop", steps=2, timeout=DEADLINE_S, home=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", SAME)
+def test_there_is_no_false_alarm(word: str, tmp_path: Path) -> None:
+    code, output = verify(word, tmp_path)
+    assert (code, output.startswith("the same training as in one process: 5 steps")) == (0, True), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", WRONG)
+def test_each_planted_error_is_named(word: str, tmp_path: Path) -> None:
+    _assert_named(word, tmp_path)

@@ -1,0 +1,25 @@
+"""The section `verify`: a run that trains a few steps and writes them down, for `orch verify`."""
+
+from __future__ import annotations
+
+from ..values.fast_dataclass import dataclass
+from .declare import setting
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """Tells how much of a training the tasks write down. `orch verify` sets this."""
+
+    SHORTHAND = "steps"
+
+    steps: int = setting(
+        0,
+        "Train so many steps, write into verified.json of each task what they read and computed, and end before the program saves.",
+        example="5",
+        words="0: the whole training",
+        most=1000,
+    )
+    word: str = setting("verify", "What the random numbers of a program without a seed come from.")
+    batch_of: int = setting(
+        0, "The number of workers that one process sees where it computes the size of a batch.", words="as many as there are"
+    )
