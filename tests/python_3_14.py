@@ -21,7 +21,7 @@ from tests.trial import LAUNCH, LOOK, Place, Wrong
 
 TREE = Tree("sid", ("python3", "python3-venv", "procps", "iproute2"))
 TOOLS = ("hypothesis", "jsonschema", "numpy", "pyte", "pytest-timeout", "pytest-xdist")
-"""What the tests below need besides the extras `testing` and `report`."""
+"""What the tests below need besides the extras `testing`, `report` and `top`."""
 TESTS = ("model", "record", "control", "worker/values", "worker/protocol", "worker/machine", "worker/host", "cli")
 ORCH = "python -W error -X dev -m orchestrator"
 """A warning in the controller is an error. With PYTHONWARNINGS, a warning of TensorFlow would end the tasks."""
@@ -39,14 +39,14 @@ class PlaceInTree(Place):
         """Install the wheel with what it depends on: only pip of this environment knows the index."""
         here = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--python-version", "3.14", "--only-binary", ":all:"]
         wheels = self.directory / "wheels"
-        super()._finish([*here, "--dest", str(wheels), f"{wheel}[testing,report]", *TOOLS], dict(os.environ), self.directory)
+        super()._finish([*here, "--dest", str(wheels), f"{wheel}[testing,report,top]", *TOOLS], dict(os.environ), self.directory)
         self._finish(["python3", "-m", "venv", str(self.python.parents[1])], {"PATH": PATH}, self.directory)
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels)]
         self._finish([*pip, str(wheel)], {"PATH": PATH}, self.directory)
 
     def add_tools(self) -> None:
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--no-index", "--find-links", "wheels"]
-        self._finish([*pip, "orch-tf[testing,report]", *TOOLS], {"PATH": PATH}, self.directory)
+        self._finish([*pip, "orch-tf[testing,report,top]", *TOOLS], {"PATH": PATH}, self.directory)
 
     def _finish(self, command: list[str], env: dict[str, str], cwd: Path) -> str:
         return super()._finish(TREE.command(*command, cwd=cwd), env, cwd)
