@@ -1,7 +1,7 @@
 """Keras's own tests as a judge of orch: ``python -m tests.keras_tests`` runs them as a task of orch, and in step on two workers.
 
 The wheel of a release of Keras has them; that of a pre-release has not, and is judged with those of the newest release. `inside.py` runs
-them in a process; `known.json` has those that fail without orch too, with the reason.
+them in a process; `known.json` has those that are known to fail, with the reason.
 """
 
 GROUPS = {

@@ -323,6 +323,14 @@ def read_ahead(strategy: Any) -> dict[str, Any]:
         return found
 
     numbers = data.range(COUNT)
+    whole = strategy.experimental_distribute_dataset(numbers.shuffle(COUNT).repeat(2).batch(10))
+    found = {}
+    for name in ("whole", "whole, again"):
+        iterator = iter(whole)  # of ten batches: no one asks for an eleventh
+        found[name] = [int(number) for _ in range(5) for number in np.ravel(strategy.experimental_local_results(next(iterator))[0])]
+        for _ in range(5):
+            next(iterator)
+    print("whole passes", file=sys.stderr)
     cases = {
         "endless": ahead(numbers.shuffle(COUNT).repeat()),
         "endless, of unknown length": ahead(numbers.shuffle(COUNT).repeat().filter(lambda number: number >= 0)),
@@ -330,7 +338,6 @@ def read_ahead(strategy: Any) -> dict[str, Any]:
         "cut": ahead(numbers.shuffle(COUNT, seed=3).repeat()).take(5),
         "several passes": ahead(numbers.shuffle(COUNT).repeat(20)),
     }
-    found = {}
     for name, dataset in cases.items():
         distributed = strategy.experimental_distribute_dataset(dataset)
         read(distributed, 3, 0.3)
@@ -344,7 +351,9 @@ def read_ahead(strategy: Any) -> dict[str, Any]:
 def test_what_one_worker_has_read_ahead_does_not_change_the_next_order() -> None:
     with cluster(workers=3) as c:
         found = list(c.run(read_ahead).values())
-    assert len(found[0]) == 6
+        before, after = c.logs("worker-0").split("whole passes")
+    assert ["is begun a second time: from here on its order is another one" in said for said in (before, after)] == [False, True]
+    assert len(found[0]) == 8
     for name in found[0]:
         assert sorted(element for task in found for element in task[name]) == [*range(COUNT)], name
 

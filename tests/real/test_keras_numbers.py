@@ -90,3 +90,62 @@ def test_uses_that_a_judge_found_to_differ_have_the_numbers_of_one_process() -> 
         assert first[kind] == pytest.approx(numbers, rel=2e-4, abs=2e-5), kind
     assert "orch: add_loss" not in said
     assert said.count("orch: make_train_function") == 1
+
+
+def lose_nothing(strategy: Any, reduction: str) -> float:
+    """In each task: the sum of a loss in a loop of its own whose last batch has one row, so that one worker has none."""
+    import keras
+    import tensorflow as tf
+
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    dataset = tf.data.Dataset.from_tensor_slices(tf.ones([9, 1])).batch(8)
+    total = 0.0
+    for rows in strategy.experimental_distribute_dataset(dataset):
+        found = strategy.run(lambda rows: tf.reduce_sum(loss(rows, 3 * rows)), args=(rows,))
+        total += float(strategy.reduce("SUM", found, axis=None))
+    return total
+
+
+def test_a_loss_of_an_empty_part_is_said_only_where_keras_leaves_it_without_a_number() -> None:
+    line = "a loss of Keras for a part without rows is an empty tensor"
+    for reduction, is_said in (("none", False), ("sum_over_batch_size", True)):
+        with cluster(workers=2, timeout=DEADLINE_S) as c:
+            assert len(set(c.run(lose_nothing, reduction=reduction).values())) == 1
+            assert [line in c.logs(f"worker-{index}") for index in (0, 1)] == [False, is_said], reduction
+
+
+def gather(replicas: int) -> list[float]:
+    """In each task: what a program gathers after a `fit`, in which orch gathers as well."""
+    import sys
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow.python.distribute import collective_all_reduce_strategy
+
+    extended: Any = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    extended._initialize_local_devices = lambda self, resolver, worker: (
+        tuple(f"{worker}/device:CPU:{index}" for index in range(replicas)),
+        "CPU",
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[keras.metrics.AUC()])
+    x = np.linspace(0, 1, 16, dtype="float32")[:, None]
+    model.fit(x, x > 0.5, batch_size=8, verbose=0)
+    model.predict(x, batch_size=8, verbose=0)
+    print("the program gathers", file=sys.stderr)
+    (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(x[:8]).batch(8))
+    return [float(number) for number in np.ravel(strategy.gather(batch, axis=0))]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_only_a_gather_of_the_program_itself_is_said_to_have_another_order(replicas: int) -> None:
+    with cluster(workers=2, cpus=2, timeout=DEADLINE_S) as c:
+        found = c.run(gather, replicas=replicas)["worker-0"]
+        of_orch, of_program = c.logs("worker-0").split("the program gathers")
+    assert len(found) == 8
+    assert "several replicas in each worker" not in of_orch
+    assert ("several replicas in each worker: the rows of a batch come worker by worker" in of_program) == (replicas > 1)
+    assert (found == sorted(found)) == (replicas == 1)

@@ -211,4 +211,4 @@ def test_a_script_that_takes_keras_2_by_itself_gets_all_of_it(orch: Orch, script
     """)
     done = orch("up", "script.py", "--strategy", "none", check=0)
     assert "modules tf_keras.src.layers.core.dense tf_keras.src.layers.core.dense\n" in done.out
-    assert "script.py sets TF_USE_LEGACY_KERAS, so each task" in done.err
+    assert "script.py names TF_USE_LEGACY_KERAS, so each task" in done.err

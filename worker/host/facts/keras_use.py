@@ -59,7 +59,7 @@ def find_uses(sources: Sequence[Source], hello: Hello) -> tuple[list[str], list[
     with_keras_3: list[Source] = []
     for source in sources:
         if source.sets_keras:
-            note = f"{source.path} sets {LEGACY}, so each task imports TensorFlow by itself; with --keras legacy they start faster"
+            note = f"{source.path} names {LEGACY}, so each task imports TensorFlow by itself; with --keras legacy they start faster"
             return [], [note], True
         if "tf_keras" in source.imports:
             continue

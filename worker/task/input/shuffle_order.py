@@ -10,6 +10,7 @@ argument) keeps its order.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
@@ -114,7 +115,7 @@ def _begin(real: Any, self: Any) -> Any:
     """
     import tensorflow as tf
 
-    dataset = getattr(self, "_original_dataset", None)
+    dataset: Any = getattr(self, "_original_dataset", None)
     draws = getattr(getattr(dataset, COPIED, dataset), _DRAWS, None)
     if draws is None or not tf.executing_eagerly():
         return real(self)
@@ -135,26 +136,30 @@ def _begin(real: Any, self: Any) -> Any:
             )
     iterator = real(self)
     if draws == "later":
-        _watch(iterator, sources)
+        _watch(iterator, sources, int(dataset.cardinality()))
     return iterator
 
 
-def _watch(iterator: Any, sources: list[Any]) -> None:
-    """Note in the datasets whether a loop of Python has left an iterator before its end. What a graph takes cannot be seen here."""
+def _watch(iterator: Any, sources: list[Any], batches: int) -> None:
+    """Note in the datasets whether a loop of Python has left an iterator before its end. What a graph takes cannot be seen here.
+
+    `batches`: how many the iterator has; below 0: unknown.
+    """
     import tensorflow as tf
 
-    taking = weakref.ref(iterator)
+    watched, counter = weakref.ref(iterator), itertools.count(1)
+
+    def note(is_left: bool) -> None:
+        for part in sources:
+            setattr(part, _LEFT, is_left)
 
     def get_next(name: Any = None) -> Any:
-        taken: Any = taking()
-        is_seen = tf.executing_eagerly()
-        for part in sources:
-            setattr(part, _LEFT, is_seen)
+        note(tf.executing_eagerly() and next(counter) != batches)
+        taken: Any = watched()
         try:
             return type(taken).get_next(taken, name)
         except tf.errors.OutOfRangeError:
-            for part in sources:
-                setattr(part, _LEFT, False)
+            note(False)
             raise
 
     iterator.get_next = get_next

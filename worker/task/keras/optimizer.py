@@ -423,7 +423,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
                 "a loss function that returns one number: Keras adds the gradients of the replicas, and --keras-exact takes their mean; "
                 f"{hint(_replicas())}"
             )
-    if tuple(values.shape) == (0,) and not _in_loops and _replicas():
+    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _in_loops and _replicas():
         print_once(
             "a loss of Keras for a part without rows is an empty tensor, which cannot be added to the numbers of other replicas: "
             "batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
