@@ -53,7 +53,7 @@ from .record.text.event_messages import Messages, headline, say
 
 SUBMITTING_S = patience(120.0)
 """How long the job of an engine waits for the process that submits it: that process holds the run until it has recorded the job."""
-START_S = 1.0
+START_S = 0.5
 """The time after which the controller has little to do: then it imports what the end of the run needs."""
 
 
@@ -87,7 +87,7 @@ def run(
     that only runs this run. `owner`: the parent of this process, with which the run ends. `former`: the state in which another controller
     left the run. `is_submitted`: this is the job of an engine.
     """
-    rundir, supervisor, started_at = start.run, Supervisor(start, viewer, former), now()
+    rundir, supervisor, started_at = start.run, Supervisor(start, viewer, former, _find_report), now()
     error: OrchError | None = None
     try:
         rundir.hold()
@@ -102,7 +102,7 @@ def run(
     if rundir.is_gone:
         verdict = _without_record(rundir, verdict)
     else:
-        _write_verdict(rundir, verdict, supervisor.cluster)
+        _write_verdict(rundir, verdict, supervisor)
     rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
     return Ended(rundir, supervisor.cluster, verdict, error)
 
@@ -138,7 +138,8 @@ async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bo
 
 
 def _find_report() -> Callable[..., str]:
-    """`report`, whose module has regular expressions for logs and stacks: a start need not wait for them, and neither need a verdict."""
+    """`report`, whose module has regular expressions for logs and stacks. A start need not wait for them, and neither need a verdict: they
+    are imported while the tasks end, or before."""
     from .record.report import report
 
     return report
@@ -161,9 +162,9 @@ def _without_record(rundir: RunDir, verdict: Verdict) -> Verdict:
     return Verdict(Outcome.BROKEN, BROKEN, verdict.attempt, verdict.started_at, verdict.ended_at, Cause(what, now()))
 
 
-def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster) -> None:
+def _write_verdict(rundir: RunDir, verdict: Verdict, supervisor: Supervisor) -> None:
     try:
-        durations = timeline.durations(timeline.measure(rundir.read_events(milestones=True), cluster))
+        durations = timeline.durations(supervisor.phases.measure(supervisor.cluster))
         rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
     except OSError as error:
         say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")

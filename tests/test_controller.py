@@ -317,8 +317,6 @@ def test_a_controller_that_resumes_a_run_acts_on_what_the_former_one_has_not_rea
         asked: list[str] = []
 
         class Resumed:
-            is_resumed = True
-
             def stop(self, reason: str, code: int, *, saves: bool) -> None:
                 asked.append(reason)
 

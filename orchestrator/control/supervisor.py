@@ -7,8 +7,7 @@ An event is a frame of an agent or a request of the user. `_on_event` records it
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,10 @@ from ..model.policy import deadlines, endings, lifecycle, readiness, restarts
 from ..model.state import events
 from ..model.state.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
-from ..record.run_progress import Snapshots
 from ..record.text.event_messages import Messages
+from ..record.text.timeline import Phases
 from .agents import Agents
+from .journal import Journal
 from .launch import Launch
 from .log_collector import LogCollector
 from .starting import RunStart
@@ -52,20 +52,20 @@ class Supervisor:
     _end: asyncio.Future[Verdict]
     """Made when the run begins."""
 
-    def __init__(self, start: RunStart, viewer: Messages, former: Cluster | None = None) -> None:
-        """`former`: the state in which another controller left the run."""
+    def __init__(
+        self, start: RunStart, viewer: Messages, former: Cluster | None = None, on_ending: Callable[[], object] = lambda: None
+    ) -> None:
+        """`former`: the state in which another controller left the run. `on_ending`: is called while the first tasks end."""
         self._given, self._viewer = start, viewer
         self.cluster = former or Cluster()
         """The cluster as it is now."""
-        self.is_resumed = former is not None
         self._launching: asyncio.Task[None] | None = None
         self._deadline = DeadlineTimer(lambda: deadlines.next_deadline(self.cluster), self._tick)
         self._reminder = Reminder(self._describe_waits, self.note)
-        self._end_check = EndCheck(self._check_ends)
-        self._disk_full = False
+        self._end_check = EndCheck(self._check_ends, on_ending)
+        self._journal = Journal(start.run, is_resumed=former is not None)
         self._agents = Agents(start.run, self._on_frame, self._on_lost)
         self._launch = Launch(start, self._agents, lambda: self.cluster, self._on_event)
-        self._snapshots = Snapshots(start.run)
         self._samples: Samples | None = None
         self._outputs = LogCollector(start.spec, start.run, self._on_event, viewer.on_output)
 
@@ -88,7 +88,7 @@ class Supervisor:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
             self._given.backend.cancel(self._given.request.run)
         await self._launch.release()
-        gone = self._outputs.describe_gone(self._agents.describe_end) if not self._disk_full else []
+        gone = self._outputs.describe_gone(self._agents.describe_end) if not self._journal.is_full else []
         return replace(verdict, remarks=(*verdict.remarks, *gone))
 
     def _begin(self) -> None:
@@ -123,7 +123,7 @@ class Supervisor:
     async def _await_end(self) -> Verdict:
         """The verdict. Raises what `_fail` has got."""
         try:
-            if self.is_resumed:
+            if self.cluster.run:
                 self._on_event(events.RunResumed(now(), self._given.run.newest_checkpoint()))
             else:
                 self._on_event(events.RunBegun(now(), self._given.run.run_id, lifecycle.policy_of(self._given.spec)))
@@ -148,6 +148,11 @@ class Supervisor:
         else:
             self._end.set_exception(context.get("exception") or OrchError(context["message"]))
             self._leave_launch()
+
+    @property
+    def phases(self) -> Phases:
+        """The phases of the start."""
+        return self._journal.phases
 
     # --- what the agents send ------------------------------------------------------------------
 
@@ -229,7 +234,7 @@ class Supervisor:
         self._record(event)
         before = self.cluster
         self.cluster, actions = lifecycle.step(before, event)
-        self._snapshots.keep(self.cluster, event.at)
+        self._journal.keep(self.cluster, event.at)
         self._viewer.on_event(before, self.cluster, event)
         for action in actions:
             self._perform(self.cluster, action)
@@ -313,17 +318,11 @@ class Supervisor:
 
     def _record(self, event: events.Event) -> None:
         try:
-            self._given.run.record(event)
+            self._journal.record(event)
         except OSError as error:
             self._fail_to_write(error)
 
     def _fail_to_write(self, error: OSError) -> None:
         """End a run that can no longer be recorded, with one message."""
-        if self._disk_full:
-            return
-        self._disk_full = True
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            self._given.run.free_reserve()
-        remedy = "make room, or name another directory with --run-dir or ORCH_HOME"
-        reason = f"the run cannot be recorded in {self._given.run.path}: {error.strerror or error}; {remedy}"
-        self._end.get_loop().call_soon(self._on_event, events.HostBroken(reason, now()))
+        if reason := self._journal.give_up(error):
+            self._end.get_loop().call_soon(self._on_event, events.HostBroken(reason, now()))

@@ -9,6 +9,8 @@ from worker.machine.clock import now
 
 REMINDED_S = 1.0
 """The time between two looks at what the run waits for."""
+PREPARED_S = 0.002
+"""When the end is prepared after the first task has ended: the console, a thread of this process, says first that it has."""
 LATE_S = 1.0
 """How late a timer may be. A later one tells of a standstill of this process."""
 
@@ -80,13 +82,16 @@ class Reminder:
 class EndCheck:
     """Calls `check` when tasks should have ended, and has what has come read first if this process stood still meanwhile (Ctrl-Z)."""
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+    def __init__(self, check: Callable[[], None], prepare: Callable[[], object]) -> None:
+        """`prepare` is called when the first end is expected: this process has nothing else to do until then."""
+        self._check, self._prepare = check, prepare
         self._at = 0.0
         """When the last look is due."""
 
     def expect(self, at: float) -> None:
         """At this time, in seconds since the epoch, some tasks have ended. One look is enough for all that end within a second."""
+        if not self._at:
+            asyncio.get_running_loop().call_later(PREPARED_S, self._prepare)
         if self._at < at:
             self._at = at + LATE_S
             self._call_at(self._at)

@@ -191,8 +191,10 @@ class Console(Messages):
         if self._attempts.setdefault(task, attempt) != attempt:
             self._attempts[task] = attempt
             self._write_all(self._view.finish(task))
-        follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
-        follower.path = self._run.log_path(*key)  # the run's directory may have been moved
+        path = self._run.log_path(*key)
+        if (follower := self._followers.get(key)) is None:
+            follower = self._followers[key] = Follower(path)
+        follower.path = path  # the run's directory may have been moved
         try:
             data = follower.read(CHUNK)
         except (OSError, OrchError) as error:

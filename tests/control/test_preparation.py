@@ -355,3 +355,16 @@ def test_an_attempt_that_gets_its_hosts_anew_names_the_files_that_were_edited_si
         return found
 
     assert asyncio.run(prepare()) == [(), (), ("train.py was edited since the run began: all tasks run the edited files",)]
+
+
+def test_the_end_of_a_run_is_prepared_once_while_its_tasks_end(tmp_path: Path) -> None:
+    seen: list[tuple[bool, int]] = []
+    program = messages.Program("command", "sh", ("-c", '[ "$RANK" = 0 ] && exit 7; exec sleep 1000'))
+    start = start_of(create_run(tmp_path / "home", "one"), SeveralHere(("red", "blue"), {}), spec_of(tmp_path, 2, program))
+
+    def prepare() -> None:
+        seen.append((supervisor.cluster.is_over, sum(task.has_ended for task in supervisor.cluster.tasks.values())))
+
+    supervisor = Supervisor(start, Messages(), on_ending=prepare)
+    assert run(supervisor).exit_code == 7
+    assert seen == [(False, 1)]

@@ -26,42 +26,63 @@ _OF_TASK = {
 }
 
 
-def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dict[str, float]]:
-    """For each task, the seconds until the end of each phase in its last attempt, since the run (or a later attempt) began.
+class Phases:
+    """Collects when the phases of a run have ended, from its events in their order."""
 
-    A later attempt has no phases that had ended before, such as ``agent`` and ``template``.
-    """
-    begun = asked = 0.0
-    whole = min((task.attempt for task in cluster.members), default=1)
-    asked_by_task: dict[str, float] = {}
-    hosts: dict[str, dict[str, float]] = {}
-    marks: dict[str, dict[str, float]] = {name: {} for name in cluster.tasks}
-    prepares = {name: task.host for name, task in cluster.tasks.items() if task.prepares}
-    for event in happened:
+    def __init__(self) -> None:
+        self._begun = self._asked = 0.0
+        self._hosts: dict[str, dict[str, float]] = {}
+        self._marks: dict[tuple[str, int], dict[str, float]] = {}
+        """By task and attempt."""
+        self._asked_at: dict[tuple[str, int], float] = {}
+        """When an attempt of a task that restarts alone was asked for."""
+        self._swept: dict[str, float] = {}
+
+    def add(self, event: events.Event) -> None:
+        """Take note of an event."""
         match event:
             case events.RunBegun():
-                begun = event.at
+                self._begun = event.at
             case events.HostReady():
-                hosts.setdefault(event.host, {})["agent"] = event.at
+                self._hosts.setdefault(event.host, {})["agent"] = event.at
             case events.TemplateReady():
-                hosts.setdefault(event.host, {}).setdefault("template", event.at)
-            case events.TaskSwept() if event.task in prepares:
-                hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
+                self._hosts.setdefault(event.host, {}).setdefault("template", event.at)
+            case events.TaskSwept():
+                self._swept[event.task] = event.at
             case events.Tick() | events.RestartRequested():  # the attempt of a task that restarts alone begins with one of these
-                asked = event.at
+                self._asked = event.at
             case events.TaskBegan() | events.TaskFirstOutput() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
-                if event.task in marks and event.attempt == cluster.tasks[event.task].attempt:
-                    asked_by_task.setdefault(event.task, asked)
-                    marks[event.task].setdefault(_OF_TASK[type(event)], event.at)
-    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and not gone(cluster) else {}
-    found = {}
-    for name, task in cluster.tasks.items():
-        restarted = cluster.attempt_at if task.attempt == whole else asked_by_task.get(name, math.inf)
-        since = begun if task.attempt == 1 else restarted
-        shared = {phase: at for phase, at in {**hosts.get(task.host, {}), **formed}.items() if at >= since or task.attempt == 1}
-        reached = {**shared, **marks[name]}
-        found[name] = {phase: max(0.0, reached[phase] - since) for phase in PHASES if phase in reached}
-    return found
+                key = event.task, event.attempt
+                self._asked_at.setdefault(key, self._asked)
+                self._marks.setdefault(key, {}).setdefault(_OF_TASK[type(event)], event.at)
+
+    def measure(self, cluster: Cluster) -> dict[str, dict[str, float]]:
+        """For each task, the seconds until the end of each phase in its last attempt, since the run (or a later attempt) began.
+
+        A later attempt has no phases that had ended before, such as ``agent`` and ``template``. `cluster`: the state after all events.
+        """
+        whole = min((task.attempt for task in cluster.members), default=1)
+        prepared = {
+            task.host: {"prepared": self._swept[name]} for name, task in cluster.tasks.items() if task.prepares and name in self._swept
+        }
+        formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and not gone(cluster) else {}
+        found = {}
+        for name, task in cluster.tasks.items():
+            key = name, task.attempt
+            restarted = cluster.attempt_at if task.attempt == whole else self._asked_at.get(key, math.inf)
+            since = self._begun if task.attempt == 1 else restarted
+            of_all = {**self._hosts.get(task.host, {}), **prepared.get(task.host, {}), **formed}
+            reached = {phase: at for phase, at in of_all.items() if at >= since or task.attempt == 1} | self._marks.get(key, {})
+            found[name] = {phase: max(0.0, reached[phase] - since) for phase in PHASES if phase in reached}
+        return found
+
+
+def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dict[str, float]]:
+    """`Phases.measure` of these events."""
+    phases = Phases()
+    for event in happened:
+        phases.add(event)
+    return phases.measure(cluster)
 
 
 def label(phase: str) -> str:
