@@ -33,13 +33,12 @@ from .record.follower import Follower
 from .record.report import report
 from .record.run_directory import RunDir
 from .record.run_progress import Progress
+from .record.run_view import RunView
 from .record.text.lines import LineSplitter
 
 STOPPED = "stopped by the program that launched it"
 POLL_S = 0.02
 """Seconds between two checks of a file or a process."""
-REST = 20
-"""Between two looks at all files, so many times as long as a look takes: a run of 300 tasks has 600 files."""
 
 LONGEST_REASON = 400
 """Characters of the text of a `Result`."""
@@ -188,19 +187,17 @@ class Run:
         try:
             if self._process is not None and os.getpid() == self._maker:
                 self._process.wait(None if timeout is None else limit_s)
-            deadline = time.monotonic() + limit_s
-            while self.is_running:
-                if time.monotonic() >= deadline:
-                    raise subprocess.TimeoutExpired("", limit_s)
-                time.sleep(self._run.look_s(POLL_S))
-        except subprocess.TimeoutExpired:
+            for _ in self._view().looks(limit_s):
+                pass
+        except (subprocess.TimeoutExpired, TimeoutError):
             raise TimeoutError(f"{self.run_id} is still running after {limit_s:g} s") from None
         return self._result()
 
     async def finished(self) -> Result:
         """`wait`, for a program with an event loop. If the caller is cancelled, such as by `asyncio.wait_for`, the run goes on."""
+        view = self._view()
         while self.is_running:
-            await asyncio.sleep(self._run.look_s(POLL_S))
+            await asyncio.sleep(view.pause_s)
         return self._result()
 
     def stop(self, now: bool = False) -> Result:
@@ -250,7 +247,7 @@ class Run:
     def events(self) -> Iterator[dict[str, Any]]:
         """The objects of `events.jsonl`, from the first; ends with the run."""
         rest = b""
-        for _, data in self._follow(lambda: {"": self._run.path / "events.jsonl"}):
+        for _, data in self._follow(lambda _: {"": self._run.path / "events.jsonl"}):
             *lines, rest = (rest + data).split(b"\n")
             yield from event_log.objects(lines)
 
@@ -261,33 +258,23 @@ class Run:
         """
         splitters: defaultdict[tuple[str, int, str], LineSplitter] = defaultdict(LineSplitter)
 
-        def find() -> dict[tuple[str, int, str], Path]:
-            newest = self._run.last_attempts()
-            tasks = [(task, attempt) for task in newest if not names or task in names for attempt in range(1, newest[task] + 1)]
-            return {(task, attempt, one): self._run.log_path(task, attempt, one) for task, attempt in tasks for one in _streams(stream)}
+        def find(view: RunView) -> dict[tuple[str, int, str], Path]:
+            return {key: path for key, path in view.outputs(_streams(stream)).items() if not names or key[0] in names}
 
         for (task, attempt, one), data in self._follow(find):
             yield from (Line(task, one, line) for line in splitters[task, attempt, one].feed(data))
         for (task, _, one), splitter in splitters.items():
             yield from (Line(task, one, line) for line in splitter.flush())
 
-    def _follow(self, find: Callable[[], Mapping[K, Path]]) -> Iterator[tuple[K, bytes]]:
+    def _view(self) -> RunView:
+        return RunView(self._run, POLL_S, lambda: self.is_running)
+
+    def _follow(self, find: Callable[[RunView], Mapping[K, Path]]) -> Iterator[tuple[K, bytes]]:
         """Return what is written into some files, until the run is over. `find` gives the present paths of the files."""
-        followers: dict[K, Follower] = {}
-        is_over = False
-        while not is_over:
-            is_over = not self.is_running  # checked before the read, which then finds all output
-            began = time.monotonic()
-            grown = []
-            for key, path in find().items():
-                follower = followers.setdefault(key, Follower(path))
-                follower.path = path
-                if follower.has_new:
-                    grown.append(key)
-            looked_s = time.monotonic() - began
-            for key in grown:
-                yield from ((key, data) for data in followers[key].read_present())
-            time.sleep(0 if is_over else max(self._run.look_s(POLL_S), REST * looked_s))
+        view = self._view()
+        for _ in view.looks():
+            for key, follower in view.grown(find(view)):
+                yield from ((key, data) for data in follower.read_present())
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
         """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr.

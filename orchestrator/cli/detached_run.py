@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import time
 
 import click
 
@@ -18,6 +17,7 @@ from ..record.follower import Follower
 from ..record.run_directory import RunDir
 from ..record.run_progress import Progress
 from ..record.run_store import discard
+from ..record.run_view import RunView
 from ..record.text.event_messages import say
 
 POLL_S = 0.01
@@ -53,9 +53,8 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
 def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> int:
     """Returns 0 when all tasks have started or hosts are waited for, or the code of a controller that has ended before."""
     messages, progress = Follower(run.path / "controller.log"), Progress(run)
-    while True:
-        code = process.poll()  # before the files are read: an ended controller writes no more
-        cluster = progress.read()
+    for _ in RunView(run, POLL_S, lambda: process.poll() is None).looks():
+        code, cluster = process.returncode, progress.read()
         waits_for_hosts = cluster.phase is Phase.ALLOCATING and bool(cluster.waiting)  # an engine may let the run wait for hours
         has_started = waits_for_hosts or (bool(cluster.tasks) and all(task.pid is not None for task in cluster.members))
         if not quiet or (code and not has_started):
@@ -63,6 +62,4 @@ def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> in
                 click.echo(b"".join(messages.read_present()), nl=False, err=True)
         if has_started:
             return 0
-        if code is not None:
-            return code
-        time.sleep(POLL_S)
+    return process.returncode

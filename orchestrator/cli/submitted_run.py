@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from worker.machine.clock import now
-from worker.protocol.task_id import STREAMS
 
 from ..control import engine_jobs
 from ..control.requests import ask_stop
@@ -25,6 +24,7 @@ from ..record.report import report_again
 from ..record.run_directory import RunDir
 from ..record.run_files import size_of
 from ..record.run_progress import Progress, read_cluster
+from ..record.run_view import RunView
 from ..record.text.event_messages import say
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Followed:
 
     def __init__(self, run: RunDir, show: JsonLines | Terminal) -> None:
         self._run, self._show = run, show
-        self._progress = Progress(run)
+        self._progress, self._view = Progress(run), RunView(run, 0.0)
         self._shown: dict[tuple[str, int, str], int] = {}
         """The sizes up to which the files of output were given to the viewer."""
         self._words = ""
@@ -81,7 +81,7 @@ class _Followed:
             if is_over:
                 return self._end()
             self._say_words()
-            taken = signal.sigtimedwait(self._taken, self._run.look_s(0.0))
+            taken = signal.sigtimedwait(self._taken, self._view.pause_s)
             if taken is not None and (code := self._on_signal(taken.si_signo)):
                 return code
 
@@ -92,7 +92,7 @@ class _Followed:
             while is_alive:
                 with contextlib.suppress(OSError):  # a file server has its moments
                     is_alive = self._run.is_alive()
-                time.sleep(self._run.look_s(0.0) if is_alive else 0.0)
+                time.sleep(self._view.pause_s if is_alive else 0.0)
         except Exception as error:
             self._failure = error
         self._is_over = True
@@ -101,13 +101,10 @@ class _Followed:
         """Shows what the controller and the tasks have written."""
         for step in self._progress.steps():
             self._show.on_event(*step)
-        for task, newest in self._run.last_attempts().items():
-            for attempt in range(1, newest + 1):
-                for stream in STREAMS:
-                    size = size_of(self._run.log_path(task, attempt, stream))
-                    if self._shown.get((task, attempt, stream), 0) != size:
-                        self._shown[task, attempt, stream] = size
-                        self._show.on_output(task, attempt, stream)
+        for key, path in self._view.outputs().items():
+            if self._shown.get(key, 0) != (size := size_of(path)):
+                self._shown[key] = size
+                self._show.on_output(*key)
 
     def _say_words(self) -> None:
         """Shows what the engine says of the job, whenever this changes."""

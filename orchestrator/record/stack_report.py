@@ -26,9 +26,9 @@ from ..model.state.cluster import Cluster
 from ..model.task_names import group_tasks
 from .run_directory import RunDir
 from .run_files import open_file, size_of
+from .run_view import RunView
 from .text.stack_frames import FRAME, HEAD, START, StackFrame, frames_of, is_ours, own_directory
 
-POLL_S = 0.1
 GIVE_UP_S = 10.0
 """How long `collect` waits for Python programs, in seconds."""
 QUIET_S = 2.0
@@ -220,9 +220,9 @@ def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], 
     request()
     grew_at = time.monotonic()
     deadline, texts = grew_at + GIVE_UP_S, dict.fromkeys(files, "")
+    view = RunView(run)
     while True:
-        time.sleep(run.look_s(POLL_S))
-        run.renew()
+        view.rest()
         now, last, texts = time.monotonic(), texts, {name: read_from(path, before[name]) for name, path in files.items()}
         grew_at = grew_at if texts == last else now
         is_quiet = now - grew_at >= QUIET_S

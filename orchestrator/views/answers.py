@@ -15,8 +15,8 @@ from ..model.state.cluster import Cluster
 from ..record.run_directory import RunDir
 from ..record.run_files import private_opener, size_of
 from ..record.run_progress import read_cluster
+from ..record.run_view import RunView
 
-POLL_S = 0.1
 PATIENCE_S = 60.0
 """How long after the end of a profile its file is waited for: TensorFlow orders the events, and a host may have to send them."""
 MOST_BYTES = 1 << 30
@@ -75,9 +75,9 @@ def collect(
     read: dict[str, int] = {}
     """The sizes of the files that were read without an answer: only one that has grown is read again."""
     deadline = time.monotonic() + seconds + PATIENCE_S
+    view = RunView(run)
     while len(found) < len(paths):
-        time.sleep(run.look_s(POLL_S))
-        run.renew()
+        view.rest()
         late = time.monotonic() >= deadline
         now = read_cluster(run)
         for name, path in paths.items():

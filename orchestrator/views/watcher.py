@@ -16,7 +16,7 @@ from ..model.state.cluster import Cluster, Outcome
 from ..record import samples
 from ..record.run_directory import RunDir
 from ..record.run_files import size_of
-from ..record.run_progress import Progress, read_cluster
+from ..record.run_view import RunView
 from ..record.text.event_messages import describe_outcome, headline
 from ..record.text.lines import clean
 from ..record.text.noise import Noise
@@ -31,8 +31,7 @@ class Watcher:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self._progress: Progress | None = None
-        self._ended: Cluster | None = None
+        self._view = RunView(run)
         self._latest: Mapping[str, Sampled] = {}
         self._sampled = (-1, -1)
         """The sizes of the files of samples when they were last read."""
@@ -40,7 +39,7 @@ class Watcher:
     def read(self, view: View) -> TopState:
         """The run now. Raises `OrchError` for files that cannot be read."""
         lives = self.run.is_alive()  # read first: a controller writes its last event before it releases the lock
-        cluster = self._read_cluster(lives=lives)
+        cluster = self._view.cluster(lives=lives)
         verdict = None if lives else self.run.read_verdict()
         phase = cluster.word if lives else describe_outcome(verdict.outcome) if verdict else "lost (its controller died)"
         if verdict is not None and verdict.exit_code:
@@ -58,14 +57,6 @@ class Watcher:
         strategy = cluster.policy.strategy
         rows = rows_of(cluster, latest)
         return TopState(self.run.run_id, strategy, phase, cluster.attempt, seconds, rows, latest, alert, lives, view)
-
-    def _read_cluster(self, *, lives: bool) -> Cluster:
-        if not lives or self.run.is_submitted:
-            self._ended = self._ended if self._ended is not None and not lives else read_cluster(self.run)
-            return self._ended
-        self._ended = None
-        self._progress = self._progress or Progress(self.run)
-        return self._progress.read()
 
     def _read_samples(self) -> Mapping[str, Sampled]:
         folder = self.run.path / samples.DIRECTORY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from datetime import time as datetime_time
@@ -24,13 +23,12 @@ from ...record.log_index import KeptMarks
 from ...record.log_reader import LogReader
 from ...record.run_directory import RunDir
 from ...record.run_store import check_attempt, list_runs, no_tasks_yet, plan_of
+from ...record.run_view import RunView
 from ...record.text.log_view import LogView, wants_color
 from ...record.text.same_lines import APART_S
 from .. import completion
 from ..options import Count, color_options, find_and_name_others, home_option, only_tasks
 
-POLL_S = 0.1
-"""How often `--follow` reads the files, in seconds."""
 APART_AFTERWARDS_S = 30.0
 """Seconds between equal lines that `--fold` shows as one, of a run that is not followed: no one waits for the lines that are held."""
 
@@ -118,12 +116,10 @@ def logs_command(names: Sequence[str], home: Path, more: Sequence[str], **values
     output = LogReader(run, chosen, view, streams, attempt=given.attempt, tail=given.tail, since=since, until=until, follows=given.follow)
     if given.merge or given.fold:
         output.merge()
-    is_alive = True
-    while (output.show() or is_alive) and given.follow:
-        if not as_json:
+    for _ in RunView(run).looks() if given.follow else (False,):
+        output.show()
+        if given.follow and not as_json:
             output.write(view.idle(now()))
-        time.sleep(run.look_s(POLL_S))
-        is_alive = run.is_alive()  # read before the files: an ended run writes no more
     output.write(view.finish())
     if view.folded_note:
         click.echo(f"orch: {view.folded_note}", err=True)
@@ -135,11 +131,12 @@ def logs_command(names: Sequence[str], home: Path, more: Sequence[str], **values
 def _await_plan(run: RunDir) -> None:
     """Returns when the run has a plan, or has ended. Says what is waited for."""
     said = ""
-    while run.is_alive() and run.read_plan() is None:
+    for lives in RunView(run).looks():
+        if not lives or run.read_plan() is not None:
+            return
         if (reason := no_tasks_yet(run)) != said:
             click.echo(f"orch: {run.run_id} has {reason}; waiting for them", err=True)
         said = reason
-        time.sleep(run.look_s(POLL_S))
 
 
 def _show_end(run: RunDir) -> None:

@@ -28,6 +28,7 @@ from ...record.run_directory import RunDir
 from ...record.run_list import summarise
 from ...record.run_progress import read_cluster
 from ...record.run_store import LATEST, going, list_runs, no_tasks_yet
+from ...record.run_view import RunView
 from ...record.samples import read_latest
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
@@ -36,9 +37,6 @@ from ...record.text.lines import clean
 from ...record.text.run_table import table
 from .. import completion
 from ..options import Count, Span, exact_run_argument, find_to_look, home_option
-
-POLL_S = 0.1
-"""The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
 SORT = (
     "List all runs, and order them by this value of their last reports, or of their arguments, the best last: the least loss or error, the "
@@ -217,15 +215,15 @@ def refuse_unclear(home: Path, name: str | None, run: RunDir, command: str) -> N
 
 
 def wait_for(run: RunDir, timeout: float | None) -> bool:
-    """Waits until the run is over. Returns False after `timeout` seconds."""
+    """Waits until the run is over. Returns False after `timeout` seconds. Without a limit the kernel wakes this process."""
     if timeout is None and not run.is_submitted:
         run.lock.wait()
         return True
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-    while run.is_alive():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(run.look_s(POLL_S))
+    try:
+        for _ in RunView(run).looks(math.inf if timeout is None else timeout):
+            pass
+    except TimeoutError:
+        return False
     return True
 
 
