@@ -78,8 +78,7 @@ def launch(
     Raises `SpecError` with all mistakes in the spec, `UsageError` for a script that is not there, and `OrchError` if the directory of the
     run cannot be made. A mistake that only the hosts can find, such as a script that is not valid Python, is in the result of the run.
     """
-    given = dict(locals())  # the keywords: the signature lists them for readers and editors
-    named = {name: value for name, value in given.items() if name not in ("program", "words", "home", "settings")}
+    named = {name: value for name, value in locals().items() if name not in ("program", "words", "home", "settings")}
     if words and args is not None:
         raise UsageError("launch: the arguments of the script are given twice, after the program and as args=")
     if words:

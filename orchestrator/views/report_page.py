@@ -71,12 +71,8 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
     costs = losses(story.band, story.reports)
     width = story.seconds / charts.WIDE
     strips = charts.strips(story)
-    used = charts.numbers_of(story.samples, lambda use: use.cpu)
-    memory = charts.numbers_of(story.samples, lambda use: float(use.memory))
-    shares = charts.numbers_of(story.samples, lambda use: float(use.own_memory))
-    top_cpu = max((value for points in used.values() for _, value in points), default=0.0)
-    top_memory = max((value for points in memory.values() for _, value in points), default=0.0)
     return {
+        **_of_tasks(story),
         "run": run.run_id,
         "version": __version__,
         "story": story,
@@ -97,11 +93,6 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "crowded": _crowded(story),
         "kinds": {kind: words for kind, words in charts.NAMES.items() if any(kind in strip.paths for strip in strips)},
         "reported": _reported(story),
-        "tasks": [_row(task, story, used, memory, shares) for task in cluster.tasks.values()],
-        "cpu": {name: charts.chart(name, {name: used[name]}, story, _percent, top=top_cpu) for name in cluster.tasks if name in used},
-        "memory": {
-            name: charts.chart(name, {name: memory[name]}, story, _bytes, top=top_memory) for name in cluster.tasks if name in memory
-        },
         "host_charts": _host_charts(story),
         "inputs": {task.name: task.input for task in cluster.tasks.values() if task.input is not None},
         "startup": _startup(story),
@@ -112,6 +103,18 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "wide": charts.WIDE,
         "tall": charts.TALL,
     }
+
+
+def _of_tasks(story: Story) -> dict[str, Any]:
+    """The rows of the tasks, and their charts with one scale for all."""
+    tasks, found = story.cluster.tasks, {}
+    used = charts.numbers_of(story.samples, lambda use: use.cpu)
+    memory = charts.numbers_of(story.samples, lambda use: float(use.memory))
+    shares = charts.numbers_of(story.samples, lambda use: float(use.own_memory))
+    for kind, numbers, words in (("cpu", used, _percent), ("memory", memory, _bytes)):
+        top = max((value for points in numbers.values() for _, value in points), default=0.0)
+        found[kind] = {name: charts.chart(name, {name: numbers[name]}, story, words, top=top) for name in tasks if name in numbers}
+    return {"tasks": [_row(task, story, used, memory, shares) for task in tasks.values()], **found}
 
 
 def _percent(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from datetime import time as datetime_time
 from pathlib import Path
@@ -54,6 +54,20 @@ class LogOptions:
     everything: bool
     as_json: bool
 
+    def view(self, tasks: Sequence[str], shown: Collection[str] | None, behind: Sequence[str]) -> LogView:
+        return LogView(
+            tasks,
+            color=not self.as_json and wants_color(self.color),
+            fold=not (self.everything or self.as_json),
+            grep=_pattern(self.grep),
+            timestamps=self.timestamps,
+            prefix=not self.no_prefix,
+            as_json=self.as_json,
+            only=shown,
+            once_s=(APART_S if self.follow else APART_AFTERWARDS_S) if self.fold else None,
+            behind=behind,
+        )
+
 
 @click.command("logs")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=completion.runs_and_tasks)
@@ -98,19 +112,7 @@ def logs_command(names: Sequence[str], home: Path, more: Sequence[str], **values
     present = datetime.now().astimezone()
     since = None if given.since is None else KeptMarks(run, moment(given.since, present))
     until = None if given.until is None else moment(given.until, present, "--until")
-    as_json = given.as_json
-    view = LogView(
-        tasks,
-        color=not as_json and wants_color(given.color),
-        fold=not (given.everything or as_json),
-        grep=_pattern(given.grep),
-        timestamps=given.timestamps,
-        prefix=not given.no_prefix,
-        as_json=as_json,
-        only=shown,
-        once_s=(APART_S if given.follow else APART_AFTERWARDS_S) if given.fold else None,
-        behind=() if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)),
-    )
+    view = given.view(tasks, shown, () if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)))
     streams = (given.stream,) if given.stream else STREAMS
     chosen = [task for task in tasks if shown is None or task in shown]
     output = LogReader(run, chosen, view, streams, attempt=given.attempt, tail=given.tail, since=since, until=until, follows=given.follow)
@@ -118,12 +120,12 @@ def logs_command(names: Sequence[str], home: Path, more: Sequence[str], **values
         output.merge()
     for _ in RunView(run).looks() if given.follow else (False,):
         output.show()
-        if given.follow and not as_json:
+        if given.follow and not given.as_json:
             output.write(view.idle(now()))
     output.write(view.finish())
     if view.folded_note:
         click.echo(f"orch: {view.folded_note}", err=True)
-    if given.follow and not as_json:
+    if given.follow and not given.as_json:
         _show_end(run)
     return 0
 

@@ -93,6 +93,14 @@ def ps_command(
     if trace is not None:
         _write_trace(found, trace, as_json=as_json)
         return 0
+    _print_run(found, timeline=timeline, as_json=as_json)
+    if not as_json and run is None and (others := [name for name in going(home) if name != found.run_id]):
+        click.echo(f"also running: {few(others)}")
+    return 0
+
+
+def _print_run(found: RunDir, *, timeline: bool, as_json: bool) -> None:
+    """Print the state of a run and its tasks; `timeline`: the phases of their start."""
     cluster = read_cluster(found)
     measured = times.measure(found.read_events(milestones=True), cluster) if timeline or as_json else {}
     if as_json:
@@ -100,7 +108,7 @@ def ps_command(
         tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
         absent = stragglers.describe_absent(read_latest(found.path), stragglers.training(cluster)) if found.is_alive() else ""
         print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "absent": absent or None, "timeline": measured})
-        return 0
+        return
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
     if has_report and cluster.verdict is not None and cluster.verdict.cause is not None and cluster.verdict.cause.remedy:
@@ -110,9 +118,6 @@ def ps_command(
         click.echo(times.slowest(measured))
     elif cluster.tasks:
         click.echo(table(cluster, time.time(), _width(), read_latest(found.path) if found.is_alive() else None))
-    if run is None and (others := [name for name in going(home) if name != found.run_id]):
-        click.echo(f"also running: {few(others)}")
-    return 0
 
 
 def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:

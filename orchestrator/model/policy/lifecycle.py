@@ -50,14 +50,13 @@ def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
 
 def step(cluster: Cluster, event: Event) -> Step:
     """The cluster after `event`, and the actions to perform. Events of another attempt, and events after the end, change nothing."""
-    if isinstance(event, events.RunResumed):
-        return _on_resumed(cluster, event)
-    if cluster.is_over or _is_stale(cluster, event):
+    if not isinstance(event, events.RunResumed) and (cluster.is_over or _is_stale(cluster, event)):
         return cluster, ()
     match event:
         case events.RunBegun():
-            cluster = replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at)
-            return cluster, (events.MakePlan(cluster.attempt),)
+            return _on_begun(cluster, event)
+        case events.RunResumed():
+            return _on_resumed(cluster, event)
         case events.Allocated():
             return replace(cluster, phase=Phase.CONNECTING, waiting="", until=event.until, spare_s=event.spare_s), ()
         case events.HostsAwaited():
@@ -98,8 +97,12 @@ def step(cluster: Cluster, event: Event) -> Step:
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case events.Tick():
             return _on_tick(cluster.active(event.written_at), event.at, event.absent)
-        case _:
-            return cluster, ()  # only people and the timeline use the other events
+    return cluster, ()  # only people and the timeline use the other events
+
+
+def _on_begun(cluster: Cluster, event: events.RunBegun) -> Step:
+    cluster = replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at)
+    return cluster, (events.MakePlan(cluster.attempt),)
 
 
 def _on_not_planned(cluster: Cluster, event: events.NotPlanned) -> Step:

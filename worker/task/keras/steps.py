@@ -60,7 +60,6 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     one_step = _one_step(self, strategy, step, standing)
     even_step = _one_step(self, strategy, step, standing, is_even=True)
     whole_step = _one_step(self, strategy, step, standing, is_whole=True)
-
     first = parts.rows_of_first(self)
 
     def of_next(iterator: Any, wish: Any) -> Any:
@@ -78,9 +77,8 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @patches.guarded(FIT)
     def steps(iterator: Any) -> Any:
-        if not isinstance(
-            iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)
-        ):  # that of train_on_batch, which gives the same rows to all replicas
+        # That of train_on_batch gives the same rows to all replicas.
+        if not isinstance(iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)):
             batches = zip(range(self.steps_per_execution), iterator, strict=False)
             return [whole_step((data, None), stops.carried())[0] for _, data in batches][-1]
         if isinstance(iterator, BatchIterator):
