@@ -11,8 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import click
 
 from orchestrator import cli
+from orchestrator.cli.explanations import OF_OTHERS
 from orchestrator.cli.option_lines import SETTINGS_ALONE
-from orchestrator.cli.script_command import OPTIONS
+from orchestrator.cli.other_words import rows
+from orchestrator.cli.script_command import OPTIONS, SAME
 from orchestrator.model.settings.describe import root
 from orchestrator.model.settings.kinds import Struct, sentence
 from worker.settings.declare import Setting
@@ -57,6 +59,18 @@ def keys() -> Iterator[str]:
     for name, key in root().keys.items():
         if _is_section(key):
             yield from _table(f"`{name}`", f"{name}.", key.kind.keys, sentence(key))
+
+
+def words_of_others() -> Iterator[str]:
+    """The table of the words that users bring from other launchers."""
+    yield f"\n## {OF_OTHERS}\n\n[Coming from another launcher](coming-from.md) has a table for each launcher.\n"
+    yield "| word | orch |\n|---|---|"
+    for option in dict.fromkeys(SAME.values()):
+        yield f"| {', '.join(f'`{word}`' for word, same in SAME.items() if same == option)} | `{option}` |"
+    for kind, words, answer in rows():
+        if kind == "command" or kind.startswith("no "):
+            shown = f"`orch {answer}`" if kind == "command" else _cell(answer)
+            yield f"| {', '.join(f'`{word}`' for word in words)} | {shown} |"
 
 
 def _is_section(key: Setting) -> bool:
@@ -131,7 +145,7 @@ def _cell(text: str) -> str:
 
 
 def reference() -> str:
-    parts = [HEAD, *keys(), "\n## Options of each command", *common_options(), *options(cli.orch), VARIABLES]
+    parts = [HEAD, *keys(), "\n## Options of each command", *common_options(), *options(cli.orch), *words_of_others(), VARIABLES]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 

@@ -15,7 +15,8 @@ import click
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli.explanations import PAGES, about, explanations, settings_of
+from orchestrator.cli.explanations import about, explanations, pages, settings_of
+from orchestrator.cli.other_words import answers
 from orchestrator.model.cause import remedies, together
 from orchestrator.model.policy import endings, not_finite
 from orchestrator.record import report
@@ -71,7 +72,7 @@ def check_command_line(line: str) -> None:
     """Parse a command line of orch as Click does; fail for an unknown command, option or argument. Nothing is run."""
     words = shlex.split(line, comments=True)
     if words[:2] == ["orch", "help"]:
-        assert words[2] in {"topics", *COMMANDS_ALONE, *explanations(), *PAGES} or settings_of(words[2]), line
+        assert words[2] in {"topics", *COMMANDS_ALONE, *explanations(), *pages()} or settings_of(words[2]), line
         return
     command: click.Command = cli.orch
     while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
@@ -155,8 +156,8 @@ def test_a_command_in_a_sentence_can_be_typed(path: Path, monkeypatch: pytest.Mo
     for line in re.findall(r"(?<!`)`(orch [a-z][^`…]*)`", text):
         is_partial = re.search(r" \[?[A-Z]{3,}|\w\|\w| --?[a-z-]+$", line)  # a placeholder, or an option without its value
         name, *rest = line.split()[1:]
-        assert name in {*COMMANDS_ALONE, *cli.HABITS, "help", "warm"}, line
-        if rest and name not in cli.HABITS and not is_partial:
+        assert name in {*COMMANDS_ALONE, *answers("command"), "help", "warm"}, line
+        if rest and name not in answers("command") and not is_partial:
             check_command_line(line)
 
 
@@ -240,7 +241,7 @@ def test_orch_help_prints_the_part_of_the_page_that_a_report_names(orch: Orch) -
 
 
 def test_the_pages_that_orch_help_names_are_there() -> None:
-    named = [page.partition("#") for page in PAGES.values()]
+    named = [page.partition("#") for page in pages().values()]
     assert [
         page for page, _, word in named if word and about(word, ROOT / "docs" / f"{page}.md") == about("", ROOT / "docs" / f"{page}.md")
     ] == []

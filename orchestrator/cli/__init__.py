@@ -29,6 +29,7 @@ import_own_worker()
 from worker.host.forkserver import warm_socket  # noqa: E402
 
 from ..errors import BROKEN, OrchError  # noqa: E402
+from .other_words import answers  # noqa: E402
 
 COMMANDS = {
     "up": ("commands.up_command", "Start a cluster, and show its output."),
@@ -62,47 +63,8 @@ GROUPS = {
     "More": ("prune", "completion", "help"),
 }
 """The commands below each heading of ``orch --help``."""
-HABITS = {
-    **dict.fromkeys(("status", "list", "ls", "queue", "squeue", "show", "get", "inspect", "metrics"), "ps"),
-    **dict.fromkeys(("watch", "stats"), "top"),
-    **dict.fromkeys(("events", "timeline"), "ps --timeline"),
-    "trace": "ps --trace",
-    **dict.fromkeys(("runs", "history", "sacct"), "ps --all"),
-    "check": "doctor",
-    **dict.fromkeys(("stop", "cancel", "scancel", "kill"), "down"),
-    **dict.fromkeys(("run", "start", "submit", "launch", "apply"), "up"),
-    **dict.fromkeys(("attach", "tail"), "logs -f"),
-    "log": "logs",
-    "config": "plan",
-    "schema": "init --schema",
-    **dict.fromkeys(("rm", "clean", "cleanup"), "prune"),
-}
-"""Words of other launchers, with the command that means the same."""
-OTHERWISE = {
-    "resume": "orch up --resume RUN continues a run, and orch checkpoints shows its saves",
-    **dict.fromkeys(("rerun", "retry"), "orch restart starts the tasks of a run again that goes on, and orch up starts a new run"),
-    "tensorboard": "orch up --tensorboard DIR runs TensorBoard with the tasks, and tensorboard --logdir DIR looks at what they wrote",
-    **dict.fromkeys(
-        ("sweep", "tune", "grid"), "a loop over orch up is a sweep, and orch ps --all --sort val_loss compares its runs: docs/commands.md"
-    ),
-    **dict.fromkeys(("sbatch", "srun", "salloc"), "orch up train.py --backend slurm submits a job; inside salloc, orch up uses its nodes"),
-    "delete": "orch down RUN ends a run, and orch prune RUN removes the directory of one that has ended, with its checkpoints",
-    "cp": "the files of a run lie in .orch/runs/RUN: docs/files.md",
-    **dict.fromkeys(("update", "upgrade"), "orch is a package, which pip updates: docs/files.md"),
-    **dict.fromkeys(("port-forward", "expose"), "orch opens no port of a task to you; orch up --tensorboard DIR prints an address"),
-    "best": "orch ps --all --sort val_loss -n 1 shows the run with the least loss",
-    "plot": "orch report writes a page with charts, and orch up --tensorboard DIR runs TensorBoard with the tasks",
-    **dict.fromkeys(("compare", "diff"), "orch ps --all --sort val_loss shows all runs side by side"),
-    **dict.fromkeys(("shell", "bash"), "a task has no terminal: orch stacks shows where each task is, and orch logs what it has written"),
-    "exec": "orch stacks shows where each task is, and orch logs what it has written",
-    "scale": "orch up -n N starts N workers, and --workers MIN:MAX goes on with the hosts that are there: orch help resume",
-    **dict.fromkeys(("docs", "doc", "topics", "man", "examples"), "orch help topics lists what is explained, and man orch all commands"),
-    **dict.fromkeys(("quickstart", "example", "demo"), "orch help tutorial begins with a first run"),
-    "test": "pytest runs tests with clusters (docs/testing.md)",
-}
-"""Words of other launchers for what orch does in another way."""
 WORD = "orch.word"
-"""The key, among the notes of Click's context, of the word of `HABITS` that the user has typed."""
+"""The key, among the notes of Click's context, of the word of another launcher that the user has typed."""
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
@@ -128,7 +90,7 @@ class Commands(click.Group):
         if args[:1] == ["help"] and not ctx.resilient_parsing:
             args = [args[0], *args[2:]] if args[1:2] == ["--"] else args
             word = args[1].lower() if args[1:] else ""
-            of_command = not word or word in COMMANDS or word in HABITS
+            of_command = not word or word in COMMANDS or word in answers("command")
             rest = args[1:] if args[1:] in (["--help"], ["-h"]) else ["--", " ".join(args[1:])]  # orch help out of memory
             args = [*([word] if word else []), *args[2:], "--help"] if of_command else ["help", *rest]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
@@ -152,15 +114,15 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and name not in COMMANDS and not name.startswith("-"):
-            meant = HABITS.get(name) if name != "describe" else _describe(args[1:])
+            meant = answers("command").get(name) if name != "describe" else _describe(args[1:])
             if meant is not None:
                 ctx.meta[WORD] = name
                 return super().resolve_command(ctx, [*meant.split(), *args[1:]])
-            if name in OTHERWISE:
-                raise click.UsageError(f"there is no command {name!r}: {OTHERWISE[name]}", ctx)
+            if hint := answers("no command").get(name):
+                raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
             from ..model.settings.findings import nearest
 
-            if name in importlib.import_module(".explanations", __name__).PAGES:
+            if name in importlib.import_module(".explanations", __name__).pages():
                 raise click.UsageError(f"there is no command {name!r}: orch help {name} tells about it", ctx)
             near = nearest(name, COMMANDS, cutoff=0.75)
             hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""

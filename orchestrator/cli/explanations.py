@@ -14,72 +14,28 @@ import click
 from ..model.cause.exit_status import describe_code
 from ..model.settings import BACKENDS
 from ..model.settings.findings import nearest
+from .other_words import answers
 from .script_command import OPTIONS
 
 # The pages come with an installed package; in the source tree they are where they are written.
 PLACES = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "docs")
 
 TOPICS = "topics"
-_WORDS = {"oom": "memory", "killed": "sigkill", "137": "sigkill", "139": "crash", "134": "crash", "127": "program"} | {
-    **dict.fromkeys(("hang", "stuck", "deadlock", "barrier", "waits", "missing"), "stalls"),
-    **dict.fromkeys(("stdin", "input()"), "keyboard"),
-    "shape": "shapes",
-    **dict.fromkeys(("segfault", "sigsegv", "sigabrt", "segmentation-fault"), "crash"),
-    **dict.fromkeys(("val-loss", "history"), "metric"),
-}
-"""Words of users for words of the headings."""
-PAGES = {
-    **dict.fromkeys(("torchrun", "horovod", "horovodrun", "mpirun", "accelerate", "ray", "torchx", "sbatch", "srun"), "coming-from"),
-    **dict.fromkeys(("docker", "compose", "kubectl", "tfjob"), "coming-from"),
-    **{place: place for place in [*BACKENDS][1:]},  # not this machine
-    **{page: page for page in ("keras", "input", "testing", "python", "security", "resume", "restarts", "exit-codes", "files", "limits")},
-    **{page: page for page in ("devices", "spec", "commands", "tutorial", "strategies", "tensorboard", "reference", "glossary", "api")},
-    **dict.fromkeys(("words", "nouns"), "glossary"),
-    **dict.fromkeys(("same", "same-training"), "verify"),
-    "prepare": "input#prepare",
-    "placement": "devices#placement",
-    **dict.fromkeys(("watch", "compare", "seeing"), "commands"),
-    **dict.fromkeys(("sweep", "tune"), "commands#sweep"),
-    **dict.fromkeys(("json", "logging"), "commands#programs"),
-    **dict.fromkeys(("yaml", "orch.yaml", "settings", "options", "config", "args", "arguments"), "spec"),
-    **dict.fromkeys(("deadline", "preemption", "hangs"), "restarts"),
-    **dict.fromkeys(("slow", "straggler", "stragglers"), "commands#slow"),
-    **dict.fromkeys(("batch", "batches", "dataset"), "input"),
-    **dict.fromkeys(("uninstall", "upgrade"), "files"),
-    **dict.fromkeys(("notebook", "notebooks", "macos", "windows"), "limits"),
-    "gpu": "devices",
-    **dict.fromkeys(("checkpoints", "saves"), "resume"),
-    "exit-code": "exit-codes",
-    "tf-config": "coming-from#tf_config",
-    **dict.fromkeys(("variables", "environment"), "spec#script"),
-    "gpus": "devices",
-    "install": "tutorial",
-    "pytest": "testing",
-    "launch": "python",
-}
-"""Subjects of other pages of the documentation: the page, and a word of the heading, where the subject is not this word."""
 
 
-_CODES = {
-    0: "the cluster succeeded",
-    1: "the code of the first task that failed; Python ends with 1 after an exception",
-    2: "the command line, the spec or the script is wrong, and nothing was started; or the code of a task, if there is a report",
-    42: "the training has saved itself because the run was to end; the report has the command that continues it",
-    124: "a deadline passed, which the report names",
-    125: "orch or the place failed: a lost host, a full disk, a task that could not be started",
-    130: "Ctrl-C",
-    143: "SIGTERM, or orch down",
-    255: "the code of the first task that failed, such as of sys.exit(-1); ssh ends so if it cannot reach a host",
-}
+def pages() -> dict[str, str]:
+    """Subjects of other pages of the documentation: the page, and a word of the heading, where the subject is not this word."""
+    return answers("page") | {place: place for place in [*BACKENDS][1:]}  # not this machine
 
 
 _LAST_SIGNAL = 64
 
 
 def _exit_code(number: int) -> str:
-    how = _CODES.get(number, "the code with which the first task that failed has ended: the script, or a library, has chosen it")
-    if 128 < number <= 128 + _LAST_SIGNAL and number not in _CODES:
+    how = answers("exit code").get(str(number), "")
+    if not how and 128 < number <= 128 + _LAST_SIGNAL:
         how = f"128 + {number - 128}: {describe_code(number, killed=True)}"
+    how = how or "the code with which the first task that failed has ended: the script, or a library, has chosen it"
     return f"exit code {number}: {how}; docs/exit-codes.md has all exit codes"
 
 
@@ -90,7 +46,7 @@ def anchor(heading: str) -> str:
 
 def _page(name: str) -> str:
     """Return what a page says about this subject, and where the whole page is."""
-    page, _, word = PAGES[name].partition("#")
+    page, _, word = pages()[name].partition("#")
     if (path := path_of(page)) is None:
         return f"docs/{page}.md is about {name}"
     return f"{about(word or ('' if name == page else name), path)}\n\nThe whole page: {path}"
@@ -156,12 +112,18 @@ _NAMED = re.compile(r"`([a-z][\w.]*):? |`([a-z][\w.]*):?`|(--?[a-zA-Z][\w-]*)|`(
 """The names in a row of a table: a key with an example, an option, a variable."""
 
 
+OF_OTHERS = "Words of other launchers"
+"""A heading of reference.md, below which stand no settings of orch."""
+
+
 def settings_of(word: str) -> list[str]:
     """Return what the tables of the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
     plain, exact, inside, where = _as_name(word), list[str](), list[str](), ""
     for page in ("reference", "spec"):
         for line in path.read_text(encoding="utf-8").splitlines() if (path := path_of(page)) is not None else ():
             where = line.strip("# `") if line.startswith("#") else where
+            if where == OF_OTHERS:
+                continue
             *heads, text = re.split(r" \| ", line.strip("| ")) if line.startswith("| `") else [""]
             names = [next(filter(None, found)) for head in heads for found in _NAMED.findall(head)]
             title = ", ".join(part.rstrip(":") for head in heads for part in re.findall("`([^`]+)`", head))
@@ -244,7 +206,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
       orch help keras Dropout       what differs from one process
       orch help restart.max         a key of orch.yaml; or --grace, or ORCH_TASK
     """
-    from . import OTHERWISE  # not above: this room imports its modules when they are needed
+    otherwise = answers("no command")
 
     if name.lower().startswith("keras "):
         word = name.split()[1]
@@ -255,7 +217,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     typed = name
     root, topics = ctx.find_root(), {topic.replace("_", "-"): text for topic, text in explanations().items()}
     name = re.sub("[ _]+", "-", name.strip().lower()).removeprefix("exit-code-")
-    page = _page(name) if name in PAGES else ""
+    page = _page(name) if name in pages() else ""
     is_code = name.isdecimal() and int(name) < 256
     page = _exit_code(int(name)) if is_code else page
     glossary = meanings()
@@ -263,12 +225,12 @@ def help_command(ctx: click.Context, /, name: str) -> int:
         click.echo(_topics(topics, glossary))
     elif name in glossary:
         click.echo(_filled(f"{name}: {glossary[name]}" + (f"\n\n{page}" if page else "")))
-    elif named := [topic for topic in topics if _WORDS.get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
+    elif named := [topic for topic in topics if answers("failure").get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
         click.echo(_filled("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])])))
     elif not page and (rows := settings_of(name)):
         click.echo(_filled("\n\n".join(rows)))
-    elif page or name in OTHERWISE:
-        click.echo(_filled(page or f"there is no command {name!r}: {OTHERWISE[name]}"))
+    elif page or name in otherwise:
+        click.echo(_filled(page or f"there is no command {name!r}: {otherwise[name]}"))
     else:
         known = [*topics, *glossary]
         near = nearest(name, [*root.command.list_commands(ctx), *known] if isinstance(root.command, click.Group) else known, cutoff=0.75)
@@ -284,4 +246,4 @@ def _topics(failures: Mapping[str, str], glossary: Mapping[str, str]) -> str:
         return textwrap.fill(", ".join(sorted(names)), 79, break_on_hyphens=False)
 
     parts = ["orch help TOPIC explains a command (orch --help), a key or an option, and", "", "failures:", listed(failures)]
-    return "\n".join([*parts, "", "words of orch:", listed(glossary), "", "other topics:", listed(PAGES)])
+    return "\n".join([*parts, "", "words of orch:", listed(glossary), "", "other topics:", listed(pages())])

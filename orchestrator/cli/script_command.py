@@ -19,6 +19,7 @@ from ..model.settings.backend_sections import SAME as SAME_PLACES
 from ..model.settings.describe import options
 from ..model.settings.findings import nearest
 from .option_lines import LINES, METAVARS
+from .other_words import answers
 
 OPTIONS = options()
 
@@ -68,79 +69,8 @@ SAME = {
     **dict.fromkeys(("-J", "--job-name"), "--name"),
 }
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
-MOUNTS_NOTHING = "a task sees the files of its host, and a pod also what backend.volumes in orch.yaml mounts"
-HOLDS = "orch chooses free ports and tells all tasks their addresses: leave it out"
-NO_PORTS = "orch opens no port of a task to you; --tensorboard DIR prints an address, and --set ports=41000-41999 limits the tasks' own"
 PLACES = {f"--{word}": SAME_PLACES.get(word, word) for word in (*BACKENDS, *SAME_PLACES)}
 """Options that a user may take for --backend, with its value."""
-OTHERWISE = {
-    "--nproc-per-node": "orch counts the workers of all hosts together: --workers N on this machine, -H hostA:N,hostB:N on several hosts",
-    "--nnodes": "orch takes the names of the hosts: -H hostA:4,hostB:4",
-    "--rdzv-backend": "orch needs no rendezvous: leave the options --rdzv-... out",
-    "--rdzv-endpoint": "orch needs no rendezvous: leave the options --rdzv-... out",
-    "--rdzv-id": "orch needs no rendezvous: leave the options --rdzv-... out",
-    "--standalone": "a cluster on this machine is the default: leave --standalone out",
-    "--node-rank": "orch starts the tasks of all hosts itself: -H hostA:4,hostB:4, on one of them",
-    "--nodelist": "orch takes the names of the hosts: -H hostA:4,hostB:4",
-    "--ntasks": "orch calls this --workers",
-    "--ntasks-per-node": "orch takes the number of tasks with the name of the host: -H hostA:4,hostB:4",
-    "--gpus-per-node": "orch takes the number of GPUs of each task: --gpus N",
-    "--log-dir": "orch keeps the output of each task below the directory of the run: --run-dir DIR",
-    "--redirects": "orch keeps stdout and stderr of each task in files, always; -q shows none of them",
-    "--tee": "orch keeps stdout and stderr of each task in files and shows them, always; --only TASK shows one task",
-    "--output-filename": "orch keeps the output of each task in files, always, below --run-dir DIR",
-    "--hosts-file": "orch calls this --hostfile",
-    **dict.fromkeys(("--master-addr", "--master-port", "--rdzv-conf", "--local-addr", "--main-process-port", "--main-process-ip"), HOLDS),
-    **dict.fromkeys(("--monitor-interval", "--start-method", "--oversubscribe", "--allow-run-as-root", "--mca"), "orch needs none of it"),
-    **dict.fromkeys(("--machine-rank", "--num-machines"), "orch takes the names of the hosts: -H hostA:4,hostB:4, on one of them"),
-    "--gpus-per-task": "orch takes the number of GPUs of each task: --gpus N",
-    "--map-by": "orch calls this --affinity",
-    **dict.fromkeys(("--chdir", "-D", "--wdir", "-wdir"), "orch calls this --workdir DIR"),
-    **dict.fromkeys(("--exclude", "--exclusive", "--reservation"), "options of sbatch: --set 'backend.options={exclusive: true}'"),
-    "--array": "a loop over orch up is a sweep: orch help sweep",
-    **dict.fromkeys(("--min-np", "--max-np"), "orch calls this --workers MIN:MAX"),
-    "--scale": "the number of tasks has an option of its own: --workers 3, --ps 2",
-    **dict.fromkeys(("--publish", "--expose"), NO_PORTS),
-    **dict.fromkeys(("--ssh", "--machines", "--host"), "orch takes the names of the hosts: -H hostA:4,hostB:4"),
-    "--follow": "orch up shows the output until the run ends; -d does not",
-    "--slots": "orch takes the number of tasks with the name of the host: -H hostA:4,hostB:4",
-    "--checkpoint-dir": "the directory of the saves is a key: --set checkpoints.dir=DIR",
-    "--format": "--json prints JSON",
-    "--script": "the script needs no option: orch up train.py",
-    **{option: f"a key of Slurm: --set backend.{option[2:]}=VALUE" for option in ("--partition", "--qos", "--constraint")},
-    "-p": "Slurm's partition is --set backend.partition=NAME",
-    "--gres": "--gpus N gives each task N GPUs, and --set backend.gres=gpu:N asks Slurm for them",
-    **dict.fromkeys(("--use-env", "--tty"), "leave it out"),
-    **dict.fromkeys(("-c", "--cpus-per-task"), "--threads N sets TensorFlow's threads, and --set backend.cpus_per_task=N Slurm's cores"),
-    **dict.fromkeys(("-o", "--output"), "orch keeps the output of each task in files, always, below --run-dir DIR"),
-    **dict.fromkeys(("--bind-to", "--cpu-bind"), "orch calls this --affinity"),
-    **dict.fromkeys(("--volume", "--mount"), MOUNTS_NOTHING),
-    **dict.fromkeys(("--simulate", "--preview", "--validate", "--plan"), "orch plan SCRIPT, or orch up --dry-run, shows what would start"),
-    **dict.fromkeys(("--rm", "-it", "-i"), "leave it out: a task has no keyboard, and orch prune removes old runs"),
-    **dict.fromkeys(
-        ("--memory", "--mem"),
-        "the memory of a host is limited by Slurm (--set backend.mem=64G), by Kubernetes "
-        "(--set backend.resources.memory=8Gi), or by a container around orch; that of a GPU by --gpu-memory MB",
-    ),
-}
-"""Options of torchrun and srun that orch does not have, with what a user writes in their place."""
-MAYBE_OF_SCRIPT = dict.fromkeys(
-    ("--config", "--config-file", "--conf", "--cfg", "--settings", "--spec", "--yaml"),
-    "the settings of orch stand in orch.yaml, or in the file of -f FILE; orch plan shows what they mean",
-)
-"""The same for options that a script may have, too."""
-OTHERWISE_OF = {
-    ("plan", "--output"): "--json prints JSON",
-    ("plan", "--dry-run"): "orch plan starts nothing: leave it out, or write orch up --dry-run, which prints the commands, too",
-    **dict.fromkeys((("down", "--dry-run"), ("restart", "--dry-run")), "orch ps shows the tasks of the run, and changes nothing"),
-    ("logs", "--lines"): "-n N, or --tail N, begins with the last N lines of each stream",
-    ("report", "--open"): "--serve shows the page in a browser, and -o FILE writes it",
-    ("prune", "--all"): "--keep 0 keeps only the latest run",
-    **dict.fromkeys((("prune", "-f"), ("prune", "--force")), "leave it out, since no question is asked: orch prune RUN removes a run"),
-    **dict.fromkeys((("ps", "--csv"), ("report", "--csv")), "orch ps --all --json is for programs"),
-    **dict.fromkeys((("ps", "-w"), ("ps", "--watch")), "orch top shows the tasks live, and watch -n 2 orch ps the table"),
-}
-"""The same for an option of one command, by the names of both."""
 AFTER_DASHES = "orch.after_dashes"
 """The key, among the notes of Click's context, of the command line as it should be, where the script stands after ``--``."""
 INTERPRETERS = ("python", "python3")
@@ -207,13 +137,14 @@ class ScriptCommand(click.Command):
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             message = describe_no_option(ctx, error.option_name)
-            if error.option_name in PLACES and error.option_name not in OTHERWISE:
+            if error.option_name in PLACES and error.option_name not in answers("no option"):
                 words = [word for each in args for word in (("--backend", PLACES[each]) if each == error.option_name else (each,))]
                 line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
                 raise click.UsageError(f"there is no option {error.option_name}: {line}", ctx) from None
             if any(option == "-p" and re.fullmatch(r"[\d.:]*\d+:\d+", word) for option, word in itertools.pairwise(args)):  # as in docker
-                raise click.UsageError(f"there is no option -p: {NO_PORTS}", ctx) from None
-            is_answered = error.option_name.replace("_", "-") in OTHERWISE or "did you mean" in message or "is an option of" in message
+                raise click.UsageError(f"there is no option -p: {answers('no option')['--publish']}", ctx) from None
+            option = error.option_name.replace("_", "-")
+            is_answered = option in answers("no option") or "did you mean" in message or "is an option of" in message
             line = "" if is_answered else self._line(ctx, args, own)
             raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
         except click.UsageError as error:
@@ -253,9 +184,9 @@ class ScriptCommand(click.Command):
         """
         for option, word in itertools.pairwise(args):
             if option == "-v" and ":" in word and "/" in word:  # as in docker; the script may be the word that is too much
-                return f"-v is --verbose, and takes no value: {MOUNTS_NOTHING}"
-            if option in WITHOUT_VALUE and f"({word}" in message:
-                return f"{option} takes no value{WITHOUT_VALUE[option]}; {word} is too much, and the script's own arguments go after --"
+                return f"-v is --verbose, and takes no value: {answers('no option')['--mount']}"
+            if (why := answers("no value").get(option)) and f"({word}" in message:
+                return f"{option} takes no value: {why}; {word} is too much, and the script's own arguments go after --"
         return ""
 
     def _line(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> str:
@@ -304,9 +235,9 @@ def describe_no_option(ctx: click.Context, name: str) -> str:
     option = name.replace("_", "-")
     known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
     right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
-    if not (hint := OTHERWISE_OF.get((ctx.command.name or "", option))) and option in _options_of_up(ctx):
+    if not (hint := answers("no option of a command").get(f"{ctx.command.name} {option}")) and option in _options_of_up(ctx):
         return f"there is no option {option}: {option} is an option of orch up"
-    of_any = OTHERWISE | MAYBE_OF_SCRIPT if isinstance(ctx.command, ScriptCommand) else {}
+    of_any = answers("no option") | answers("no option of orch") if isinstance(ctx.command, ScriptCommand) else {}
     hint = hint or of_any.get(option)
     return f"there is no option {option}: {hint or (f'did you mean {right}?' if right else f'{ctx.command_path} --help lists the options')}"
 
@@ -320,12 +251,6 @@ def _options_of_up(ctx: click.Context) -> set[str]:
     return {name for parameter in (up.params if up else ()) for name in (*parameter.opts, *parameter.secondary_opts) if name[:1] == "-"}
 
 
-WITHOUT_VALUE = {
-    "--checkpoint": ": the saves lie in the directory of the run, or where --set checkpoints.dir=DIR says",
-    "--chief": ": there is one chief",
-    "--evaluator": ": there is one evaluator",
-}
-"""Options without a value, to which a user of other programs may give one; what is said then."""
 SHOWS_FEW = "orch.help_short"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import sources
-from orchestrator.cli.explanations import PAGES, explanations
+from orchestrator.cli.explanations import explanations, pages
 from tests.cli.test_bad_input import complaint
 from tests.conftest import ROOT, Orch
 from worker.host.facts import machine_survey
@@ -128,7 +128,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "slurm", check=0).out.endswith("/docs/slurm.md\n")
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
     assert {"Out of memory", "Out of GPU memory"} <= {*orch.in_process("help", "oom", check=0).out.splitlines()}
-    assert all(orch.in_process("help", page, check=0).out.count("\n") > 3 for page in PAGES)
+    assert all(orch.in_process("help", page, check=0).out.count("\n") > 3 for page in pages())
     complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'; orch help topics lists the topics")
     assert orch.in_process("version", check=0).out == orch.in_process("--version", check=0).out
 
