@@ -139,7 +139,8 @@ def run_loops(names: Iterable[str], *, exact: bool) -> dict[str, list[float]]:
     """What a training loop of one's own gives, in Keras's own order or in orch's."""
     given = {}
     (module,) = [module for name, module in sys.modules.items() if name.endswith("worker.task.keras.optimizer")]
-    before, module._is_exact = module._is_exact, exact  # type: ignore[attr-defined]
+    task = module._task
+    before, task.is_exact = task.is_exact, exact
     try:
         for name in names:
             model, data = made(name)
@@ -149,7 +150,7 @@ def run_loops(names: Iterable[str], *, exact: bool) -> dict[str, list[float]]:
                     step(batch)
             given[name] = weights(model)
     finally:
-        module._is_exact = before  # type: ignore[attr-defined]
+        task.is_exact = before
     return given
 
 

@@ -17,7 +17,7 @@ from worker.formats.saves import LOCAL
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = """
-import json, os, random, sys
+import itertools, json, os, random, sys
 import keras, numpy as np, tensorflow as tf
 import worker
 from worker.task.checkpoints import saver as module
@@ -25,7 +25,7 @@ from worker.task.input import shuffle_order
 
 def anew():
     "As in a process that has just started."
-    module._loops = 0
+    module._loops = itertools.count(1)
     shuffle_order._drawn.clear()
     keras.backend.clear_session()
 
@@ -299,7 +299,7 @@ def test_the_callback_continues_with_keras_2(tmp_path: Path) -> None:
 
 
 OTHER_BATCHES = """
-import json, os
+import itertools, json, os
 import keras, numpy as np, tensorflow as tf
 import worker
 from worker.task.checkpoints import keras_saves, saver as module
@@ -316,7 +316,7 @@ class Steps(keras.callbacks.Callback):
         self.epochs.append(epoch)
 
 def fit(place, *, batches=18, size=1, execution=1, last=None):
-    keras_saves._fits = 0  # as in a process that has just started
+    keras_saves._fits = itertools.count(1)  # as in a process that has just started
     keras.backend.clear_session()
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=execution)
@@ -334,7 +334,7 @@ def fit(place, *, batches=18, size=1, execution=1, last=None):
 fit("execution", last=12)
 fit("fewer", last=12)
 fit("size", last=12)
-module._loops = 0
+module._loops = itertools.count(1)
 saver = worker.checkpoints(v=tf.Variable(0), dir="loop", every=2)
 for _ in saver.epochs(1):
     for number, _ in enumerate(saver.batches(tf.data.Dataset.range(8).batch(2))):
@@ -343,7 +343,7 @@ for _ in saver.epochs(1):
         saver.step()
     break
 saver.wait()
-module._loops = 0
+module._loops = itertools.count(1)
 saver = worker.checkpoints(v=tf.Variable(0), dir="loop", every=2)
 rest = [batch.numpy().tolist() for _ in saver.epochs(1) for batch in saver.batches(tf.data.Dataset.range(8).batch(4))]
 print(json.dumps([fit("execution", execution=4), fit("fewer", batches=7), fit("size", size=2)[2], rest]))

@@ -69,8 +69,7 @@ def test_a_training_that_turns_out_not_to_be_saved_says_so_and_a_later_one_is_ab
 ) -> None:
     monkeypatch.setenv("ORCH_LOG_DIR", str(tmp_path))
     monkeypatch.setattr(save_orders, "_catch_sigterm", lambda: None)
-    for name, value in (("_fd", -1), ("_directory", ""), ("_step", 0), ("_begun", 0)):
-        monkeypatch.setattr(save_orders, name, value)
+    monkeypatch.setattr(save_orders, "_task", save_orders._State())
     save_orders.begin(0)
     save_orders.begin(3)
     save_orders.end()
@@ -80,7 +79,7 @@ def test_a_training_that_turns_out_not_to_be_saved_says_so_and_a_later_one_is_ab
     fit._turn_off("a variable was made in the first step")
     fit._turn_off("again")
     save_orders.begin(5)
-    os.close(save_orders._fd)
+    os.close(save_orders._task.fd)
     assert (tmp_path / "saving").read_text() == "ready 0\nunable 3\nready 5\n"
 
 
@@ -90,7 +89,7 @@ def test_a_chief_whose_save_waits_for_a_worker_that_is_further_goes_on_to_the_st
     order = tmp_path / "order"
     order.write_bytes(task_files.save_order(task_files.SAVE, 7))
     with order.open("rb") as file:
-        monkeypatch.setattr(save_orders, "_fd", file.fileno())
+        monkeypatch.setattr(save_orders._task, "fd", file.fileno())
         is_given_up = threading.Event()
         series = SimpleNamespace(is_chief=True, is_writing=True, wait=lambda: is_given_up.wait(5.0), is_saved=lambda step: False)
         later = threading.Timer(0.1, lambda: order.write_bytes(task_files.save_order(task_files.SAVE, 9)))

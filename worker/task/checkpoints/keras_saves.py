@@ -23,7 +23,7 @@ from ..patches.features import SAVES, SAVES_2
 from . import input_check, keras_2_saves, saver
 from .fit_session import MARK, Data, Fit, asked_of, saving_list
 
-_fits = 0
+_fits = itertools.count(1)
 _running: list[SavedFit] = []
 """The calls of `fit` that run in this process and are saved, one inside the other."""
 
@@ -76,10 +76,8 @@ def install() -> None:
 
 def begin(model: Any, given: dict[str, Any]) -> SavedFit | None:
     """The saves of a `fit` that begins, if it is saved."""
-    global _fits
-    _fits += 1
-    asked = asked_of(given["callbacks"])
-    return SavedFit(_fits, model, asked) if asked is not None or context().settings.checkpoints.fit else None
+    number, asked = next(_fits), asked_of(given["callbacks"])
+    return SavedFit(number, model, asked) if asked is not None or context().settings.checkpoints.fit else None
 
 
 class SavedFit(Fit):

@@ -16,6 +16,7 @@ without orch. A program that handles SIGTERM itself, as TensorFlow's `Preemption
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -37,29 +38,38 @@ MANIFEST_S = 60.0
 """How long a worker waits until the chief has finished the save."""
 POLL_S, MANIFEST_POLL_S = 0.002, 0.02
 _acting = threading.Lock()
-_fd = -1
-_directory = ""
-_step = 0
-"""The last finished step."""
-_begun = 0
-"""How many trainings have begun, without those that turned out not to be saved. One that is over counts: another may follow."""
+
+
+@dataclasses.dataclass
+class _State:
+    """Holds what this task knows of orders."""
+
+    fd: int = -1
+    """Of the file of orders."""
+    directory: str = ""
+    step: int = 0
+    """The last finished step."""
+    begun: int = 0
+    """How many trainings have begun, without those that turned out not to be saved. One that is over counts: another may follow."""
+
+
+_task = _State()
 
 
 def begin(step: int) -> None:
     """The training, which has finished `step`, can save on order from now on. Outside orch, there are no orders."""
-    global _fd, _directory, _step, _begun
     directory = os.environ.get("ORCH_LOG_DIR")
-    _step = step
-    _begun += 1
-    if not directory or (_fd >= 0 and _begun > 1):
+    _task.step = step
+    _task.begun += 1
+    if not directory or (_task.fd >= 0 and _task.begun > 1):
         return
-    if _fd >= 0:
+    if _task.fd >= 0:
         _say("ready", step)
         return
     try:
         # An order of an earlier training of this task is none for this one: each attempt has a directory of its own.
-        _fd = task_files.open_regular(os.path.join(directory, task_files.SAVE_ORDER), os.O_RDWR | os.O_CREAT)
-        _directory = directory
+        _task.fd = task_files.open_regular(os.path.join(directory, task_files.SAVE_ORDER), os.O_RDWR | os.O_CREAT)
+        _task.directory = directory
         reports.append(os.path.join(directory, task_files.SAVING), f"ready {step}\n".encode())
     except OSError:  # a full disk: this training cannot save on order
         return
@@ -69,10 +79,9 @@ def begin(step: int) -> None:
 
 def end() -> None:
     """A training that has begun turns out not to be saved. A later one of the program may `begin`."""
-    global _begun
-    _begun -= 1
-    if _fd >= 0 and not _begun:
-        _say("unable", _step)
+    _task.begun -= 1
+    if _task.fd >= 0 and not _task.begun:
+        _say("unable", _task.step)
 
 
 def is_due(before: int, step: int, series: Series) -> bool:
@@ -80,8 +89,7 @@ def is_due(before: int, step: int, series: Series) -> bool:
 
     `before`: the step that was finished at the last call. Waits where an order says so.
     """
-    global _step
-    _step = step
+    _task.step = step
     word, wanted = _read()
     if word in ("", task_files.STOP):
         return False
@@ -121,9 +129,9 @@ def _names_later(step: int) -> bool:
 
 def _read() -> tuple[str, int]:
     """The newest order, and its step; empty: there is none. One read of a file that the kernel has in memory."""
-    if _fd < 0:
+    if _task.fd < 0:
         return "", 0
-    data = os.pread(_fd, task_files.ORDER_BYTES, 0)
+    data = os.pread(_task.fd, task_files.ORDER_BYTES, 0)
     if not data:
         return "", 0
     word, _, step = data.decode("ascii", "replace").strip().partition(" ")
@@ -132,7 +140,7 @@ def _read() -> tuple[str, int]:
 
 def _say(state: str, step: int) -> None:
     with contextlib.suppress(OSError):
-        reports.append(os.path.join(_directory, task_files.SAVING), f"{state} {step}\n".encode())
+        reports.append(os.path.join(_task.directory, task_files.SAVING), f"{state} {step}\n".encode())
 
 
 def _say_and_wait(step: int, former: int) -> tuple[str, int]:
@@ -194,10 +202,10 @@ def _act_on_sigterm() -> None:
     if not _acting.acquire(blocking=False):
         return
     try:
-        if not _begun:
+        if not _task.begun:
             _end()
         if not _read()[0]:
-            _say("asks", _step)
+            _say("asks", _task.step)
         until = time.monotonic() + ORDER_S
         while not (word := _read()[0]) and time.monotonic() < until:
             time.sleep(POLL_S)

@@ -23,7 +23,7 @@ from .snapshots import TrainingSnapshots
 
 EVERY = 100
 """The number of steps between two saves, if neither the program nor the spec says one."""
-_loops = 0
+_loops = itertools.count(1)
 """How many savers this process has made."""
 
 
@@ -72,8 +72,6 @@ class Saver:
     def __init__(self, objects: dict[str, Any], *, every: int | None, keep: int | None, dir: str | None, strategy: Any) -> None:
         import tensorflow as tf
 
-        global _loops
-        _loops += 1
         keep_order()
         self._strategy = strategy or _strategy_of(objects)
         self._coordinator: Any = None
@@ -93,7 +91,7 @@ class Saver:
         self._is_iterating, self._is_positioned = False, self._coordinator is not None
         self._facts: dict[str, Any] = {}
         """What `input_check.facts` says of the data, before the restart and now; empty: no batch was asked for."""
-        self._series = Series(place_of(dir, keep, self._strategy), f"loop-{_loops}", self._strategy)
+        self._series = Series(place_of(dir, keep, self._strategy), f"loop-{next(_loops)}", self._strategy)
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
         self._restore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from ...values.codec import to_json
@@ -12,7 +13,7 @@ from ..strategy import strategy_builder
 from . import input_counter, input_policy, private_memory, shuffle_order
 from .input_policy import Changes
 
-_jobs = 0
+_jobs = itertools.count(1)
 """The number of datasets that this process has sent to the tf.data service."""
 
 
@@ -127,15 +128,13 @@ def _check_size(size: int, replicas: int) -> None:
 
 def _through_service(dataset: Any, task: Context) -> Any:
     """The dataset, made by the data workers. Each element goes to one training worker, whichever asks first."""
-    global _jobs
     import tensorflow as tf
 
     service = tf.data.experimental.service
-    _jobs += 1
     print_once(
         "input: the data workers of the tf.data service make the batches, which go to whichever worker asks first; "
         "py_function and from_generator do not work there"
     )
     # All workers name their datasets in the same order: the same name is the same job.
-    name = f"worker.distribute-{task.attempt}-{_jobs}"
+    name = f"worker.distribute-{task.attempt}-{next(_jobs)}"
     return dataset.apply(service.distribute(service.ShardingPolicy.DYNAMIC, task.data_service, job_name=name))

@@ -47,14 +47,22 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_in_loops = 0
-"""How many of Keras's own loops (`fit`, `evaluate`, ...) run in this process, one inside the other."""
-_model: Any = None
-"""The model of the innermost of these loops."""
-_shares: list[Any] | None = None
-"""The losses of the step that is traced of which each replica has a share: their sum over the replicas is that of one process."""
-_is_exact = False
-"""The setting `keras.exact`."""
+
+
+class _Task:
+    """Holds what is true in all threads of this task."""
+
+    is_exact = False
+    """The setting `keras.exact`."""
+    in_loops = 0
+    """How many of Keras's own loops (`fit`, `evaluate`, ...) run, one inside the other."""
+    model: Any = None
+    """The model of the innermost of these loops."""
+    shares: list[Any] | None = None
+    """The losses of the step that is traced of which each replica has a share: their sum over the replicas is that of one process."""
+
+
+_task = _Task()
 
 
 @contextlib.contextmanager
@@ -76,9 +84,8 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
 
     Where nothing asks for the right order, only warnings are printed.
     """
-    global _is_exact
     feature = STEP if (is_exact or in_cluster) and patches.is_on(STEP) else WARNINGS
-    _is_exact = is_exact and feature == STEP
+    _task.is_exact = is_exact and feature == STEP
     for kind in ("BaseOptimizer", "LossScaleOptimizer"):
         patches.replace(feature, f"{kind}.apply", _apply)
     for name in ("train_function", "test_function"):
@@ -108,14 +115,13 @@ def in_loop(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     _name_penalties(model)
 
     def step(iterator: Any) -> Any:
-        global _in_loops, _model
-        before, _model = _model, model
-        _in_loops += 1
+        before, _task.model = _task.model, model
+        _task.in_loops += 1
         try:
             return function(iterator)
         finally:
-            _in_loops -= 1
-            _model = before
+            _task.in_loops -= 1
+            _task.model = before
 
     return step
 
@@ -149,7 +155,7 @@ def _is_wanted() -> bool:
         return False
     import tensorflow as tf
 
-    return _is_exact or (_in_loops > 0 and fit.is_wanted(tf.distribute.get_strategy()))
+    return _task.is_exact or (_task.in_loops > 0 and fit.is_wanted(tf.distribute.get_strategy()))
 
 
 # --- optimizers ---------------------------------------------------------------------------------
@@ -205,8 +211,8 @@ def _name_differences(optimizer: Any) -> None:
     replicas = _replicas()
     if not replicas:
         return
-    if _in_loops and not _here.losses and _model is not None:
-        tell_of_sum(_model, replicas)
+    if _task.in_loops and not _here.losses and _task.model is not None:
+        tell_of_sum(_task.model, replicas)
     options = [name for name in ("clipnorm", "global_clipnorm", "clipvalue") if (getattr(optimizer, name, None) or 0) > 0]
     if options:
         print_once(
@@ -335,8 +341,7 @@ def losses_marked(model: Any) -> Iterator[None]:
     """
     from keras import Model
 
-    global _shares
-    before, _shares = _shares, []
+    before, _task.shares = _task.shares, []
     is_of_keras = type(model).compute_loss is Model.compute_loss
     try:
         with (
@@ -346,7 +351,7 @@ def losses_marked(model: Any) -> Iterator[None]:
         ):
             yield
     finally:
-        _shares = before
+        _task.shares = before
 
 
 @contextlib.contextmanager
@@ -368,14 +373,14 @@ def _compute_loss(real: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _marked(loss: Any) -> Any:
-    if _shares is not None and tuple(loss.shape) == ():  # Keras divides no losses of single rows
-        _shares.append(loss)
+    if _task.shares is not None and tuple(loss.shape) == ():  # Keras divides no losses of single rows
+        _task.shares.append(loss)
     return loss
 
 
 def is_share(value: Any) -> bool:
     """True if this is a replica's share of the loss of all, because Keras has divided it."""
-    return any(each is value for each in list(_shares or ()))
+    return any(each is value for each in list(_task.shares or ()))
 
 
 def whole(value: Any) -> Any:
@@ -385,7 +390,7 @@ def whole(value: Any) -> Any:
 
 def of_rows(metric: Any, values: Any) -> Any:
     """Return the losses of single rows (`reduction=None`): Keras multiplies what it shows by the replicas, but has not divided it."""
-    is_loss = metric is getattr(_model, "_loss_tracker", None) and tuple(getattr(values, "shape", ())) != ()
+    is_loss = metric is getattr(_task.model, "_loss_tracker", None) and tuple(getattr(values, "shape", ())) != ()
     return values / _replicas() if is_loss and _replicas() else values
 
 
@@ -404,7 +409,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     _here.losses += 1
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
-    if reduction == "mean_with_sample_weight" and weights is not None and _in_loops and _replicas():
+    if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and _replicas():
         print_once(
             "reduction='mean_with_sample_weight' divides the loss of each part of a batch by the sample weights of this part, so losses "
             "and weights differ from those of one process if the parts have different sums of sample weights"
@@ -418,12 +423,12 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             from keras.src.losses import loss
 
             return _marked(loss.scale_loss_for_distribution(values))
-        if _in_loops and _replicas():
+        if _task.in_loops and _replicas():
             print_once(
                 "a loss function that returns one number: Keras adds the gradients of the replicas, and --keras-exact takes their mean; "
                 f"{hint(_replicas())}"
             )
-    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _in_loops and _replicas():
+    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and _replicas():
         print_once(
             "a loss of Keras for a part without rows is an empty tensor, which cannot be added to the numbers of other replicas: "
             "batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
@@ -436,7 +441,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
     """Make the mean over the steps that are not masked that of the whole batch: Keras takes it of each part (keras/src/losses/loss.py)."""
     made = real(sample_weight, mask, dtype, reduction)
-    if mask is None or not _in_loops or not _replicas() or reduction not in MEANS[:2]:
+    if mask is None or not _task.in_loops or not _replicas() or reduction not in MEANS[:2]:
         return made
     if not _is_wanted():
         print_once(

@@ -14,33 +14,38 @@ from typing import Any
 WAIT_S = 5.0
 """How long a worker waits for the wishes of the others: they have ended the same step."""
 
-_wish = 0.0
-"""1.0: this worker wants to stop, and the others do not know it yet."""
-_wishes: Any = None
-"""How many replicas wanted to stop before the last step, as a tensor."""
+
+class _State:
+    """Holds the wishes to stop."""
+
+    own = 0.0
+    """1.0: this worker wants to stop, and the others do not know it yet."""
+    heard: Any = None
+    """How many replicas wanted to stop before the last step, as a tensor."""
+
+
+_wishes = _State()
 
 
 def carried() -> Any:
     """Return what this worker tells the others in the next step."""
     import tensorflow as tf
 
-    return tf.constant(_wish, tf.float64)
+    return tf.constant(_wishes.own, tf.float64)
 
 
 def hear(wishes: Any) -> None:
     """Keep the sum of what all replicas have carried into a step."""
-    global _wishes
-    _wishes = wishes
+    _wishes.heard = wishes
 
 
 def carry(is_wanted: bool) -> None:
-    global _wish, _wishes
-    _wish, _wishes = float(is_wanted), None
+    _wishes.own, _wishes.heard = float(is_wanted), None
 
 
 def is_heard() -> bool:
     """True if any worker carried a wish into the last step."""
-    return _wishes is not None and float(_wishes) > 0
+    return _wishes.heard is not None and float(_wishes.heard) > 0
 
 
 def do_all_want(strategy: Any, place: str) -> bool:
