@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from worker.host.pod_entry import ORDERS, RESTARTS
@@ -26,7 +27,7 @@ from ...errors import Problem, SpecError, UsageError
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.plan import Plan
-from ...model.settings import ClusterSpec, KubernetesSettings, trains
+from ...model.settings import ClusterSpec, KubernetesSettings, Restart, trains
 from ...model.strategies import named
 from .job_set import INDEX_VARIABLE, Group, job_set, jobs
 from .object_names import labels_of
@@ -40,8 +41,6 @@ CODE_DIR = f"{HOME}/code"
 FILES_DIR = "/orch-files"
 MOST_BYTES = 1024 * 1024
 """What a ConfigMap may hold (kubernetes.io, "ConfigMaps")."""
-MOST_APPLIED = 256 * 1024
-"""What `kubectl apply` can hold of an object in an annotation, unless the server applies it."""
 MOST_NAME = 63
 _INDEX = "batch.kubernetes.io/job-completion-index"
 """The annotation of a pod with its number in its Job."""
@@ -53,6 +52,13 @@ _RESTARTS = (
 """The annotations with what `RESTARTS` says: the first of a pod in a JobSet, the others of one that its Job replaces."""
 _SUFFIX = len("-abcde")
 """What Kubernetes adds to the names of the pods of a Job."""
+
+
+def _is_given(name: str, spec: ClusterSpec) -> bool:
+    """True if the spec gives a value for this key of `restart`: Kubernetes starts pods again in its own way."""
+    return bool(getattr(spec.restart, name) != getattr(Restart(), name))
+
+
 _NOT_THERE: dict[str, Callable[[ClusterSpec], Any]] = {
     "timeouts.start_s": lambda spec: spec.timeouts.start_s,
     "timeouts.hang_s": lambda spec: spec.timeouts.hang_s,
@@ -62,6 +68,10 @@ _NOT_THERE: dict[str, Callable[[ClusterSpec], Any]] = {
     "prepare": lambda spec: spec.prepare.run,
     "tensorboard": lambda spec: spec.tensorboard,
     "tasks.worker as MIN:MAX": lambda spec: spec.least_workers,
+    **{
+        f"restart.{name}": partial(_is_given, name)
+        for name in ("backoff_s", "backoff_max_s", "without_progress", "lost_host", "progress_s")
+    },
 }
 """What only a controller or an agent of orch can do."""
 
