@@ -550,7 +550,8 @@ def test_what_a_manifest_lacks_is_said(orch: Orch, script: Callable[..., Path]) 
     script("print('training')\n", "train.py")
     words = ("--ps", "1", "--hang-timeout", "5m", "--fail-on-nan", "--set", "restart.backoff_s=5")
     done = orch("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE, *words, check=0)
-    assert "note: timeouts.hang_s, fail_on_nan, restart.backoff_s: not in a manifest, which runs without a controller; orch up --backend" in done.err
+    lacks = "timeouts.hang_s, fail_on_nan, restart.backoff_s"
+    assert f"note: {lacks}: not in a manifest, which runs without a controller; orch up --backend" in done.err
     assert "note: Jobs alone do not end the worker and ps pods when the training is done; a JobSet does" in done.err
 
 
