@@ -30,7 +30,7 @@ ABOUT = {
 }
 
 
-WITHOUT_MEMBERS = (orchestrator.ClusterSpec,)  # whose fields are the keys of orch.yaml
+WITHOUT_MEMBERS = (orchestrator.ClusterSpec, orchestrator.testing.Outcome)  # the keys of orch.yaml; what a Job reports
 OF_ORCH_ITSELF = {
     *("begin_call", "begin_process", "end_process", "fail", "forget_output", "has_raised_as", "on_answer", "on_exited", "own_logs"),
     *("pass_on", "pass_signal", "poll", "pooled_run", "print_output", "send_signal", "time_out"),

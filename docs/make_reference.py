@@ -107,7 +107,7 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
             shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
             settings = [each for each in shown if _is_setting(each)]
             common = [each for each in shown if each.opts[-1] in COMMON and settings]
-            rows = [_row(each) for each in shown if each not in settings and each not in common]
+            rows = [_row(each) for each in shown if each not in settings and each not in common and each.opts[-1] not in EVERYWHERE]
             yield f"\n### `{words} {name}`\n\n{command.get_short_help_str(400)}\n"
             if settings:
                 taken = [f"`{each.opts[-1]}`" for each in settings]
@@ -117,6 +117,8 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
 
 
 COMMON = ("--file", "--set", "--env", "--hostfile", "--no-python")
+EVERYWHERE = ("--run-dir", "--json", "--color")
+"""Options of many commands, which the page has once."""
 FEW = 35
 
 
@@ -125,12 +127,13 @@ def common_options() -> Iterator[str]:
     up = cli.orch.get_command(click.Context(cli.orch), "up")
     assert up is not None
     yield "\n| option of several commands | what it does |\n|---|---|"
-    yield from (_row(each) for each in up.params if isinstance(each, click.Option) and each.opts[-1] in COMMON)
+    yield from (_row(each) for each in up.params if isinstance(each, click.Option) and each.opts[-1] in (*COMMON, *EVERYWHERE))
+    yield "\nThe last three are not repeated below: `orch COMMAND --help` says which command has them."
 
 
 def _is_setting(option: click.Option) -> bool:
     """True for the option of a key of orch.yaml."""
-    return (option.name or "").startswith("spec_")
+    return (option.name or "").startswith("spec_") and option.name != "spec_file"
 
 
 def _row(option: click.Option) -> str:

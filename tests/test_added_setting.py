@@ -82,7 +82,7 @@ def planned(text: str) -> int:
 def test_it_is_checked_with_its_place(run: Any, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("script: train.py\ncollectives:\n  stubbornness: 0\n  stubborness: 3\n")
     assert run("plan", code=2).splitlines() == [
-        "Error: orch.yaml:3: collectives.stubbornness: must be at least 1, not 0",
+        "error: orch.yaml:3: collectives.stubbornness: must be at least 1, not 0",
         "       orch.yaml:4: collectives: unknown key 'stubborness' (did you mean 'stubbornness'?)",
     ]
 
@@ -105,7 +105,7 @@ def test_it_is_said_by_flag_variable_and_assignment(run: Any) -> None:
     assert planned(run(*plan, ORCH_COLLECTIVE_STUBBORNNESS="3")) == 3
     assert planned(run(*plan, "--collective-stubbornness", "4", ORCH_COLLECTIVE_STUBBORNNESS="3")) == 4
     refused = run(*plan, ORCH_COLLECTIVE_STUBBORNNESS="10", code=2)
-    assert refused == "Error: ORCH_COLLECTIVE_STUBBORNNESS: collectives.stubbornness: must be at most 9, not 10\n"
+    assert refused == "error: ORCH_COLLECTIVE_STUBBORNNESS: collectives.stubbornness: must be at most 9, not 10\n"
 
 
 def test_it_reaches_the_tasks_and_comes_back_from_the_spec_of_a_run(run: Any, tmp_path: Path) -> None:

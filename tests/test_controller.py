@@ -65,7 +65,7 @@ def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path, wh
     (tmp_path / "elsewhere").mkdir()
     done = control(RunDir(place), tmp_path / "elsewhere")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"Error: {place} is no run directory: there is no file spec.yaml in it\n"
+    assert done.stderr == f"error: {place} is no run directory: there is no file spec.yaml in it\n"
     assert not (place / "lock").exists()
 
 
@@ -75,7 +75,7 @@ def test_a_lock_that_cannot_be_opened_is_an_error_in_one_line(tmp_path: Path) ->
     (run.path / "lock").mkdir()
     done = control(run, tmp_path)
     remedy = "name another directory with --run-dir or ORCH_HOME"
-    assert (done.returncode, done.stderr) == (125, f"Error: {run.path}/lock cannot be locked: Is a directory; {remedy}\n")
+    assert (done.returncode, done.stderr) == (125, f"error: {run.path}/lock cannot be locked: Is a directory; {remedy}\n")
 
 
 def test_a_run_directory_is_run_to_its_verdict(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_run_continues_a_submitted_run_whose_job_has_ended(home: Path) -> None
     for line in ("orch up --dry-run --resume one", "orch up --resume one script.py --dry-run"):
         words = [word for word in line.split() if word not in ("orch", "one")]
         said = orch(home.parent, *words, check=2).stderr
-        assert said.endswith(f"Error: --resume needs the run that is continued: {line}; runs with a save: one\n")
+        assert said.endswith(f"error: --resume needs the run that is continued: {line}; runs with a save: one\n")
 
 
 def reach(home: Path) -> None:

@@ -138,7 +138,7 @@ def test_where_no_thread_can_be_started_a_run_is_refused_in_words(orch: Orch, sc
     no_thread = 'def start(self):\n    raise RuntimeError("can\'t start new thread")\n'
     (tmp_path / "sitecustomize.py").write_text(f"import threading\n{no_thread}threading.Thread.start = start\n")
     done = orch("up", "wait.py", env={"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}, check=125)
-    assert done.err == "Error: orch cannot show the run: can't start new thread; raise the limit of processes (ulimit -u)\n"
+    assert done.err == "error: orch cannot show the run: can't start new thread; raise the limit of processes (ulimit -u)\n"
     assert not list(tmp_path.glob(".orch/runs/*"))
 
 
@@ -155,7 +155,7 @@ def test_too_few_open_files_are_said_in_words(orch: Orch, script: Script, tmp_pa
 def test_more_tasks_than_a_host_has_ports_are_refused(orch: Orch, script: Script) -> None:
     script(SLEEP, "wait.py")
     said = orch("up", "wait.py", "-n", "70000", check=2).err
-    assert said == "Error: a host has 65,535 ports; 70,000 tasks need one each (name more hosts)\n"
+    assert said == "error: a host has 65,535 ports; 70,000 tasks need one each (name more hosts)\n"
 
 
 FULL = """
@@ -178,7 +178,7 @@ def test_a_host_whose_disk_is_full_from_the_start_ends_the_run_in_its_words(orch
     full.chmod(0o700)
     script(SLEEP, "wait.py")
     said = orch("up", "wait.py", "-n", "2", "--timeout", "20", "--python", str(full), check=125).err
-    assert "Error: host local: no space left for the tasks' output in " in said
+    assert "error: host local: no space left for the tasks' output in " in said
     assert "make room, or name another directory with --run-dir" in said
 
 

@@ -58,7 +58,7 @@ def _describe(finding: Finding, is_plain: bool, color: bool) -> Iterator[str]:
     yield from rest
     for line in finding.why.splitlines():
         yield from [f"{' ' * 9}{clean(line)}"] if line.startswith("  ") else wrap(line, WIDTH, " " * 9)
-    yield from wrap(finding.remedy, WIDTH, f"{' ' * 9}do: ", " " * 13)
+    yield from wrap(finding.remedy, WIDTH, f"{' ' * 9}fix: ", " " * 14)
 
 
 def _verdict(findings: Sequence[Finding]) -> str:

@@ -57,7 +57,7 @@ def to_text(planned: Sharded, width: int) -> Iterator[str]:
         yield ""
         yield from wrap(one.what, width, f"{one.severity:<9}", " " * 9)
         if one.remedy:
-            yield from wrap(f"do: {one.remedy}", width, " " * 9)
+            yield from wrap(f"fix: {one.remedy}", width, " " * 9)
 
 
 def _headline(planned: Sharded) -> str:

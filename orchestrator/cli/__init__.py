@@ -43,7 +43,7 @@ COMMANDS = {
     "stacks": ("commands.stacks_command", "Show at which line of Python each task is."),
     "report": ("commands.report_command", "Write a run as an HTML page, or for a bug report."),
     "checkpoints": ("commands.checkpoints_command", "Show the checkpoints of a run."),
-    "profile": ("commands.profile_command", "Profile all tasks with TensorFlow's profiler."),
+    "profile": ("commands.profile_command", "Profile a run with TensorFlow's profiler."),
     "placement": ("commands.placement_command", "Show on which devices operations ran."),
     "verify": ("commands.verify_command", "Say whether workers train as one process does."),
     "doctor": ("commands.doctor_command", "Check whether this machine or hosts can run one."),
@@ -168,7 +168,7 @@ def main(args: list[str] | None = None) -> None:
 
             error = click.UsageError(describe_no_option(error.ctx, error.option_name), error.ctx)
         _name_variable(error)
-        error.show()
+        _show(error)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130
@@ -178,13 +178,20 @@ def main(args: list[str] | None = None) -> None:
     except OSError as error:  # such as a full disk under standard output
         what = str(error.filename or ("the working directory was removed" if _is_here_removed() else "standard output cannot be written"))
         with contextlib.suppress(OSError):  # or under standard error
-            click.echo(f"Error: {what}: {error.strerror or error}", err=True)
+            click.echo(f"error: {what}: {error.strerror or error}", err=True)
         sys.stdout = None
         code = BROKEN
     code = code if isinstance(code, int) else 0
     if args is None:
         end_process(code)
     sys.exit(code)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print a mistake as Click does, with the word `error` that all messages have."""
+    if isinstance(error, click.UsageError) and (ctx := error.ctx) is not None:
+        click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True, color=ctx.color)
+    click.echo(f"error: {error.format_message()}", err=True)
 
 
 def _is_here_removed() -> bool:
@@ -224,4 +231,4 @@ def _complaint(error: OrchError) -> str:
     from ..record.text.lines import clean  # an error may have the words of a host or a task
 
     lines = clean(str(error)).splitlines() or [type(error).__name__]
-    return "Error: " + "\n       ".join(lines)
+    return "error: " + "\n       ".join(lines)

@@ -22,7 +22,7 @@ from ..record.text.lines import RESET
 from ..record.text.log_view import LogView
 
 _RED = "\x1b[1;31m"
-_MARKS = {"  first failure:": _RED, "  what to do:": "\x1b[1m"}
+_MARKS = {"  first failure:": _RED, "  fix:": "\x1b[1m"}
 """How lines of a report of a failure begin that are to catch the eye."""
 
 

@@ -55,7 +55,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
         lines += _describe_failure(cause, run, directory)
         lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect else []
         lines += _describe_calls(run, cluster) if cause.about == together.CALLS else []
-        lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
+        lines += [f"  fix: {cause.remedy}"] if cause.remedy else []
         lines += [f"  more: orch help {cause.about}"] if cause.about else []
         lines += _describe_others(cause, cluster)
     elif cause is not None:
@@ -71,7 +71,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:
-        lines += [f"  warning: {verdict.warning}", f"  what to do: {UNFORMED}", f"  more: orch help {ABOUT_UNFORMED}"]
+        lines += [f"  warning: {verdict.warning}", f"  fix: {UNFORMED}", f"  more: orch help {ABOUT_UNFORMED}"]
     lines += [f"  {line}" for line in verdict.remarks]
     lines += [f"  still there: {left}" for left in verdict.remains]
     if verdict.outcome is not Outcome.SUCCEEDED:

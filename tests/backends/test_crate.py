@@ -185,7 +185,7 @@ def test_down_cancels_what_a_dead_controller_has_asked_for(yard: Path) -> None:
 
 def test_an_engine_that_refuses_ends_the_run_in_its_words(yard: Path) -> None:
     (yard / "refusal").write_text("the yard takes no runs of three crates on a Sunday")
-    assert orch(yard, "up", check=125).stderr.endswith("Error: the yard takes no runs of three crates on a Sunday\n")
+    assert orch(yard, "up", check=125).stderr.endswith("error: the yard takes no runs of three crates on a Sunday\n")
     assert asked(yard) == ["asked for", "given back"]
     assert "exit code 125: the yard takes no runs of three crates on a Sunday" in orch(yard, "ps", "script").stdout
 

@@ -445,7 +445,7 @@ def test_what_the_engine_refuses_leaves_no_run(yard: Yard) -> None:
 
 @pytest.mark.parametrize(
     ("lever", "text", "code", "told"),
-    [("until", "2", 124, "the time of its allocation is nearly over"), ("refusal", "no crates are left", 125, "Error: no crates are left")],
+    [("until", "2", 124, "the time of its allocation is nearly over"), ("refusal", "no crates are left", 125, "error: no crates are left")],
 )
 def test_an_allocation_may_end_or_be_refused(yard: Yard, lever: str, text: str, code: int, told: str) -> None:
     yard.set(lever, text)

@@ -136,7 +136,7 @@ def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
     """Each with one message. The namespace is as it was after each."""
     place.write(GOES_ON)
     refused = place.orch("up", "script.py", "--namespace", "nowhere", check=2)
-    assert 'Error: cannot make the pods: namespaces "nowhere" not found; name one that exists' in refused.err
+    assert 'error: cannot make the pods: namespaces "nowhere" not found; name one that exists' in refused.err
     refused = place.orch("up", "script.py", "--context", "nope", check=2)
     assert "; kubectl config get-contexts lists them" in refused.err
     place.write(GOES_ON, image="bed/nothing:1")

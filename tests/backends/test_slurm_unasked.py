@@ -71,7 +71,7 @@ def test_a_slurm_that_cannot_be_asked(
                 env = {"SLURM_CONF": str(config)}
                 said = wait_for(told, env)
                 refused = orch("up", "script.py", env={**env, **IN_ALLOCATION}, check=125).err
-                assert refused.startswith(("Error: cannot ask Slurm for its job 7: ", "Error: slurmctld cannot be asked: ")), refused
+                assert refused.startswith(("error: cannot ask Slurm for its job 7: ", "error: slurmctld cannot be asked: ")), refused
                 assert told.removeprefix("cannot ask Slurm: ") in refused
                 assert len(refused.splitlines()) == 1, refused
                 if trouble == "slurmctld":

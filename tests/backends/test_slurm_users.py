@@ -56,7 +56,7 @@ def test_a_run_belongs_to_its_user(people: tuple[Person, Person], slurm: SlurmBe
     # The directory is closed.
     for command in ("ps", "down", "logs"):
         done = other(command, name, home=one.home, check=125)
-        assert done.err == f"Error: the runs in {one.home}/.orch cannot be read: Permission denied\n", done
+        assert done.err == f"error: the runs in {one.home}/.orch cannot be read: Permission denied\n", done
 
     # The user lets others look: so they can, and no more.
     for path in ((one.home / ".orch"), *(one.home / ".orch").rglob("*")):

@@ -257,7 +257,7 @@ def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch:
         done = up(orch, bed, "hostA,hostB", at=bed.own / "here", check=2)
     finally:
         subprocess.run(["rm", "-rf", str(bed.own / "here")], check=True)
-    assert f"Error: hosts hostA, hostB: the working directory '{bed.own}/here' does not exist" in done.err
+    assert f"error: hosts hostA, hostB: the working directory '{bed.own}/here' does not exist" in done.err
 
 
 def test_a_script_outside_of_what_is_copied_is_refused(orch: Orch, bed: Bed, project: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -30,8 +31,8 @@ def complaint(done: Completed, code: int, *words: str) -> str:
     assert done.code == code, done
     assert done.out == "", done
     assert "Traceback" not in done.err, done
-    assert done.err.count("Error:") == 1, done
-    message = done.err[done.err.index("Error:") :]
+    (begin,) = re.finditer("^error: ", done.err, re.MULTILINE)
+    message = done.err[begin.start() :]
     at = 0
     for word in words:
         assert word in message[at:], f"{word!r} is not said (or not there)\n{done}"
@@ -302,7 +303,7 @@ def test_a_directory_without_permission_is_named(orch: Orch, tmp_path: Path) -> 
 def test_output_that_cannot_be_written_is_an_error_in_words(orch: Orch, words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as disk:
         done = orch.start(*words, stdout=disk).wait(check=125)
-    assert done.err == "Error: standard output cannot be written: No space left on device\n"
+    assert done.err == "error: standard output cannot be written: No space left on device\n"
 
 
 @pytest.mark.root
@@ -468,7 +469,7 @@ def test_a_second_down_says_so_and_does_no_harm(orch: Orch, script: Script) -> N
 
 
 def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:
-    assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "Error: it said: red\\x01\n       and more"
+    assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "error: it said: red\\x01\n       and more"
 
 
 def test_two_versions_of_keras_are_refused_together(orch: Orch, script: Callable[..., Path]) -> None:

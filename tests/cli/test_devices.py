@@ -79,7 +79,7 @@ def test_the_text_shows_what_is_set_inside_the_task(orch: Orch) -> None:
 
 def test_gpus_that_are_not_there_are_refused_before_anything_starts(orch: Orch, tmp_path: Path) -> None:
     done = orch("up", "show.py", "-n", "2", "--gpus", "[0]", check=2, env=NO_GPU)
-    assert done.err.splitlines()[-1].startswith("Error: worker-0..1 ask for GPU 0; host local has no GPU: leave out --gpus ")
+    assert done.err.splitlines()[-1].startswith("error: worker-0..1 ask for GPU 0; host local has no GPU: leave out --gpus ")
     assert not list(tmp_path.glob("*.json"))
     assert not list((tmp_path / ".orch").glob("runs/*"))
 
@@ -201,7 +201,7 @@ def test_a_hosts_gpus_reach_its_tasks(
 def test_a_gpu_that_the_shell_hides_cannot_be_asked_for(orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path) -> None:
     words = ("-n", "2", "--python", python_of_a_host_with_gpus, "--gpus", "1", "--set", "tasks.worker.overrides.1.devices.gpus=[2]")
     done = orch("up", "show.py", *words, check=2, env={"CUDA_VISIBLE_DEVICES": "0,1"})
-    assert done.err.splitlines()[-1] == "Error: worker-1 asks for GPU 2; host local has GPUs 0, 1"
+    assert done.err.splitlines()[-1] == "error: worker-1 asks for GPU 2; host local has GPUs 0, 1"
     assert not list(tmp_path.glob("*.json"))
 
 
@@ -248,9 +248,9 @@ def test_runs_side_by_side_do_not_have_the_same_gpus(
     ways = r"name others with --gpus, or let all of them share \(--share-gpus\)"
     assert re.search(f"host local: {', '.join(held[:2])}; this run divides the other GPUs", third.err)
     refused = orch("up", "hold.py", "--gpus", "2", *words, check=125).err.splitlines()[-1]
-    assert re.fullmatch(f"Error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
+    assert re.fullmatch(f"error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
     refused = orch("up", "hold.py", "--gpus", "[1]", *words, check=125).err.splitlines()[-1]
-    assert re.fullmatch(f"Error: worker-0 asks for GPU 1; host local has GPUs 0, 1, 2, 3; {held[1]}: {ways}", refused)
+    assert re.fullmatch(f"error: worker-0 asks for GPU 1; host local has GPUs 0, 1, 2, 3; {held[1]}: {ways}", refused)
     (tmp_path / "go").touch()
     for running in (first, second, third):
         running.wait(check=0)

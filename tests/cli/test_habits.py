@@ -277,4 +277,4 @@ def test_times_have_units(orch: Orch) -> None:
     ):
         complaint(orch.in_process(*words), 2, words[-2])
     complaint(orch.in_process("plan", "hello.py", "--timeout", "soon"), 2, "must be a time, not 'soon'")
-    complaint(orch.in_process("plan", "hello.py", "--log-limit", "5"), 2, "Error: --log-limit: must be at least 64K, not 5\n")
+    complaint(orch.in_process("plan", "hello.py", "--log-limit", "5"), 2, "error: --log-limit: must be at least 64K, not 5\n")

@@ -64,7 +64,7 @@ def write(run: RunDir, task: str, data: bytes, stream: str = "stdout") -> Path:
 @pytest.mark.parametrize("command", ["logs", "placement", "restart", "stacks"])
 def test_a_run_whose_hosts_are_being_reached_is_said_to_have_no_tasks_yet(orch: Orch, tmp_path: Path, command: str) -> None:
     with held_run(tmp_path / ".orch", workers=0) as (run, holder):
-        assert orch(command, "one", check=2).err == "Error: one has no tasks yet: its hosts are being reached\n"
+        assert orch(command, "one", check=2).err == "error: one has no tasks yet: its hosts are being reached\n"
         assert orch("ps", "one", check=0).out == "one: running; it has no tasks yet: its hosts are being reached\n"
         holder.kill()
         run.lock.wait()
@@ -86,7 +86,7 @@ def test_who_follows_a_run_waits_for_its_tasks(orch: Orch, tmp_path: Path) -> No
         following = orch.start("logs", "-f", "one", "--run-dir", "other")
         following.wait_for("waiting for them")
         holder.kill()
-        assert "Error: one ended before it had tasks; logs: " in following.wait(check=125).err
+        assert "error: one ended before it had tasks; logs: " in following.wait(check=125).err
 
 
 @pytest.mark.parametrize("words", [(), ("-f",), ("--json",)], ids=["text", "followed", "json"])
@@ -94,7 +94,7 @@ def test_output_that_cannot_be_written_is_an_error_with_its_reason(orch: Orch, t
     with held_run(tmp_path / ".orch") as (run, _), open("/dev/full", "wb") as full:
         write(run, "worker-0", b"hello\n")
         done = orch.start("logs", *words, stdout=full).wait(check=125)
-        assert done.err == "Error: standard output cannot be written: No space left on device\n"
+        assert done.err == "error: standard output cannot be written: No space left on device\n"
 
 
 SAID = "E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed"

@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> RunDir:
 def test_what_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, name: str, kind: str) -> None:
     (run.path / name).unlink(missing_ok=True)
     ODD[kind](run.path / name)
-    said = f"Error: {run.path / name} is {kind}, not a file that orch has written; remove it\n"
+    said = f"error: {run.path / name} is {kind}, not a file that orch has written; remove it\n"
     for command in ("ps", "placement", *(("wait", "down", "logs") if name != "events.jsonl" else ())):
         done = orch.in_process(command, "one")
         if (command, name) not in (("wait", "plan.json"), ("ps", "plan.json")):  # these read no plan
@@ -228,7 +228,7 @@ def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(orchestrator.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], cwd=gone, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (125, False)
-    assert "Error: the working directory was removed" in done.stderr
+    assert "error: the working directory was removed" in done.stderr
 
 
 def test_the_words_of_an_agent_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_a_record_of_another_orch_or_of_a_joker_is_one_message_and_commands_no_t
     (run.path / "events.jsonl").write_text(record.replace('"multi_worker_mirrored"', '"hyper"'))
     assert "made-up" in orch.in_process("ps", "--all", check=0).out
     said = (
-        f"Error: the events of {run.run_id} do not fit this orch (KeyError: 'hyper'): another version has written them; logs: {run.path}\n"
+        f"error: the events of {run.run_id} do not fit this orch (KeyError: 'hyper'): another version has written them; logs: {run.path}\n"
     )
     (run.path / "plan.json").write_text((run.path / "plan.json").read_text().replace('"multi_worker_mirrored"', '"hyper"'))
     assert f"the plan of {run.run_id} cannot be read: 'hyper'; if another version" in orch.in_process("logs", run.run_id, check=125).err

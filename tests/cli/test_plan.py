@@ -155,7 +155,7 @@ def test_a_plan_is_refused_as_a_run_is(orch: Orch) -> None:
     assert "nothing to run" in orch.in_process("plan", check=2).err
     for words in (["plan"], ["up"], ["up", "--dry-run"]):
         done = orch(*words, "helo.py", check=2)
-        assert done.err.startswith("Error: the script 'helo.py' cannot be read in "), done.err
+        assert done.err.startswith("error: the script 'helo.py' cannot be read in "), done.err
         assert (done.out, done.err.endswith("No such file or directory; did you mean 'hello.py'?\n")) == ("", True)
     assert "hostA" in orch.in_process("plan", "helo.py", "-H", "hostA:2", check=0).out, "another host may have the script"
 
@@ -200,7 +200,7 @@ def test_init_leaves_a_file_alone_that_exists(orch: Orch, tmp_path: Path) -> Non
 def test_init_says_why_it_cannot_write(orch: Orch, tmp_path: Path, place: str) -> None:
     (tmp_path / "orch.yaml").write_text("mine\n")
     done = orch.in_process("init", place, check=2)
-    assert done.err.startswith(f"Error: {place} cannot be written: ")
+    assert done.err.startswith(f"error: {place} cannot be written: ")
 
 
 def test_of_hosts_that_were_not_asked_no_number_is_said(orch: Orch, tmp_path: Path) -> None:

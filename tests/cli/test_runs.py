@@ -389,7 +389,7 @@ def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, t
 
 def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, tmp_path: Path) -> None:
     """As docs/exit-codes.md says."""
-    assert orch("down", check=2).err == f"Error: there is no run in {tmp_path / '.orch'}\n"
+    assert orch("down", check=2).err == f"error: there is no run in {tmp_path / '.orch'}\n"
     (tmp_path / "go").touch()
     orch("up", "waiting.py", check=0)
     assert orch("down", check=0).out.endswith("; it was not running\n")
@@ -450,9 +450,9 @@ def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Scr
 def test_a_run_that_ends_just_then_is_not_said_to_start_again(orch: Orch, tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch"):
         pass
-    assert orch("restart", check=2).err == "Error: one is not running; orch up starts a new run\n"
+    assert orch("restart", check=2).err == "error: one is not running; orch up starts a new run\n"
     said = "one is not running any more: orch logs RUN shows its output, orch ps RUN its tasks, and orch report RUN all of it on a page"
-    assert orch("stacks", check=2).err == f"Error: {said}\n"
+    assert orch("stacks", check=2).err == f"error: {said}\n"
 
 
 def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -486,7 +486,7 @@ def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch) ->
     first, second, third = (detach(orch, "waiting.py", "--name", name) for name in ("one", "two", "three"))
     assert orch("ps", check=0).out.splitlines()[-1] == f"also running: {first}, {second}"
     assert "also" not in orch("ps", second, check=0).out
-    several = f"Error: 3 runs go on: {third}, {second}, {first}; name one: orch"
+    several = f"error: 3 runs go on: {third}, {second}, {first}; name one: orch"
     assert orch("down", check=2).err == f"{several} down {third}, or end all: orch down --all\n"
     assert orch("restart", check=2).err == f"{several} restart {third}\n"
     assert orch("down", "three", check=0).out.startswith(f"{third}: cancelled")
@@ -495,7 +495,7 @@ def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch) ->
     others = f"orch: {third} has ended, and others go on, which can be named here: {first}, {second}\n"
     assert orch("stacks", check=2).err.startswith(others)
     assert orch("logs", check=0).err.startswith(others)
-    ended = f"Error: the latest run, {third}, has ended, and others go on: {first}, {second}; name one: orch down {first}"
+    ended = f"error: the latest run, {third}, has ended, and others go on: {first}, {second}; name one: orch down {first}"
     assert orch("down", check=2).err == f"{ended}, or end all: orch down --all\n"
     assert "leave RUN out" in orch("down", "--all", first, check=2).err
     keyboard, terminal = os.openpty()

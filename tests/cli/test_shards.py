@@ -147,7 +147,7 @@ def test_damaged_and_unreadable_files_are_all_named_with_the_byte(orch: Orch, da
     (data / "sub").mkdir()
     os.mkfifo(data / "pipe")
     done = orch.in_process("shards", "data/*", "data/sub", "-n", "2", check=2)
-    assert "Error: data/part-1.tfrecord: at byte 55: the file ends inside record 2, which begins at byte 40" in done.err
+    assert "error: data/part-1.tfrecord: at byte 55: the file ends inside record 2, which begins at byte 40" in done.err
     assert "data/part-2.tfrecord: at byte 40: the header of record 2 is damaged" in done.err
     assert "data/sub: is a directory; name its files: 'data/sub/*'" in done.err
     assert "data/pipe: is no regular file" in done.err
@@ -340,14 +340,14 @@ def test_joined_readers_are_a_warning_before_the_start(orch: Orch, tmp_path: Pat
 def test_files_without_an_element_are_refused(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "none.tfrecord").write_bytes(b"")
     done = up(orch, tmp_path, "{files: [none.tfrecord]}", check=2)
-    assert "Error: input: the files hold no element" in done.err
+    assert "error: input: the files hold no element" in done.err
     assert "trained" not in done.out
     assert not (tmp_path / ".orch").exists()
 
 
 def test_files_that_are_missing_or_damaged_are_refused_unless_they_may_be_made_yet(orch: Orch, tmp_path: Path, data: Path) -> None:
     done = up(orch, tmp_path, "{files: ['dta/*']}", check=2)
-    assert f"Error: input.files: no file fits 'dta/*' (looked in {tmp_path}/dta)" in done.err
+    assert f"error: input.files: no file fits 'dta/*' (looked in {tmp_path}/dta)" in done.err
     assert up(orch, tmp_path, "{files: ['dta/*']}", "--prepare", "mkdir dta").out.count("trained") == 1
     (data / "part-3.tfrecord").write_bytes(b"nonsense of some length")
     done = up(orch, tmp_path, "{files: ['data/*']}", check=2)

@@ -120,14 +120,14 @@ def test_colour_is_one_for_each_replica() -> None:
     [
         (
             ("--topology", "v2-8", "--computation-shape", "1,2,2,2"),
-            "Error: --computation-shape: tpu.computation_shape: the computation footprint [1, 2, 2, 2] does not fit in the topology "
+            "error: --computation-shape: tpu.computation_shape: the computation footprint [1, 2, 2, 2] does not fit in the topology "
             "[2, 2, 1, 2]: 2 is more than the mesh's size in z, 1 (shapes with 8 logical devices that fit: [2, 2, 1, 2])",
         ),
-        (("--topology", "v3-9"), "Error: --topology: tpu.topology: there is no v3-9 (there are v3-8, v3-32"),
-        (("--topology", "v3-8", "--num-replicas", "9"), "Error: --num-replicas: tpu.num_replicas: 9 replicas of 1 logical device are"),
-        (("--computation-shape", "1,1,1,2"), "Error: name a topology: --topology v3-8"),
-        (("--topology", "v3-8", "--shape", "1"), "Error: --shape is the shape of the tensor that --partition splits"),
-        (("--topology", "v3-8", "--partition", "a,b"), "Error: --partition: must be a whole number, not 'a'"),
+        (("--topology", "v3-9"), "error: --topology: tpu.topology: there is no v3-9 (there are v3-8, v3-32"),
+        (("--topology", "v3-8", "--num-replicas", "9"), "error: --num-replicas: tpu.num_replicas: 9 replicas of 1 logical device are"),
+        (("--computation-shape", "1,1,1,2"), "error: name a topology: --topology v3-8"),
+        (("--topology", "v3-8", "--shape", "1"), "error: --shape is the shape of the tensor that --partition splits"),
+        (("--topology", "v3-8", "--partition", "a,b"), "error: --partition: must be a whole number, not 'a'"),
     ],
 )
 def test_what_is_wrong_is_said(orch: Orch, words: tuple[str, ...], message: str) -> None:

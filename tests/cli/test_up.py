@@ -129,7 +129,7 @@ def test_paths_may_have_any_name(orch: Orch, weird_dir: Path, locale: dict[str, 
         assert "Traceback" not in orch(*command, "--run-dir", home, cwd=weird_dir, env=locale, check=0).err
     assert orch("logs", "--run-dir", home, cwd=weird_dir, env=locale, check=0).out == "worker-0 | shown\n"
     missing = orch("up", "no" + name, cwd=weird_dir, env=locale, check=2)
-    assert missing.err.startswith("Error: the script ")
+    assert missing.err.startswith("error: the script ")
     if not locale:
         assert os.fsencode(seen(home)["cwd"]) == os.fsencode(weird_dir)
         assert seen(home)["argv"] == [name]
@@ -237,8 +237,8 @@ def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> 
     def refused(*words: str, **env: str) -> str:
         return orch("up", "show.py", *words, env=env, check=2).err
 
-    assert refused("--nodes", "3", "--time", "1:00:00") == f"Error: --nodes, --time: {local} (add --backend slurm)\n"
-    assert refused("--image", "x") == "Error: --image: belongs to backend kubernetes, and this run is local (add --backend kubernetes)\n"
+    assert refused("--nodes", "3", "--time", "1:00:00") == f"error: --nodes, --time: {local} (add --backend slurm)\n"
+    assert refused("--image", "x") == "error: --image: belongs to backend kubernetes, and this run is local (add --backend kubernetes)\n"
     assert "--namespace, --context: belong to backend kubernetes, and this" in refused("--namespace", "x", "--context", "lab")
     assert "--nodes: belongs to backend slurm, and this run is on ssh" in refused("--nodes", "2", "-H", "hostA")
     assert "--set: backend.partition belongs to backend slurm, and" in refused("--set", "backend.partition=gpu")
@@ -515,7 +515,7 @@ def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, wor
 def test_a_full_disk_behind_the_output_is_an_error_and_not_a_traceback(orch: Orch) -> None:
     with open("/dev/full", "wb") as full:
         done = orch("plan", "show.py", stdout=full, check=125)
-        assert done.err == "Error: standard output cannot be written: No space left on device\n"
+        assert done.err == "error: standard output cannot be written: No space left on device\n"
         orch("up", "show.py", stdout=full, check=0)
 
 
@@ -538,7 +538,7 @@ def test_output_without_a_terminal_has_no_colour_unless_it_is_asked_for(orch: Or
     script("raise ModuleNotFoundError(\"No module named 'x'\")\n", "fails.py")
     failed = orch("up", "fails.py", "--color", "always", check=1).err
     assert re.search(r"\n\x1b\[1;31morch: fails-\S+ failed after .*\x1b\[0m\n\x1b\[1;31morch:   first failure: worker-0", failed)
-    assert "\x1b[1morch:   what to do: x is not installed" in failed
+    assert "\x1b[1morch:   fix: x is not installed" in failed
     assert "\x1b" not in orch("up", "fails.py", check=1).err
 
 
@@ -605,4 +605,4 @@ def test_settings_from_stdin_and_with_tabs(orch: Orch, tmp_path: Path) -> None:
     done = subprocess.run(command, input=given, cwd=tmp_path, capture_output=True, timeout=100, check=True)
     assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["worker-0", "worker-1", "worker-2"]
     (tmp_path / "tab.yaml").write_text("script: show.py\ntasks:\n\tworker: 2\n")
-    assert orch("plan", "-f", "tab.yaml", check=2).err == "Error: tab.yaml:3: a tab stands before the text (YAML indents with spaces)\n"
+    assert orch("plan", "-f", "tab.yaml", check=2).err == "error: tab.yaml:3: a tab stands before the text (YAML indents with spaces)\n"

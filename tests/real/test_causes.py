@@ -90,7 +90,7 @@ tf.distribute.MultiWorkerMirroredStrategy()
     script(text, "train.py")
     done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1)
     assert "Could not start gRPC server\n" in report(done.err)
-    assert "what to do: leave TF_CONFIG to orch: the task's was not the one that orch gave it (train.py:3 set it)" in report(done.err)
+    assert "fix: leave TF_CONFIG to orch: the task's was not the one that orch gave it (train.py:3 set it)" in report(done.err)
 
 
 def test_calls_that_only_the_chief_makes_are_named_with_the_line_of_each_worker(orch: Orch, script: Script) -> None:

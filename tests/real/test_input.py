@@ -152,11 +152,11 @@ def test_two_workers(tmp_path: Path) -> None:
     with cluster(workers=2, input=SETTINGS) as c:
         first, second = c.run(cases, str(tmp_path)).values()
         said = c.logs("worker-0").replace(f"{ROOT}/", "")
-        assert "orch: input" not in c.logs("worker-1")
+        assert ": input: " not in c.logs("worker-1")
     order = first.pop("the order of files")
     assert second.pop("the order of files") == order != sorted(order)
     assert {name: (first[name], second[name]) for name in first} == GIVEN
-    assert [line for line in SAID if f"orch: {line.format(program='tests/real/test_input.py')}" not in said] == []
+    assert [line for line in SAID if f": {line.format(program='tests/real/test_input.py')}" not in said] == []
 
 
 # --- one process -----------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_mirrored_with_a_data_service(orch: Orch, script: Callable[..., Path]) -
     assert f"dataset {PARTS}" in done.out
     assert f"service {list(range(9))}" in done.out
     assert f"function {TWICE}" in done.out
-    assert [said for said in SAID_OF_PARTS if f"orch: input: {said}" not in done.out + done.err] == []
+    assert [said for said in SAID_OF_PARTS if f": input: {said}" not in done.out + done.err] == []
     assert "the program's own InputOptions" not in done.out + done.err
     assert "prefetch 2; prefetch 2" not in done.out + done.err
 
@@ -356,7 +356,7 @@ def test_fit_of_both_kerases_is_counted_without_a_section(orch: Orch, script: Ca
     assert found["batches"] == [found["steps"]] * 2
     assert found["elements"] == [2 * found["steps"]] * 2
     assert found["bytes"] == [2 * found["steps"] * 5 * 4] * 2
-    assert "orch: input: fit() has a dataset that repeats without end, and no steps_per_epoch" in done.out + done.err
+    assert "orch: warning: input: fit() has a dataset that repeats without end, and no steps_per_epoch" in done.out + done.err
 
 
 UNCOUNTED = """

@@ -209,7 +209,10 @@ def test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy
                 RuntimeError, match=r"orch: fit on several workers: off, because .*potentially_ragged_concat.*pip install 'keras"
             ):
                 c.run(fit_a_dataset)
-        said = [re.findall("^orch: fit on several workers: off, because this release is unknown", c.logs(name), re.M) for name in c.tasks]
+        said = [
+            re.findall("^orch: warning: fit on several workers: off, because this release is unknown", c.logs(name), re.M)
+            for name in c.tasks
+        ]
         assert [len(each) for each in said] == [1, 0]
 
 

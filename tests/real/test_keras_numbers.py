@@ -88,8 +88,8 @@ def test_uses_that_a_judge_found_to_differ_have_the_numbers_of_one_process() -> 
     assert first.keys() == expected.keys()
     for kind, numbers in expected.items():
         assert first[kind] == pytest.approx(numbers, rel=2e-4, abs=2e-5), kind
-    assert "orch: add_loss" not in said
-    assert said.count("orch: make_train_function") == 1
+    assert "warning: add_loss" not in said
+    assert said.count("orch: warning: make_train_function") == 1
 
 
 def lose_nothing(strategy: Any, reduction: str) -> float:

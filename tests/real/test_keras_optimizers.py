@@ -75,7 +75,7 @@ def test_a_loop_of_ones_own_takes_the_mended_step_if_it_is_asked_for() -> None:
         assert different(expected, exact) == {}
         assert set(different({name: expected[name] for name in names}, by_hand)) == set(BEFORE_THE_SUM)
         for option in ("clipnorm", "global_clipnorm", "clipvalue"):
-            said = f"orch: {option}: Keras clips the gradients of each of the 2 replicas"
+            said = f"orch: warning: {option}: Keras clips the gradients of each of the 2 replicas"
             assert [c.logs(name).count(said) for name in c.tasks] == [1, 0]
 
 
@@ -100,8 +100,8 @@ def test_mirrored_strategy_keeps_the_numbers_that_it_has_by_hand_unless_it_is_as
     with cluster(**mirrored) as c:
         assert c.run(fit, names)["worker-0"] == by_hand
         said = c.logs("worker-0")
-        assert said.count("orch: a loss function that returns one number: Keras adds the gradients of the replicas") == 1
-        assert said.count("orch: clipvalue: Keras clips the gradients of each of the 2 replicas") == 1
+        assert said.count("orch: warning: a loss function that returns one number: Keras adds the gradients of the replicas") == 1
+        assert said.count("orch: warning: clipvalue: Keras clips the gradients of each of the 2 replicas") == 1
     assert set(different({name: expected[name] for name in names}, by_hand)) == {
         *BEFORE_THE_SUM,
         "function_of_one_number",
@@ -110,7 +110,11 @@ def test_mirrored_strategy_keeps_the_numbers_that_it_has_by_hand_unless_it_is_as
     with cluster(**mirrored, keras={"exact": True}) as c:
         assert different(expected, c.run(fit, expected)["worker-0"]) == {}
         said = c.logs("worker-0")
-        assert said.count("orch: ") == said.count("orch: a loss function that returns one number counts as the mean over its rows") == 1
+        assert (
+            said.count("orch: ")
+            == said.count("orch: warning: a loss function that returns one number counts as the mean over its rows")
+            == 1
+        )
 
 
 def mask_and_float16() -> None:
@@ -137,4 +141,4 @@ def test_mixed_precision_is_said_to_differ_from_one_process_and_a_mask_does_not(
         c.run(mask_and_float16)
         said = c.logs("worker-0")
     assert "orch: a mask reaches the loss" not in said, "orch counts the steps of all workers that are not masked"
-    assert said.count("orch: mixed precision: the gradients of a part of a batch overflow") == 1
+    assert said.count("orch: warning: mixed precision: the gradients of a part of a batch overflow") == 1

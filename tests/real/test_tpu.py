@@ -254,7 +254,7 @@ except ValueError as error:
     assert done.out.splitlines() == [NOT_USED, "OneDeviceStrategy 48.0", said]
     assert "orch: no TPU was found on this machine" in done.err
     assert "orch: fallback: cpu: the task trains without a TPU" in done.err
-    assert done.err.count("orch: worker.split: each replica has one device here, so tensors stay whole") == 1
+    assert done.err.count("orch: note: worker.split: each replica has one device here, so tensors stay whole") == 1
     assert "AutoGraph" not in done.err
 
 

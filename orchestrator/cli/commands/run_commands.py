@@ -112,7 +112,7 @@ def _print_run(found: RunDir, *, timeline: bool, as_json: bool) -> None:
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
     if has_report and cluster.verdict is not None and cluster.verdict.cause is not None and cluster.verdict.cause.remedy:
-        click.echo(f"what to do: {clean(cluster.verdict.cause.remedy)}")
+        click.echo(f"fix: {clean(cluster.verdict.cause.remedy)}")
     if timeline:
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))

@@ -52,7 +52,6 @@ def describe(spec: ClusterSpec) -> Iterator[str]:
     """A line about what another number of workers changes."""
     if spec.least_workers:
         yield (
-            f"elastic: at least {spec.least_workers} workers: any number of them reads the same global batches in the same order. The "
-            "numbers are then equal up to rounding, but for what each worker computes of its own part: dropout, and BatchNormalization "
-            "without synchronized=True. The metrics of an epoch that another number of workers continues are not exact"
+            f"elastic: at least {spec.least_workers} workers, the same global batches for any number of them. Not exact: dropout, "
+            "BatchNormalization, and the metrics of an epoch that another number of workers continues"
         )

@@ -183,20 +183,20 @@ for name, options in WAYS.items():
     add(Case(name, "models", functools.partial(_in_a_way, options=options)))
 
 
-@case("models", "train_on_batch", forms=("even",), says="^orch: train_on_batch: ")
+@case("models", "train_on_batch", forms=("even",), says="^orch: warning: train_on_batch: ")
 def train_on_batch(place: Place) -> Result:
     model, x = place.small(metrics=["mae"]), place.draws(8)
     logs = [model.train_on_batch(x[:BATCH], place.target(x)[:BATCH], return_dict=True) for _ in range(3)]
     return {"logs": [{name: float(value) for name, value in log.items()} for log in logs], "weights": _weights(model)}
 
 
-@case("models", "test_on_batch", forms=("even",), says="^orch: test_on_batch: ")
+@case("models", "test_on_batch", forms=("even",), says="^orch: warning: test_on_batch: ")
 def test_on_batch(place: Place) -> Result:
     model, x = place.small(metrics=["mae"]), place.draws(8)
     return {name: float(value) for name, value in model.test_on_batch(x[:BATCH], place.target(x)[:BATCH], return_dict=True).items()}
 
 
-@case("models", "predict_on_batch", forms=("even",), says="^orch: predict_on_batch: ")
+@case("models", "predict_on_batch", forms=("even",), says="^orch: warning: predict_on_batch: ")
 def predict_on_batch(place: Place) -> Result:
     found = np.asarray(place.small().predict_on_batch(place.draws(8)[:BATCH]), "float64")
     return {"predicted": found.tolist()}

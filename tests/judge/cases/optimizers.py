@@ -158,7 +158,7 @@ def mixed_bfloat16(place: Place) -> Result:
     return _with_policy(place, "mixed_bfloat16", place.draws(8))
 
 
-@case("optimizers", "mixed_float16, the gradients of one replica overflow", says="^orch: mixed precision: ")
+@case("optimizers", "mixed_float16, the gradients of one replica overflow", says="^orch: warning: mixed precision: ")
 def overflowing(place: Place) -> Result:
     x = place.draws(8)
     x[12:16] *= 3000

@@ -177,7 +177,7 @@ def test_a_controller_on_another_machine_is_not_asked_from_here(tmp_path: Path, 
     for command in ("down", "restart", "stacks"):
         said = orch(command, check=125).err
         assert said == (
-            "Error: one (process 99 on hostB) cannot be asked: no process of this machine reads its requests; "
+            "error: one (process 99 on hostB) cannot be asked: no process of this machine reads its requests; "
             "give the same command where it runs\n"
         )
     run.lock.release()
@@ -208,7 +208,7 @@ def test_a_file_system_without_named_pipes_holds_runs_that_take_no_requests(
     for command in ("down", "restart", "stacks"):
         said = orch(command, check=125).err
         who = f"process {os.getpid()} on {socket.gethostname()}"
-        assert said.startswith(f"Error: one ({who}) cannot be asked: its directory holds no named pipe")
+        assert said.startswith(f"error: one ({who}) cannot be asked: its directory holds no named pipe")
     run.lock.release()
 
 

@@ -160,7 +160,7 @@ def test_a_directory_of_runs_that_cannot_be_read_is_an_error_in_words(
     create_run(tmp_path / "home", "one")
     monkeypatch.setattr(Path, "iterdir", refuse)
     said = orch.in_process(*words, "--run-dir", str(tmp_path / "home"), check=125).err
-    assert said == f"Error: the runs in {tmp_path}/home cannot be read: Permission denied\n"
+    assert said == f"error: the runs in {tmp_path}/home cannot be read: Permission denied\n"
 
 
 def test_runs_are_listed_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:
         "  log: shown/attempt-1/worker-1/stderr.log",
         "  where the tasks were:",
         "    worker-2: in load (gone.py:9)",
-        "  what to do: find out what held worker-2 up: where it was, and its log; a stalled task often waits for input or for a lock",
+        "  fix: find out what held worker-2 up: where it was, and its log; a stalled task often waits for input or for a lock",
         "  more: orch help a-task-that-stalls",
         "  stopped because of it: worker-2",
         "  failed because of it: worker-0: lost worker-2 (it stopped sending heartbeats)",
@@ -105,7 +105,7 @@ def test_tasks_that_lost_the_same_peer_stand_together(run: RunDir) -> None:
     secondary = tuple(Secondary(f"worker-{i}", 111.0, 1, "worker-9 (its connection was closed)") for i in (2, 0, 1))
     cause = Cause("failed", 110.0, "worker-9", "local", 3, remedy="mend it", secondary=secondary)
     text = report(Verdict(Outcome.FAILED, 3, 1, 100.0, 110.0, cause), run, cluster(workers=10))
-    assert "  what to do: mend it\n  failed because of it: worker-0..2: lost worker-9 (its connection was closed)\n" in text
+    assert "  fix: mend it\n  failed because of it: worker-0..2: lost worker-9 (its connection was closed)\n" in text
 
 
 def test_of_many_that_failed_some_are_named_and_the_rest_is_counted(run: RunDir) -> None:

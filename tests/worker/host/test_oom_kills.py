@@ -162,7 +162,7 @@ def test_a_task_that_the_kernel_kills_for_want_of_memory_is_told_from_one_that_a
     into = f'echo $$ > {small_group}/cgroup.procs && exec "$@"'
     done = subprocess.run(["sh", "-c", into, "sh", *command], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 137, done.stderr
-    assert "what to do: likely out of memory: the kernel killed a process in its memory cgroup; give" in done.stderr
+    assert "fix: likely out of memory: the kernel killed a process in its memory cgroup; give" in done.stderr
     cause = LiveRun(tmp_path).cause()
     assert (cause["task"], cause["code"]) == ("worker-1", 137)
     assert cause["remedy"].startswith("likely out of memory")

@@ -527,7 +527,7 @@ def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_wa
     process.suspend()
     asked = [orch.start("warm", what) for what in ("status", "start")]
     for each in asked:
-        complaint = f"Error: warm: the warm process {process.pid} does not answer; orch warm stop ends it\n"
+        complaint = f"error: warm: the warm process {process.pid} does not answer; orch warm stop ends it\n"
         assert each.wait(check=125).err.endswith(complaint)
     assert "was killed: it did not end by itself" in orch("warm", "stop", check=0).out
     wait_until_gone([process])
@@ -732,7 +732,7 @@ def test_an_import_that_takes_too_long_is_ended_and_said(orch: Any, tmp_path: Pa
     announced, complaint = done.err.splitlines()
     assert announced == f"orch: importing stuck with {sys.executable}, if that is not done yet (at most 8 s)"
     assert complaint == (
-        f"Error: warm: importing stuck has not ended after 8 s (--import-timeout; its output is in {home()}/warm.log); "
+        f"error: warm: importing stuck has not ended after 8 s (--import-timeout; its output is in {home()}/warm.log); "
         "orch doctor shows where an import of TensorFlow hangs"
     )
     assert not address().exists()

@@ -445,7 +445,7 @@ def test_a_file_that_cannot_be_written_is_told_once_and_never_raised(tmp_path: P
     outcome = run_task(Program("script", "s.py"), tmp_path).check()
     assert outcome.out == "done\n"
     if how == "gone":
-        assert outcome.err.count("orch: worker.report cannot write to ") == 1
+        assert outcome.err.count("orch: warning: worker.report cannot write to ") == 1
         assert outcome.err.endswith("reports.jsonl: No such file or directory; training goes on without reports\n")
     else:
         assert len((outcome.log_dir / "reports.jsonl").read_bytes()) == 100

@@ -71,9 +71,7 @@ def test_a_hook_that_fails_turns_off_what_measures_and_ends_what_changes(
     monkeypatch.setattr(import_hooks, "_printed", set())
     monkeypatch.setattr(guard, "off", set())
     patches.after(features.SERVING, "json", lambda module: module.no_such_function)
-    said = (
-        f"orch: {features.SERVING}: off from here on, because orch's own code has failed (AttributeError: module 'json' has no attribute "
-    )
+    said = f"orch: warning: {features.SERVING}: off from here on, because orch's own code has failed (AttributeError: module 'json' has no "
     assert capfd.readouterr().err.startswith(said)
     assert guard.off == {features.SERVING}
     with pytest.raises(guard.Fault, match=f"{features.FILES}: orch's own code has failed: AttributeError: module 'json'"):
@@ -91,4 +89,4 @@ def test_a_line_is_printed_once_though_a_program_imports_the_modules_of_orch_a_s
     spec.loader.exec_module(second)
     for module in (import_hooks, second):
         module.print_once("a line of which there is one")
-    assert capfd.readouterr().err == "orch: a line of which there is one\n"
+    assert capfd.readouterr().err == "orch: warning: a line of which there is one\n"

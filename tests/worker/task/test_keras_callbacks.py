@@ -20,7 +20,7 @@ def test_a_replaced_path_is_told_once_however_many_fits_there_are(
     monkeypatch.setattr(import_hooks, "_printed", set())
     for _ in range(2):
         assert callbacks._own("log.csv", "log.csv") == "/run/worker-1/log.csv"
-    assert capfd.readouterr().err == "orch: log.csv is the chief's; this worker's is /run/worker-1/log.csv\n"
+    assert capfd.readouterr().err == "orch: note: log.csv is the chief's; this worker's is /run/worker-1/log.csv\n"
 
 
 PLAIN = """

@@ -83,7 +83,7 @@ def test_each_worker_caches_in_files_of_its_own(as_worker: Any, capsys: pytest.C
 
     as_worker(0)
     assert own_paths._cache_apart(cache, None, "cache/train") == "cache/train-worker-0-of-2"
-    assert "orch: each worker caches its share of the data in files of its own: cache/train-worker-0-of-2" in capsys.readouterr().err
+    assert "orch: note: each worker caches its share of the data in files of its own: cache/train-worker-0-of-2" in capsys.readouterr().err
     assert own_paths._cache_apart(cache, None, filename=Path("cache/train")) == "cache/train-worker-0-of-2"
     assert own_paths._cache_apart(cache, None) == "", "in memory"
     assert own_paths._cache_apart(cache, None, "gs://bucket/train") == "gs://bucket/train-worker-0-of-2"

@@ -251,7 +251,7 @@ class Series:
 
     def tell(self, line: str) -> None:
         """Print a line about a restart: in the first task of each type, or in each task that trains alone."""
-        print_once(f"checkpoints: {line}", in_each_task=bool(self.place.own))
+        print_once(f"checkpoints: {line}", in_each_task=bool(self.place.own), is_note=True)
         if sys.stderr is not None:
             sys.stderr.flush()
 

@@ -151,7 +151,8 @@ class TrainingSnapshots:
             self._told_s = seconds
             print_once(
                 f"checkpoints: a copy of the training into memory takes {schedule.cost_s:.2g} s, so one is made every {seconds:.0f} s "
-                f"({count_of(schedule.every, 'step')}); a task that is killed costs at most about this much of the training"
+                f"({count_of(schedule.every, 'step')}); a task that is killed costs at most about this much of the training",
+                is_note=True,
             )
 
     def _note(self, of_snapshot: dict[str, Any], tensors: bytes) -> bytes:

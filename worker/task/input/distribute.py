@@ -133,7 +133,8 @@ def _through_service(dataset: Any, task: Context) -> Any:
     service = tf.data.experimental.service
     print_once(
         "input: the data workers of the tf.data service make the batches, which go to whichever worker asks first; "
-        "py_function and from_generator do not work there"
+        "py_function and from_generator do not work there",
+        is_note=True,
     )
     # All workers name their datasets in the same order: the same name is the same job.
     name = f"worker.distribute-{task.attempt}-{next(_jobs)}"

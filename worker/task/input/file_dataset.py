@@ -268,7 +268,7 @@ def _share(names: Sequence[str], wishes: SimpleNamespace, parts: WorkerParts, in
         how += "; each epoch ends with its last whole global batch, for any number of workers"
     elif workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"
-    print_once(f"input: worker.files: {what}{how}")
+    print_once(f"input: worker.files: {what}{how}", is_note=True)
     return share
 
 

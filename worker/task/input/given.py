@@ -191,8 +191,7 @@ def tell(told: list[list[int]]) -> None:
     ]
     if other:
         print_once(
-            f"input: the data given in {few(other)} are not those in worker 0, or in another order. Each worker keeps a share of its own "
-            "data, so some examples come twice in an epoch, and others never: sort lists of files, and give a shuffle of them or of "
-            "arrays a seed that all workers have, such as np.random.default_rng(0) or random_state=0; give data that are divided already "
-            "as a dataset with the policy OFF"
+            f"input: the data given in {few(other)} are not those in worker 0, so some examples come twice in an epoch, others never. "
+            "fix: sort lists of files and seed each shuffle (random_state=0); for data that is divided already: --auto-shard off. "
+            "more: orch help input"
         )

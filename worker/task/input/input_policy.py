@@ -113,7 +113,7 @@ class Changes:
     def print(self) -> None:
         """Print the line in one task of each type; nothing if there is nothing to tell."""
         if self.told:
-            import_hooks.print_once(f"input: {'; '.join(self.told)} ({self.where})")
+            import_hooks.print_once(f"input: {'; '.join(self.told)} ({self.where})", is_note=True)
 
 
 def apply(source: Any, options: Any, strategy: Any, settings: JsonSettings, changes: Changes) -> tuple[Any, Any]:

@@ -126,9 +126,8 @@ def _begin(real: Any, self: Any) -> Any:
         setattr(part, _BEGUN, number + 1)
     if number and is_left:
         print_once(
-            f"input: the dataset of {failure.calling_line()} shuffles more than once in a pass, or without an end, and is begun a second "
-            "time: from here on its order is another one than in one process, where it depends on how far TensorFlow has read ahead; one "
-            "iterator for all epochs, iterator = iter(dataset) before the loop, has the same order"
+            f"input: {failure.calling_line()} begins a dataset again that shuffles without an end, so its order now differs from one "
+            "process. fix: one iterator for all epochs, iterator = iter(dataset) before the loop"
         )
         if (copy := _copied(dataset, number)) is not None:
             self._create_cloned_datasets_from_dataset(
@@ -389,7 +388,8 @@ def _by_elements(dataset: Any, counting: Any) -> Any:
     name = re.sub(r"^_|Dataset(V\d+)?$", "", type(counting).__name__).lower()
     print_once(
         f"input: {name}, behind the files of the dataset of {failure.calling_line()}, counts, pairs or compares rows, which must be those "
-        "of all files: each worker reads all files and keeps its share (auto_shard data)"
+        "of all files: each worker reads all files and keeps its share (auto_shard data)",
+        is_note=True,
     )
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA

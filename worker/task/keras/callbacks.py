@@ -105,7 +105,7 @@ def _own(path: str, name: str) -> str:
     own = os.path.join(directory, name)
     if not directory or path == own:  # an earlier fit has replaced the path
         return path
-    print_once(f"{path} is the chief's; this worker's is {own}", in_each_task=True)
+    print_once(f"{path} is the chief's; this worker's is {own}", in_each_task=True, is_note=True)
     return own
 
 

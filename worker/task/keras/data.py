@@ -140,9 +140,8 @@ def tell_of_one_step_more(distributed: Any, optimizer: Any) -> None:
     is_endless = dataset is not None and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     if not is_endless and _computes_with_steps(optimizer):
         print_once(
-            "fit: the data do not say how many batches they have. In one process Keras counts a step without data at the end of each "
-            "epoch, and several workers do not: this optimizer computes with the number of steps, so it has other numbers in one process; "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), with n batches, gives both the same numbers"
+            "fit: the length of the dataset is unknown, so this optimizer (Adam, a schedule) counts fewer steps than one process. "
+            "fix: dataset.apply(tf.data.experimental.assert_cardinality(BATCHES)). more: orch help keras"
         )
 
 

@@ -61,7 +61,7 @@ def _cache_apart(real: Any, self: Any, filename: Any = "", *args: Any, **kwargs:
     if not isinstance(path, str) or not path:  # in memory, or a tensor
         return real(self, filename, *args, **kwargs)
     own = f"{path}-{os.environ.get('ORCH_TASK')}-of-{_workers()}"
-    print_once(f"each worker caches its share of the data in files of its own: {own}")
+    print_once(f"each worker caches its share of the data in files of its own: {own}", is_note=True)
     return real(self, own, *args, **kwargs)
 
 

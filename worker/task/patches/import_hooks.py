@@ -69,14 +69,14 @@ class _Finder:
 _printed: set[str] = shared("printed lines", set)
 
 
-def print_once(text: str, *, in_each_task: bool = False) -> None:
-    """Print a line on stderr, once in this process. Without `in_each_task`, only in the first task of each type: the other tasks would
-    print the same.
+def print_once(text: str, *, in_each_task: bool = False, is_note: bool = False) -> None:
+    """Print a warning on stderr, or a note that needs no decision, once in this process. Without `in_each_task`, only in the first task of
+    each type: the other tasks would print the same.
     """
     is_first = in_each_task or os.environ.get("ORCH_TASK", "-0").endswith("-0")
     if is_first and text not in _printed and sys.stderr is not None:
         _printed.add(text)
         try:  # noqa: SIM105 - as above
-            print(f"orch: {text}", file=sys.stderr)
+            print(f"orch: {'note' if is_note else 'warning'}: {text}", file=sys.stderr)
         except (OSError, ValueError):  # a full disk, or the program has closed it
             pass

@@ -73,7 +73,7 @@ def _annotate(what: str, method: str, tensor: Any, *args: Any) -> Any:
 
     strategy, devices = _here()
     if devices == 1:
-        print_once(f"worker.{what}: each replica has one device here, so tensors stay whole")
+        print_once(f"worker.{what}: each replica has one device here, so tensors stay whole", is_note=True)
         return tensor
     if tf.executing_eagerly():
         raise RuntimeError(f"worker.{what}: works in a tf.function only: call it in the function that strategy.run runs inside of one")

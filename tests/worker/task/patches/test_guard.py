@@ -59,7 +59,7 @@ def test_what_measures_is_turned_off_and_the_program_gets_its_result(ours: Any, 
     made = stand_in.make(library.function, "function", ours, COUNTS, measures=True)
     assert (made(2), library.calls) == (4, 1)
     line = capfd.readouterr().err
-    assert line.startswith(f"orch: {COUNTS}: off from here on, because orch's own code has failed (KeyError: \"orch's\"")
+    assert line.startswith(f"orch: warning: {COUNTS}: off from here on, because orch's own code has failed (KeyError: \"orch's\"")
     assert "; without it, batches, rows and the wait for input are not counted. The program goes on\n" in line
     assert (made(3), library.calls, capfd.readouterr().err) == (6, 2, "")
 

@@ -278,7 +278,9 @@ def test_a_feature_that_is_off_replaces_nothing_and_one_line_says_what_is_lost(
     patches.put("one", "value", lambda value: None)
     assert (owner.Kind().name(), owner.value) == ("real", 1)
     line = capfd.readouterr().err
-    assert line.startswith("orch: one: off, because this release is unknown (Kind.name: its code is another one, 0123456789); without it, ")
+    assert line.startswith(
+        "orch: warning: one: off, because this release is unknown (Kind.name: its code is another one, 0123456789); without it, "
+    )
     assert "nothing works. orch knows Keras 3.10 to 3.16" in line
     assert "pip install 'keras>=3.10,<3.17'" in line
     assert line.count("\n") == 1
