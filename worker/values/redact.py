@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
@@ -34,117 +34,159 @@ _WORD = (
     rf"(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:{_KEYS})[_-]?key|(?:{_LOGINS})[_-]?pass(?![a-z])|(?<![a-z])pwd|"
     r"webhook)|TOKEN|KEY)"
 )
-_HAS_WORD = re.compile(_WORD)
 _ENDS = re.compile(rf"-[\w-]*{_WORD}")
 """An option that ends with the word: `--token-dim` is none of these."""
 _IS_NAME = re.compile(rf"[\w-]*{_WORD}[\w-]*|-*(?i:(?:proxy-)?authorization)")
-_PLAIN = re.compile(r"(?:[\d.]+|(?i:true|false|and|or|is|to|with))(?:\s|$)")
+_PLAIN_VALUE = r"(?:[\d.]+|(?i:true|false|and|or|is|to|with))(?:\s|$)"
 """Behind an option with such a word, as in `--use-token true`, this is no secret."""
+_PLAIN = re.compile(_PLAIN_VALUE)
 _LONGEST_NAME = 200
 
-# A text may be one word of a megabyte. So each pattern begins with a letter or a sign, for which the machine looks fast, and none tries
-# again, for each start in a name, all that follows: the parts of a name are bounded, or only what precedes them may begin a match.
-_CORE = re.compile(
-    r"""(?:token|secret|key|pass|pwd|credential|webhook)(?![\w-]{64})[\w-]*(?=["'],\s*["']|["']?\s*[=:]|["']?\s+[^\s=:]{8})"""
+
+def _after(words: str, end: str) -> str:
+    """A pattern for the place behind `end`, if one of the words comes before it. It looks at the last letters first, as most fail there."""
+    parts = sorted(words.split("|"), key=len)
+    last = "".join(sorted({part[-1] for part in parts}))
+    groups = [[f"[{part[0]}{part[0].upper()}](?i:{part[1:]})" for part in group] for _, group in itertools.groupby(parts, key=len)]
+    joined, apart = ("|".join(f"(?<=(?:{'|'.join(group)}){sign}(?i:{end}))" for group in groups) for sign in ("", "[_-]"))
+    return f"(?:(?<=(?i:[{last}]{end}))(?:{joined})|(?<=[_-](?i:{end}))(?:{apart}))"
+
+
+# A text may be one word of a megabyte, or nothing but names. So each pattern begins with a sign or a rare letter, for which the machine
+# looks fast, and tries a bounded number of letters from there on. What precedes a value is the one group of a pattern: `re.split` then
+# leaves the values out without a call for each.
+_VALUE = r"""(?:(?<=")(?:[^"\\\n]|\\.)*|(?<=')[^'\n]*|[^\s"',;&]+)"""
+_IN_NAME = (
+    rf"[bckpBCKP][aehrwAEHRW](?:[nN](?<=(?i:token))(?:(?<=TOKEN)|(?!(?i:s|iz)))|[yY](?:(?<=KEY)|{_after(_KEYS, 'key')})"
+    rf"|[eE](?:[tT](?<=(?i:secret))|(?i:dential)(?<=(?i:credential)))"
+    rf"|[sS](?<=[pP]..)[sS](?:(?i:w(?:or)?d|phrase)|(?![a-zA-Z]){_after(_LOGINS, 'pass')})"
+    r"|[dD](?<=(?i:pwd))(?<![a-zA-Z]...)|[oO](?i:ok)(?<=(?i:webhook)))"
 )
-"""The words of `_WORD` in a name that a value may follow, for texts in small letters."""
-_VALUE = r"""(?:(")(?:[^"\\\n]|\\.)*"?|(')[^'\n]*'?|[^\s"',;&]+)"""
-_NAMED = re.compile(rf"""(["'],\s*(?=["'])|["']?(?:\s*[=:]\s*|\s+(?=[^\s=:]{{8}}))){_VALUE}""")
-"""What follows the name in `API_KEY=abc`, `"password": "a b"`, `"--token", "abc"`. After a name without dashes and without a sign, only a
-long word is a value, for a sentence may speak of tokens."""
+"""`_WORD` from one of its letters on, of which the first two and the third are found fast."""
+_NAMED = re.compile(
+    rf"""({_IN_NAME}(?=([\w-]{{0,40}}))\2(?![\w-])"""
+    r"""(?:["'],\s*(?=["'])|["']?(?:[=:]\s*|\s+(?!\s)(?:[=:]\s*|(?=[^\s=:]{8}))))["']?)""" + _VALUE
+)
+"""The end of the name and what follows it in `API_KEY=abc`, `"password": "a b"`, `"--token", "abc"`. After a name without dashes and
+without a sign, only a long word is a value, for a sentence may speak of tokens. The second group keeps the rest of the name whole."""
 _OF_OPTION = re.compile(
-    r"(--(?<![\w-]--)(?=[^\W_])[\w-]{1,100}(?![\w-])(?:"
-    + "|".join(f"(?<=(?i:{end}))" for end in ("token", "secret", "word", "passwd", "phrase", "credential", "key", "pass", "pwd", "webhook"))
-    + rf")[ \t]+(?=[^\s=:-])){_VALUE}"
+    r"(--(?<![\w-]--)(?=[^\W_])[\w-]{1,100}(?![\w-])"
+    r"(?:(?<=[nN])(?<=(?i:token))|(?<=[tT])(?<=(?i:secret))|(?<=[dD])(?:(?<=(?i:password))|(?<=(?i:passwd))|(?<=(?i:pwd))(?<![a-zA-Z]...))|"
+    r"(?<=[eE])(?<=(?i:passphrase))|(?<=[lL])(?<=(?i:credential))|(?<=[kK])(?<=(?i:webhook))|"
+    rf"(?<=[yY])(?:(?<=KEY)|{_after(_KEYS, 'key')})|(?<=[sS]){_after(_LOGINS, 'pass')})"
+    rf"""[ \t]+(?=[^\s=:-])(?!{_PLAIN_VALUE})["']?){_VALUE}"""
 )
 """`--token abc`."""
-# Keys that their first characters give away are of AWS, GitHub, GitLab, Hugging Face, OpenAI, Slack and Google, and JSON Web Tokens.
-_OTHERS = (
-    (
-        re.compile(
-            r"A(?<!\w.)(?:(?:KIA|SIA)[0-9A-Z]{8,}|Iza[\w-]{30,})|g(?<!\w.)(?:h[pousr]_\w{8,}|ithub_pat_\w{8,}|lpat-[\w-]{8,})|"
-            r"h(?<!\w.)f_[A-Za-z0-9]{8,}|s(?<!\w.)k-[\w-]{16,}|x(?<!\w.)ox[a-z]-[\w-]{8,}|e(?<![\w-].)yJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+"
-        ),
-        "…",
-    ),
-    (_LOGIN, "//…@"),
-)
 _HEADERS = (
-    re.compile(r"""([aA](?<!\w.)(?i:uthorization)["']?\s*[=:]\s*["']?(?:(?i:bearer|basic|token)\s+)?)[^\s"',;…]+"""),
+    re.compile(r"""([zZ](?<=(?i:authoriz))(?<!\w(?i:authoriz))(?i:ation)["']?\s*[=:]\s*["']?(?:(?i:bearer|basic|token)\s+)?)[^\s"',;…]+"""),
     re.compile(r"""(Bearer(?<!\wBearer)\s+(?=[^\s"',;…]{6}))[^\s"',;…]+"""),
 )
-_ANY = re.compile(
-    "token|secret|key|pass|pwd|credential|webhook|authorization|bearer|//|akia|asia|aiza|gh[pousr]_|github_|glpat|hf_|sk-|xox|eyj"
-)
-"""One of these is in each text, in small letters, in which something is to be hidden."""
+# Keys that their first characters give away are of AWS, GitHub, GitLab, Hugging Face, OpenAI, Slack and Google, and JSON Web Tokens.
+_KINDS = {
+    **dict.fromkeys(("AKIA", "ASIA"), r"[0-9A-Z]{8,}"),
+    "AIza": r"[\w-]{30,}",
+    "gh": r"[pousr]_\w{8,}",
+    "github_pat_": r"\w{8,}",
+    "glpat-": r"[\w-]{8,}",
+    "hf_": "[A-Za-z0-9]{8,}",
+    "sk-": r"[\w-]{16,}",
+    "xox": r"[a-z]-[\w-]{8,}",
+    "eyJ": r"[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",
+}
+_OTHERS = {
+    first: re.compile(rf"{first}(?<![\w-]{first}){rest}" if first == "eyJ" else rf"{first}(?<!\w{first}){rest}")
+    for first, rest in _KINDS.items()
+}
+_HEADS = ("token", "secret", "key", "pass", "pwd", "credential", "webhook")
+"""One of these is in each name, in small letters."""
+_SIGNS = (*_HEADS, "authorization", "bearer", "//", "\\u")
+"""One of these, or of what keys begin with, is in each JSON text of which something is to be hidden."""
+_ANY = re.compile("|".join((*_HEADS, "authorization", "bearer", "//", *map(str.lower, _OTHERS))))
+_SHORT = 1000
+_MOST_DENSE = 1 << 17
+"""The length from which a text is looked at for parts that are nothing but names of secrets."""
+_BLOCK = 1 << 13
 
 
 def redact(text: str) -> tuple[str, int]:
     """The text with ``…`` in place of secrets, as far as a name before them or their first letters tell what they are; and their number.
 
-    Takes time in proportion to the text.
+    Takes time in proportion to the text. Of a long text with more names than values, the parts that are full of them are hidden whole.
     """
-    if _ANY.search(_lower(text)) is None:
+    small = text.lower()
+    if len(text) < _SHORT and _ANY.search(small) is None:
         return text, 0
+    heads = sum(map(small.count, _HEADS))
+    if heads and len(text) >= _MOST_DENSE and _is_dense(small, heads):
+        return _redact_dense(text, redact, "…")
+    patterns = []
+    if "authorization" in small:
+        patterns.append(_HEADERS[0])
+    if "Bearer" in text:
+        patterns.append(_HEADERS[1])
+    if heads:
+        patterns += [_OF_OPTION, _NAMED] if "--" in text else [_NAMED]
     count = 0
-    for pattern in _HEADERS:
-        text, found = pattern.subn(r"\1…", text)
-        count += found
-    for step in (_redact_options, _redact_named):
-        text, found = step(text)
-        count += found
-    for pattern, instead in _OTHERS:
-        text, found = pattern.subn(instead, text)
+    for pattern in patterns:
+        parts = pattern.split(text)
+        if pattern.groups == 2:
+            del parts[2::3]
+        if len(parts) > 1:
+            parts[1::2] = [part + "…" for part in parts[1::2]]
+            text = "".join(parts)
+            count += len(parts) // 2
+    for first, pattern in _OTHERS.items():
+        if first in text:
+            text, found = pattern.subn("…", text)
+            count += found
+    if "//" in text and "@" in text:
+        text, found = _LOGIN.subn("//…@", text)
         count += found
     return text, count
 
 
-def _redact_options(text: str) -> tuple[str, int]:
-    """The text without what follows an option, as in `--token abc`."""
-    made, at = list[str](), 0
-    for found in _OF_OPTION.finditer(text):
-        if _ENDS.fullmatch(found[1].rstrip()) and not _PLAIN.match(text, found.end(1)):
-            made += (text[at : found.end(1)], _hidden(found))
-            at = found.end()
-    return "".join((*made, text[at:])), len(made) // 2
+def _is_dense(text: str, heads: int | None = None) -> bool:
+    """True if names and options are so many that the look at each would take too long. A line of dashes has one option at most.
+
+    A caller that knows the number of heads gives the text in small letters.
+    """
+    small = text if heads is not None else text.lower()
+    heads = sum(map(small.count, _HEADS)) if heads is None else heads
+    options = small.count("--") - 2 * small.count("----")
+    return 8 * (4 * heads + options) > len(small)
 
 
-def _redact_named(text: str) -> tuple[str, int]:
-    """The text without the values of names, as in `API_KEY=abc`."""
-    made, at, small = list[str](), 0, _lower(text)
-    begun = _CORE.search(small)
-    while begun is not None:
-        begin, end = begun.span()
-        while begin > begun.start() - 40 and begin > 0 and (text[begin - 1].isalnum() or text[begin - 1] in "_-"):
-            begin -= 1  # `api` of `api_key` is before the core
-        found = _NAMED.match(text, end) if _HAS_WORD.search(text, begin, end) else None
-        if found is not None:
-            made += (text[at : found.end(1)], _hidden(found))
-            at = end = found.end()
-        begun = _CORE.search(small, end)
-    return "".join((*made, text[at:])), len(made) // 2
+def _redact_dense(text: str, read: Callable[[str], tuple[str, int]], instead: str) -> tuple[str, int]:
+    """Hide each block that is dense, and what may be the value of its last name; and redact what is between them."""
+    made, count, done, at = list[str](), 0, 0, 0
+    while at < len(text):
+        end = _line_end(text, at + _BLOCK)
+        if _is_dense(text[at:end]):
+            shown, found = read(text[done:at])
+            end = _line_end(text, end)
+            made += (shown, f"{instead}\n" if text[end - 1] == "\n" else instead)
+            count, done = count + found + 1, end
+        at = end
+    shown, found = read(text[done:])
+    return "".join((*made, shown)), count + found
 
 
-def _hidden(found: re.Match[str]) -> str:
-    """Return what stands in place of a value, in its quotation marks."""
-    quote = found[2] or found[3] or ""
-    return f"{quote}…{quote}"
-
-
-def _lower(text: str) -> str:
-    """The text in small letters, each in its place: those of some languages are two."""
-    small = text.lower()
-    return small if len(small) == len(text) else "".join(one if len(one) == 1 else " " for one in map(str.lower, text))
+def _line_end(text: str, at: int) -> int:
+    """Return where the line of this place ends, or a place not far behind."""
+    return text.find("\n", at, at + _BLOCK) + 1 or min(at + _BLOCK, len(text))
 
 
 def redact_json(text: str) -> tuple[str, int]:
     """`redact` for a JSON document, or for one in each line: the result is JSON, too. Another text is redacted as a text."""
     if not _may_hide(text):
         return text, 0
+    is_dense = len(text) >= _MOST_DENSE and _is_dense(text)
     try:
-        return _redact_document(text)
+        return ('"…"', 1) if is_dense and json.loads(text) else _redact_document(text)
     except (ValueError, RecursionError):
         pass
+    if is_dense:
+        return _redact_dense(text, redact_json, '"…"')
     made, count = list[str](), 0
     for is_json, lines in itertools.groupby(text.splitlines(keepends=True), key=lambda line: line[:1] in "{["):
         for part in lines if is_json else ["".join(lines)]:
@@ -157,9 +199,15 @@ def redact_json(text: str) -> tuple[str, int]:
     return "".join(made), count
 
 
+_NUMBERS = (int, float, type(None))
+
+
 def _may_hide(text: str) -> bool:
     """True if anything in a JSON text may have to be hidden. A letter may be written as an escape."""
-    return "\\u" in text or _ANY.search(_lower(text)) is not None
+    small = text.lower()
+    if len(text) < _SHORT:
+        return "\\u" in text or _ANY.search(small) is not None
+    return any(sign in small for sign in _SIGNS) or any(first in text for first in _OTHERS)
 
 
 def _redact_document(text: str) -> tuple[str, int]:
@@ -174,8 +222,12 @@ def _redact_document(text: str) -> tuple[str, int]:
 def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
     """`name`: the key of the value, or the word before it in a list of arguments."""
     if isinstance(value, dict):
+        if _is_plain(value, value.values()):
+            return value
         return {key: _redact_value(item, counts, key) for key, item in value.items()}
     if isinstance(value, list):
+        if _is_plain(value):
+            return value
         return [
             _redact_value(item, counts, word if _is_name_of(word, item) else "") for word, item in zip(("", *value), value, strict=False)
         ]
@@ -187,6 +239,13 @@ def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
     made, found = redact(value)
     counts += [found] if found else []
     return made
+
+
+def _is_plain(*groups: Iterable[Any]) -> bool:
+    """True if these are numbers and texts of which nothing may have to be hidden."""
+    values = [value for group in groups for value in group if not isinstance(value, _NUMBERS)]
+    texts = [value for value in values if isinstance(value, str)]
+    return len(texts) == len(values) and not _may_hide("\n".join(texts))
 
 
 @functools.lru_cache(4096)

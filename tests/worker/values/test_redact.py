@@ -52,6 +52,31 @@ def test_the_words_of_a_command_line_are_read_as_in_a_text() -> None:
     assert redact_words(words) == ["train.py", "--token", "…", *words[3:7], "password", "…", "is", "8"]
 
 
+@pytest.mark.parametrize("end", ["", "_", "-x", "S", "IZE", "s", "2"])
+@pytest.mark.parametrize("first", ["", "my_", "my-", "A", "x"])
+def test_a_name_is_read_in_a_text_as_in_json(first: str, end: str) -> None:
+    words = ["token", "TOKEN", "secret", "Password", "passwd", "passphrase", "credential", "key", "KEY", "pwd", "webhook", "pass"]
+    words += [f"{word}{sign}{last}" for word in ("api", "hf", "encryption", "wandb") for sign in ("", "_", "-") for last in ("key", "Key")]
+    words += [f"{word}{sign}pass" for word in ("db", "Database", "root", "admin", "redis") for sign in ("", "_", "-")]
+    names = [f"{first}{word}{end}" for word in words]
+    assert [redact(f"{name}=x")[1] for name in names] == [redact_json(json.dumps({name: "x"}))[1] for name in names]
+    options = [f"--{name}" for name in names]
+    assert [redact(f"{option} y")[1] for option in options] == [redact_words([option, "y"])[1].count("…") for option in options]
+
+
+def test_a_long_part_that_is_nothing_but_names_is_hidden_whole() -> None:
+    around, dense = "the first line of a log\n" * 10_000, "token=a\n" * 40_000
+    made, _ = redact(f"{around}API_KEY=q1\n{dense}{around}")
+    assert made.startswith(around)
+    assert made.endswith(around[-200_000:])
+    assert not {"token=a", "q1"} & set(made.split())
+    made, _ = redact(dense + 'key="\n' * 50_000 + "hunter2\n")
+    assert set(made.split()) == {"…"}
+    made, _ = redact_json('{"token": 1}\n' * 20_000)
+    assert {json.loads(line) for line in made.splitlines()} == {"…"}
+    assert redact_json(json.dumps([{"token": 1}] * 20_000)) == ('"…"', 1)
+
+
 def test_a_secret_whose_name_is_written_with_escapes_is_hidden_too() -> None:
     text = '{"step": 1}\n{"\\u0074oken": "abcdefgh", "step": 2}\n'
     made, count = redact_json(text)
@@ -94,6 +119,13 @@ _TEXTS = {
     "quotation marks": 'key="\n',
     "sums": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08  data.tfrecord\n",
     "steps": "117/1000 [==>....] - ETA: 3s - loss: 0.1234 - accuracy: 0.9876\n",
+    "options without a secret": "--d --token-dim 5 ",
+    "names that are said": "the token of a ",
+    "names with a sign": "key=",
+    "short secrets": "token=a\n",
+    "quoted secrets": '"password": "a", ',
+    "headers": "Authorization: ",
+    "bearers": "Bearer abcdefg ",
     "secrets": "INFO worker-0 API_KEY=abc and so on, token: abc, then the next line\n",
 }
 
@@ -107,6 +139,13 @@ def test_the_time_is_in_proportion_to_the_text(kind: str, read: Callable[[str], 
 
     # Sixteen times as long a text takes sixteen times as long; 256 times, if each character is tried with all that follow.
     assert seconds(1 << 18) < 80 * max(seconds(1 << 14), 1e-4)
+
+
+@pytest.mark.parametrize("kind", _TEXTS)
+def test_a_text_full_of_names_takes_not_much_longer_than_one_without(kind: str) -> None:
+    text, usual = (_TEXTS[name] * (1_000_000 // len(_TEXTS[name])) for name in (kind, "steps"))
+    took, plain = (min(_took(lambda one=one: redact(one)) for _ in range(3)) for one in (text, usual))
+    assert took < 8 * plain  # a call of Python for each name would make it 20 to 30 times
 
 
 def _took(call: Callable[[], object]) -> float:
