@@ -67,7 +67,7 @@ def test_a_name_is_read_in_a_text_as_in_json(first: str, end: str) -> None:
 def test_a_long_part_that_is_nothing_but_names_is_hidden_whole() -> None:
     around, dense = "the first line of a log\n" * 10_000, "token=a\n" * 40_000
     made, _ = redact(f"{around}API_KEY=q1\n{dense}{around}")
-    assert made.startswith(around)
+    assert made.startswith(around[:200_000])
     assert made.endswith(around[-200_000:])
     assert not {"token=a", "q1"} & set(made.split())
     made, _ = redact(dense + 'key="\n' * 50_000 + "hunter2\n")
