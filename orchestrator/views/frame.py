@@ -23,11 +23,12 @@ HELP = (
     "",
     "WORK, PEERS, INPUT: what a step takes: work, the wait for the other workers, the wait for input.",
     "A slow task works longest and waits least.",
-    "STATE: runs; waits (for the others); slow; missing (the others wait for it); SIGSTOP (stopped by this signal); or a word of orch ps.",
+    "STATE: runs; waits (for the others); slow; missing (the others wait for it); input (it waits for its next batch);",
+    "SIGSTOP (stopped by this signal); or a word of orch ps.",
     "CPU: percent of one core. MEMORY: resident.",
 )
 KEYS, FEW_KEYS = "q quit  ? help  l log  k stacks  / filter  s sort  r restart", "q quit  ? help"
-TROUBLE = frozenset({"slow", "missing", "SIGSTOP", "failed", "lost"})
+TROUBLE = frozenset({"slow", "missing", "input", "SIGSTOP", "failed", "lost"})
 """The states of tasks at which a user should look first."""
 MOST_ALERT = 3
 """The most lines of the alert; one line on a terminal of few rows."""

@@ -47,7 +47,7 @@ class Row:
     task: str
     host: str
     state: str
-    """One word: ``runs``, ``waits``, ``slow``, ``missing``, ``SIGSTOP``, or the state of ``orch ps``"""
+    """One word: ``runs``, ``waits``, ``slow``, ``missing``, ``input``, ``SIGSTOP``, or the state of ``orch ps``"""
     attempt: int = 1
     step: float | None = None
     rate: float | None = None
@@ -88,18 +88,18 @@ def rows_of(cluster: Cluster, latest: Mapping[str, Sampled]) -> tuple[Row, ...]:
     training = stragglers.training(cluster)
     uses = {(use.task, use.attempt): use for sample in latest.values() for use in sample.tasks}
     peers = [use for name, use in stragglers.running(latest, training).items() if use.window and use.came]
-    missing, _ = stragglers.absent(latest, training)
+    states, missing = stragglers.states_at_standstill(latest, training)
     found = []
     for task in cluster.tasks.values():
         use = uses.get((task.name, task.attempt))
         others = [other for other in peers if other is not use]
         is_slow = use is not None and use in peers and bool(others) and stragglers.is_slow(use, others)
-        row = _row(task, use, is_slow=is_slow, is_missing=task.name in missing)
+        row = _row(task, use, is_slow=is_slow, missing=states[task.name] if task.name in missing else "")
         found.append(replace(row, note=_note(task, is_alone=len(cluster.tasks) == 1)))
     return tuple(found)
 
 
-def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, is_missing: bool) -> Row:
+def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, missing: str) -> Row:
     step = task.report.get("step")  # where no sample has it, such as of a task that ended before the last sample
     reported = float(step) if isinstance(step, (int, float)) and not isinstance(step, bool) else None
     row = Row(task.name, task.host, task.state.value, task.attempt, step=reported)
@@ -113,15 +113,15 @@ def _row(task: TaskStatus, use: TaskUse | None, *, is_slow: bool, is_missing: bo
     if task.has_ended:
         return row
     waits = use.waits if use.waits >= stragglers.LASTS_S else None
-    return replace(row, cpu=use.cpu, memory=use.memory, waits=waits, state=_state(task, use, is_slow=is_slow, is_missing=is_missing))
+    return replace(row, cpu=use.cpu, memory=use.memory, waits=waits, state=_state(task, use, is_slow=is_slow, missing=missing))
 
 
-def _state(task: TaskStatus, use: TaskUse, *, is_slow: bool, is_missing: bool) -> str:
-    """Return what a task that runs does, in one word."""
+def _state(task: TaskStatus, use: TaskUse, *, is_slow: bool, missing: str) -> str:
+    """Return what a task that runs does, in one word. `missing`: the word for one for which the others wait."""
     if use.state in stragglers.STOPPED:
         return "SIGSTOP"
-    if is_missing:
-        return "missing"
+    if missing:
+        return missing
     if use.waits >= stragglers.LASTS_S:
         return "waits"
     if is_slow:

@@ -135,6 +135,50 @@ def test_a_loop_of_ones_own_that_reads_slowly_is_named(orch: Orch, run: LiveRun,
     orch("down", check=0)
 
 
+BLOCKED = """
+import os, sys, time
+import numpy as np
+import keras
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+blocks = strategy.cluster_resolver.task_id == 1 or sys.argv[2] == "all"
+
+def examples():
+    for number in range(1 << 20):
+        while blocks and number > 60:
+            time.sleep(0.1)
+        yield np.full(2, number % 7, np.float32), np.full(1, number % 5, np.float32)
+
+signature = (tf.TensorSpec((2,)), tf.TensorSpec((1,)))
+data = tf.data.Dataset.from_generator(examples, output_signature=signature).batch(4)
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+data = data.with_options(options)
+if sys.argv[1] == "fit":
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(data, steps_per_epoch=1000, verbose=0)
+else:
+    for batch in strategy.experimental_distribute_dataset(data):
+        strategy.reduce("SUM", strategy.run(lambda x: tf.reduce_sum(x[0]), args=(batch,)), axis=None)
+"""
+
+
+@pytest.mark.parametrize(("how", "who"), [("fit", "one"), ("loop", "one"), ("fit", "all")])
+def test_a_task_that_is_blocked_in_its_input_is_named_as_such(orch: Orch, run: LiveRun, tmp_path: Path, how: str, who: str) -> None:
+    (tmp_path / "train.py").write_text(BLOCKED)
+    going = orch.start("up", "train.py", "-n", "2", "--hang-timeout", "20", "--set", "collectives.heartbeat_s=600", "--", how, who)
+    words = "worker-0..1 wait for their input" if who == "all" else "worker-1 waits for its input, and worker-0 waits for it"
+    wait_until(lambda: words in orch("stacks", check=None).out, "line about the input")
+    assert f"\n{words}" in orch("ps", check=0).out
+    states = look(orch)[1]
+    assert states == {"worker-0": "input" if who == "all" else "waits", "worker-1": "input"}
+    going.wait(check=124)
+    assert words in run.cause()["what"]
+
+
 def fit_deterministically() -> list[float]:
     import keras
     import numpy as np

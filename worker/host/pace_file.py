@@ -9,7 +9,7 @@ from typing import Any
 from ..protocol import task_files
 
 _MOST = 4096
-_NUMBERS = ("step", "rate", "work", "peers", "input", "waits")
+_NUMBERS = ("step", "rate", "work", "peers", "input", "waits", "reads")
 _COUNTS = ("window", "came", "met")
 _OF_USE = (*_NUMBERS, *_COUNTS)
 _HIGHEST = {**dict.fromkeys(_NUMBERS, 1e9), **dict.fromkeys(_COUNTS, 2**31 - 1), "busy": 1e9}

@@ -389,6 +389,8 @@ class TaskUse:
     meetings in all tasks; 0: the meetings of this task are not measured."""
     waits: Seconds = 0.0
     """How long the task has waited in the meeting where it is now; 0: it is in none, or came a moment ago."""
+    reads: Seconds = 0.0
+    """How long the task has waited for the batch that it gets now; 0: it gets none, or waits for its peers meanwhile."""
 
     @property
     def busy(self) -> float:

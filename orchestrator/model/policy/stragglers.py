@@ -207,12 +207,17 @@ def _span(values: Sequence[float]) -> str:
 def absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, at_a_hang: bool = False) -> tuple[list[str], list[str]]:
     """The tasks that have not come to the meeting in which others have been for long, and those others; nothing if none is awaited.
 
+    Twice the same tasks, if each of them waits for its own input.
     `at_a_hang`: nothing has gone on for the time of `--hang-timeout`, so a shorter wait is enough. The same if the tasks were stopped.
     """
     uses = running(latest, tasks)
     most = max((use.came for use in uses.values()), default=0)
     there = [name for name, use in uses.items() if use.came == most and use.met < most and use.waits >= LASTS_S]
     missing = [name for name, use in uses.items() if use.came < most]
+    reading = [name for name, use in uses.items() if use.reads >= LASTS_S]
+    if reading and len(reading) == len(tasks):
+        is_sure = at_a_hang or all(uses[name].reads >= max(SURE_S, SURE_STEPS / (uses[name].rate or math.inf)) for name in reading)
+        return (reading, reading) if is_sure else ([], [])
     if not there or len(missing) + len(there) != len(uses):
         return [], []
     is_sure = at_a_hang or all(uses[name].state in STOPPED for name in missing)
@@ -220,8 +225,19 @@ def absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, at_a_hang
     return (missing, there) if is_sure else ([], [])
 
 
+def states_at_standstill(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> tuple[dict[str, str], list[str]]:
+    """A word for each task, and the missing ones: ``waits`` for the others, ``input`` where it waits for its input, or ``missing``."""
+    missing, there = absent(latest, tasks)
+    uses = running(latest, tasks)
+    words = {name: "input" if uses[name].reads >= LASTS_S else "missing" for name in missing}
+    return dict.fromkeys(there, "waits") | words, missing
+
+
 def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, at_a_hang: bool = False) -> str:
-    """``worker-2 did not come: worker-0..1 wait for it after step 47``; empty if no task is awaited. See `absent`."""
+    """``worker-2 did not come: worker-0..1 wait for it after step 47``; empty if no task is awaited. See `absent`.
+
+    Or ``worker-2 waits for its input, and worker-0..1 wait for it after step 47``; or ``worker-0..2 wait for their input after step 47``.
+    """
     missing, there = absent(latest, tasks, at_a_hang=at_a_hang)
     if not missing:
         return ""
@@ -229,8 +245,13 @@ def describe_absent(latest: Mapping[str, Sampled], tasks: Mapping[str, int], *, 
     stopped = [name for name in missing if uses[name].state in STOPPED]
     state = " (stopped by SIGSTOP)" if stopped == missing else ""
     after = f" after step {min(uses[name].step for name in there):g}" if all(uses[name].step for name in there) else ""
-    waits = "waits" if len(there) == 1 else "wait"
-    return f"{group_tasks(missing)}{state} did not come: {group_tasks(there)} {waits} for {'it' if len(missing) == 1 else 'them'}{after}"
+    if missing == there:
+        return f"{group_tasks(missing)} {'waits for its' if len(missing) == 1 else 'wait for their'} input{after}"
+    waits = f"{group_tasks(there)} {'waits' if len(there) == 1 else 'wait'} for {'it' if len(missing) == 1 else 'them'}{after}"
+    if not state and all(uses[name].reads >= LASTS_S for name in missing):
+        reads = "waits for its input, and" if len(missing) == 1 else "wait for their input, and"
+        return f"{group_tasks(missing)} {reads} {waits}"
+    return f"{group_tasks(missing)}{state} did not come: {waits}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +262,8 @@ class Standstill:
     """The tasks that run, with their attempts."""
     missing: tuple[str, ...] = ()
     """The tasks of which a line has told that they did not come."""
+    whose: str = ""
+    """What has not come, before the names of these tasks."""
     waited: float = 0.0
     """How long the others have waited for them."""
     least: float = TOLD_S
@@ -253,10 +276,10 @@ def standstill(before: Standstill, latest: Mapping[str, Sampled], tasks: Mapping
         return Standstill(tasks), ()
     missing, there = absent(latest, tasks)
     if not missing:
-        came = f"{group_tasks(before.missing)} came after {before.waited:.0f} s"
+        came = f"{before.whose}{group_tasks(before.missing)} came after {before.waited:.0f} s"
         return (Standstill(tasks, least=2 * before.waited), (came,)) if before.missing else (before, ())
-    waited = min(use.waits for name, use in running(latest, tasks).items() if name in there)
+    waited = min(max(use.waits, use.reads) for name, use in running(latest, tasks).items() if name in there)
     if before.missing or waited < before.least:
         return replace(before, waited=waited), ()
     line = f"{describe_absent(latest, tasks)}, for {waited:.0f} s now (orch stacks shows where each task is)"
-    return replace(before, missing=tuple(missing), waited=waited), (line,)
+    return replace(before, missing=tuple(missing), whose="the input of " if missing == there else "", waited=waited), (line,)

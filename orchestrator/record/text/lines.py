@@ -40,10 +40,12 @@ _COMMANDS = re.compile(
 )
 _ESCAPES = re.compile("\x1b{9,}(?=\x1b)")
 """Escapes that are followed by another one, as in binary data: none of them begins a command."""
-# Characters that are dropped, and control characters that are shown as \xNN.
+# Characters that are dropped, and control characters that are shown as \xNN. Those that change the order of what is shown (Unicode's
+# Bidi_Control, and older ones) are shown as \uNNNN: a text could look like another one.
 _TAMED = dict.fromkeys("\x00\x07\x08\x7f", "") | {
     chr(code): f"\\x{code:02x}" for code in (*range(1, 7), *range(11, 27), *range(28, 32), *range(128, 160))
 }
+_TAMED |= {chr(code): f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070))}
 _CONTROL = re.compile(f"([{re.escape(''.join(_TAMED))}])")
 _UNFINISHED = re.compile(
     rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2}|\x1b(?:\[[0-?]*[ -/]*)?)\Z",

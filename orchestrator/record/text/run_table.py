@@ -28,8 +28,7 @@ def table(cluster: Cluster, now: float, width: int | None = None, latest: Mappin
     """
     since = "TOOK" if all(task.has_ended for task in cluster.tasks.values()) else "UP"
     training = stragglers.training(cluster)
-    missing, there = stragglers.absent(latest or {}, training)
-    states = dict.fromkeys(missing, "missing") | dict.fromkeys(there, "waits")
+    states, missing = stragglers.states_at_standstill(latest or {}, training)
     absent = [stragglers.describe_absent(latest or {}, training)] if missing else []
     lines, is_cut = _lines(cluster, now, since, states), False
     if cut(lines, width) != lines:

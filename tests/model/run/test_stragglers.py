@@ -169,6 +169,38 @@ def test_the_task_that_did_not_come_is_named(third: tuple[str, int, int, float],
             assert stragglers.describe_absent(busy, tasks, at_a_hang=True) == expected
 
 
+@pytest.mark.parametrize(
+    ("reads", "expected", "words"),
+    [
+        ((0.0, 0.0, 9.0), "worker-2 waits for its input, and worker-0..1 wait for it after step 47", ["waits", "waits", "input"]),
+        ((0.0, 9.0, 9.0), "worker-1..2 wait for their input, and worker-0 waits for them after step 47", ["waits", "input", "input"]),
+        ((9.0, 9.0, 9.0), "worker-0..2 wait for their input after step 47", ["input"] * 3),
+        ((9.0, 9.0, 1.0), "", []),
+    ],
+)
+def test_a_wait_for_input_is_named(reads: tuple[float, ...], expected: str, words: list[str]) -> None:
+    uses = tuple(
+        TaskUse(f"worker-{number}", 1, "S", step=47, came=141 if read else 142, met=141, waits=0.0 if read else 9.0, reads=read)
+        for number, read in enumerate(reads)
+    )
+    latest, tasks = {"a": Sampled(1.0, 2.0, uses, host="a")}, {f"worker-{number}": 1 for number in range(3)}
+    assert stragglers.describe_absent(latest, tasks) == expected
+    assert stragglers.states_at_standstill(latest, tasks)[0] == dict(zip(tasks, words, strict=False))
+    assert stragglers.describe_absent(latest, {**tasks, "worker-3": 1}) == (expected if "and" in expected else "")
+
+
+def test_a_line_tells_of_a_long_wait_of_all_for_their_input_and_of_its_end() -> None:
+    tasks, lines, before = {"worker-0": 1}, list[str](), Standstill()
+    for reads in (3.0, 11.0, 13.0, 0.0):
+        latest = {"a": Sampled(1.0, 2.0, (TaskUse("worker-0", 1, "S", reads=reads),), host="a")}
+        before, found = stragglers.standstill(before, latest, tasks)
+        lines += found
+    assert lines == [
+        "worker-0 waits for its input, for 11 s now (orch stacks shows where each task is)",
+        "the input of worker-0 came after 13 s",
+    ]
+
+
 def waiting(waits: float, *, third: int = 141) -> dict[str, Sampled]:
     """Two workers have waited for so many seconds after step 47, and the third has come to so many meetings."""
     uses = [TaskUse(f"worker-{number}", 1, "S", step=47, came=142, met=141, waits=waits) for number in range(2)]

@@ -78,6 +78,8 @@ def split(*data: bytes, color: bool = False, longest: int = 1 << 20) -> list[str
         (b"50%\r\n\r\r\n", ["50%", ""]),
         (b"caf\xc3\xa9 \xff\xfe caf\xe9\n", ["café \\xff\\xfe caf\\xe9"]),
         ("\u2028 \u0085 \u00a0\n".encode(), ["\u2028 \\x85 \u00a0"]),
+        ("a\u202eb\u202c \u2066c\u2069 d\u200fe\u061c \u206e\n".encode(), [r"a\u202eb\u202c \u2066c\u2069 d\u200fe\u061c \u206e"]),
+        ("\u05e9\u05dc\u05d5\u05dd \u200d\n".encode(), ["\u05e9\u05dc\u05d5\u05dd \u200d"]),
         (b"a\tb\x0cc\x1b\x00\x07d\n", ["a\tb\\x0cc\\x1bd"]),
         (b"\x1b[2J\x1b[1;1Hhi\x1b[K\x1b]0;title\x07 \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\x1bc\x1b(B!\n", ["hi link!"]),
         (b"\x1b]0;never closed\n", ["\\x1b]0;never closed"]),

@@ -23,6 +23,7 @@ class Counts:
     def __init__(self) -> None:
         self.now, self.input, self.batches = 100.0, 0.0, 0.0
         self.meetings = [0.0, 0.0, 0.0, 0.0, 0.0]
+        self.fetches_since = 0.0
 
     def step(self, work: float, peers: float, read: float, within: float = 0.0) -> None:
         """`within`: the part of `peers` that is spent while the next batch is awaited."""
@@ -37,7 +38,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     monkeypatch.setattr(meetings, "read", lambda: found.meetings)
     monkeypatch.setattr(step_times, "APART_S", 0.05)
     monkeypatch.setattr(step_times, "_state", step_times._State())
-    step_times.take_input(lambda number: (found.input, found.batches)[number])
+    step_times.take_input(lambda number: (found.input, found.batches)[number], lambda: found.fetches_since)
     return found
 
 
@@ -96,7 +97,7 @@ def test_a_wait_that_goes_on_grows(pace: Pace, counts: Counts, tmp_path: Path) -
     pace.poll()
     counts.now += 5
     pace.poll()
-    assert read(tmp_path) == {"step": 0, "window": 0, "came": 7, "met": 6, "waits": 5}
+    assert read(tmp_path) == {"step": 0, "window": 0, "came": 7, "met": 6, "waits": 5, "reads": 0}
     counts.meetings = [7, 6, 5, 0, -99]  # another meeting
     pace.poll()
     assert read(tmp_path)["waits"] == 0
@@ -104,6 +105,20 @@ def test_a_wait_that_goes_on_grows(pace: Pace, counts: Counts, tmp_path: Path) -
     counts.meetings = [7, 7, 5, 0, 5]
     pace.poll()
     assert read(tmp_path)["waits"] == 0
+
+
+def test_a_fetch_that_goes_on_is_a_wait_for_input_unless_the_task_waits_for_its_peers_in_it(
+    pace: Pace, counts: Counts, tmp_path: Path
+) -> None:
+    counts.fetches_since = time.time() - 7
+    pace.poll()
+    assert 7 <= read(tmp_path)["reads"] < 60
+    counts.meetings = [7, 6, 0, 0, -95]
+    pace.poll()
+    assert read(tmp_path)["reads"] == 0
+    counts.meetings, counts.fetches_since = [7, 7, 0, 0, -95], 0.0
+    pace.poll()
+    assert read(tmp_path)["reads"] == 0
 
 
 def test_without_marks_the_batches_count(pace: Pace, counts: Counts, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -70,7 +71,7 @@ def _install(module: Any, counter: Counter) -> None:
     patches.replace(COUNTS, "DistributedIteratorBase.get_next_as_optional", get_next)
     patches.replace(COUNTS, "input_lib._create_per_replica", create_per_replica)
     setattr(module, _STATE, counter)
-    step_times.take_input(lambda number: counter.read(number)[number])
+    step_times.take_input(lambda number: counter.read(number)[number], counter.fetches_since)
 
 
 class Counter:
@@ -93,6 +94,10 @@ class Counter:
         """TensorFlow's variables. Key: the number of the first sum, and of how many sums."""
         self._context = meetings.current_context()
         """What has these variables."""
+        self._since = 0.0
+        """When the fetch began that goes on in Python, in seconds since 1970; 0: none does."""
+        self._since_of_graphs: Any = None
+        """The same of graphs, a variable of TensorFlow. A fetch that fails, such as the one behind the last batch, leaves it as it is."""
         self._last: tuple[float, float, int] | None = None
         """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0
@@ -108,21 +113,41 @@ class Counter:
         if not self._counts(strategy):
             return give()
         if tf.executing_eagerly():
-            begun = time.perf_counter()
-            with meetings.within_input():
-                value = give()
+            begun, self._since = time.perf_counter(), time.time()
+            try:
+                with meetings.within_input():
+                    value = give()
+            finally:
+                self._since = 0.0
             self._add(0, lambda: [time.perf_counter() - begun])
             return value
         if meetings.is_deterministic():
             return give()
         with tf.device(_HOST):
             since = tf.timestamp()
-        with tf.control_dependencies([since]), meetings.within_input():
+            begun = self._tell_since(since)
+        with tf.control_dependencies([begun]), meetings.within_input():
             value = give()
         given = [part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]
         with tf.device(_HOST), tf.control_dependencies(given):
             self._add(0, lambda: [tf.timestamp() - since])
+            self._tell_since(tf.zeros([], tf.float64))
         return value
+
+    def _tell_since(self, value: Any) -> Any:
+        """Have the graph tell that a fetch has begun, or that it is over. Returns the operation."""
+        tf = self._tf
+        self._forget_other_context()
+        if self._since_of_graphs is None:
+            with tf.init_scope():
+                self._since_of_graphs = self._make_variable(f"orch_input_since_{id(self)}", [])
+        return tf.raw_ops.AssignVariableOp(resource=self._since_of_graphs, value=value)
+
+    def fetches_since(self) -> float:
+        """When the fetch of a batch began that goes on, in seconds since 1970; 0: none does, as far as orch knows."""
+        if self._since or self._since_of_graphs is None or self._context is not meetings.current_context() or not _runs_a_graph():
+            return self._since
+        return float(self._tf.raw_ops.ReadVariableOp(resource=self._since_of_graphs, dtype=self._tf.float64).numpy())
 
     def count(self, strategy: Any, values: list[Any]) -> None:
         """Count the batches of one step: one batch for each replica of this process."""
@@ -152,17 +177,24 @@ class Counter:
             tf.raw_ops.AssignAddVariableOp(resource=self._variable(first, len(numbers)), value=added)
 
     def _variable(self, first: int, count: int) -> Any:
-        tf = self._tf
+        self._forget_other_context()
+        if (first, count) not in self._variables:
+            with self._tf.init_scope():
+                self._variables[first, count] = self._make_variable(f"orch_input_{first}_{count}_{id(self)}", [count])
+        return self._variables[first, count]
+
+    def _forget_other_context(self) -> None:
         if self._context is not meetings.current_context():
             self._variables.clear()
+            self._since_of_graphs = None
             self._context = meetings.current_context()
-        if (first, count) not in self._variables:
-            with tf.init_scope(), tf.device(_HOST):
-                name = f"orch_input_{first}_{count}_{id(self)}"
-                made = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=[count], shared_name=name, container="")
-                tf.raw_ops.AssignVariableOp(resource=made, value=tf.zeros([count], tf.float64))
-                self._variables[first, count] = made
-        return self._variables[first, count]
+
+    def _make_variable(self, name: str, shape: list[int]) -> Any:
+        tf = self._tf
+        with tf.device(_HOST):
+            made = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=shape, shared_name=name, container="")
+            tf.raw_ops.AssignVariableOp(resource=made, value=tf.zeros(shape, tf.float64))
+        return made
 
     # --- in the thread------------------------------------------------------------------------------
 
@@ -204,6 +236,13 @@ class Counter:
             for index, number in enumerate(added, first):
                 sums[index] += float(number)
         return sums
+
+
+def _runs_a_graph() -> bool:
+    """True if a thread of the program is in a call of TensorFlow's runtime, and not in the program between two of them."""
+    here = f"tensorflow{os.sep}python{os.sep}eager{os.sep}"
+    own = threading.get_ident()
+    return any(here in frame.f_code.co_filename for thread, frame in sys._current_frames().items() if thread != own)
 
 
 def _measure(tf: Any, value: Any) -> tuple[Any, Any, Any]:

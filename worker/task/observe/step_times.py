@@ -109,13 +109,23 @@ class Pace:
                 self.step = steps
                 self._mark(steps)
             came, met, _, _, changing = meetings.read()
+            reads = round(_reading(), 1) if came <= met else 0.0
         except Exception:  # TensorFlow may be ending
             return
         if (came, met, changing) != self._met:
             self._met, self._met_at = (came, met, changing), self._clock()
             self._busy += 1
         waits = round(self._clock() - self._met_at, 1) if came > met else 0.0
-        found = {"step": self.step, **self._newest, "window": self._windows, "came": came, "met": met, "waits": waits, "busy": self._busy}
+        found = {
+            "step": self.step,
+            **self._newest,
+            "window": self._windows,
+            "came": came,
+            "met": met,
+            "waits": waits,
+            "reads": reads,
+            "busy": self._busy,
+        }
         text = json.dumps({name: round(value, 6) for name, value in found.items()})
         if text != self._written:
             self._written = text
@@ -135,6 +145,8 @@ class _State:
     """Gives for 0 the seconds that the task has taken to get its batches, with the meetings in this, and for 1 how many it has got. None:
     orch does not count the input of this process.
     """
+    read_since: Callable[[], float] | None = None
+    """Gives when the fetch of a batch began that goes on, in seconds since 1970; 0: none does."""
 
 
 _state = shared("steps", _State)
@@ -144,9 +156,15 @@ def _input(number: int) -> float:
     return 0.0 if _state.read_input is None else _state.read_input(number)
 
 
-def take_input(read: Callable[[int], float]) -> None:
-    """From now on the input is counted; see `read_input` of `_State`."""
-    _state.read_input = read
+def take_input(read: Callable[[int], float], read_since: Callable[[], float]) -> None:
+    """From now on the input is counted; see `_State`."""
+    _state.read_input, _state.read_since = read, read_since
+
+
+def _reading() -> float:
+    """Return how long the fetch of a batch has gone on."""
+    since = 0.0 if _state.read_since is None else _state.read_since()
+    return max(0.0, time.time() - since) if since else 0.0
 
 
 def watch(log_dir: str) -> None:

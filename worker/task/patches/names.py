@@ -364,6 +364,9 @@ NAMES: dict[str, Name] = {
     ),
     # Python, and the tools of tests.
     "os.environ": Name("os:_Environ", "a program that replaces TF_CONFIG is noticed"),
+    "warnings.warn": Name(
+        "warnings:warn|_py_warnings:warn@warnings", "a warning's place is no line of orch", "message, category, stacklevel"
+    ),
     "inspect.getmodule": Name("inspect:getmodule", "AutoGraph converts no function that a test has sent by value", "object, _filename"),
     "pytest.comparisons": Name("_pytest.assertion.util:_reprcompare", "a failed comparison in a task is explained as in the test"),
 }

@@ -217,7 +217,9 @@ FEATURES: dict[str, Feature] = {
         _names("DistributedVariable.__int__ DistributedVariable.__float__"), "changes", "int() of a variable fails under a strategy"
     ),
     TRACEBACKS: Feature(
-        _names("keras.traceback tf_keras.traceback tensorflow.traceback tensorflow.stacks"), "measures", "tracebacks show frames of orch"
+        _names("keras.traceback tf_keras.traceback tensorflow.traceback tensorflow.stacks warnings.warn"),
+        "measures",
+        "tracebacks and warnings show lines of orch",
     ),
     RANDOM: Feature(_names("random_seed.get_seed"), "measures", "orch prints no warning about random numbers that no save has"),
     OTHER_TF_CONFIG: Feature(_names("os.environ"), "measures", "orch does not notice a program that replaces TF_CONFIG"),
