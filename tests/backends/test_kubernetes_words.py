@@ -395,6 +395,13 @@ def test_a_pod_that_no_watch_has_shown_is_asked_for_before_it_counts_as_deleted(
         wait_for(tmp_path, script, ["x-1"])
 
 
+def test_a_watch_that_ends_again_and_again_does_not_hide_a_pod_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_wait, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(pod_wait, "ABSENT_S", 1.0)
+    with pytest.raises(OrchError, match="x-1: the pod was deleted"):
+        wait_for(tmp_path, "exit 0", ["x-1"])
+
+
 def test_pods_may_appear_while_the_others_are_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = PodWait(KubernetesSettings(), "a=b", ["x-0", "x-1"], "python3", lambda _: None)
     wait._states = {"x-0": PodState("x-0", is_ready=True)}

@@ -140,6 +140,7 @@ import os, sys, time
 import numpy as np
 import keras
 import tensorflow as tf
+import worker
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 blocks = strategy.cluster_resolver.task_id == 1 or sys.argv[2] == "all"
@@ -161,7 +162,7 @@ if sys.argv[1] == "fit":
         model.compile("sgd", "mse")
     model.fit(data, steps_per_epoch=1000, verbose=0)
 else:
-    for batch in strategy.experimental_distribute_dataset(data):
+    for batch in worker.distribute(data, strategy, batch=False):
         strategy.reduce("SUM", strategy.run(lambda x: tf.reduce_sum(x[0]), args=(batch,)), axis=None)
 """
 

@@ -35,6 +35,8 @@ TOO_OLD, BROKEN = 96, 97
 
 def main(files: str, task_type: str) -> int:
     """Runs the task. Returns its exit code as a shell has it."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # while the code is unpacked: the first process of a pod has no other answer
+        signal.signal(number, lambda number, _frame: os._exit(128 + number))
     home = os.environ["HOME"]
     try:
         _load_worker(os.path.join(files, WORKER), os.path.join(home, "worker"))

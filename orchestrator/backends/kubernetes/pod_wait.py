@@ -42,7 +42,9 @@ class PodWait:
         self._told = ""
         self._trouble = ""
         """Why Kubernetes cannot be asked now."""
-        self._begun_at = self._events_at = self._renewed_at = time.monotonic()
+        self._events_at = self._renewed_at = time.monotonic()
+        self._unseen_since = dict.fromkeys(names, self._events_at)
+        """Since when no watch has shown a pod. A watch that ends again and again does not begin this time again."""
 
     async def run(self) -> dict[str, PodState]:
         """The pods, when all are ready. Raises `OrchError` if one never will be."""
@@ -76,7 +78,8 @@ class PodWait:
             except (PassingError, UnansweredError) as error:
                 self._trouble = str(error)
             await asyncio.sleep(ASK_AGAIN_S)
-            self._states, self._begun_at = {}, time.monotonic()
+            self._unseen_since |= dict.fromkeys(self._states, time.monotonic())
+            self._states = {}
 
     def _take(self, item: Any) -> None:
         pod, self._trouble = item.get("object", {}), ""
@@ -97,10 +100,10 @@ class PodWait:
 
     async def _find_absent(self) -> None:
         """Ask for a pod that the watch has not shown for long: kubectl itself may be late on a busy machine. Raises `OrchError`."""
-        if self._trouble or time.monotonic() - self._begun_at <= ABSENT_S:
+        if self._trouble:
             return
         for name in self._names:
-            if name not in self._states:
+            if name not in self._states and time.monotonic() - self._unseen_since[name] > ABSENT_S:
                 try:
                     pod = await asyncio.to_thread(read_pod, self._settings, name)
                 except (PassingError, UnansweredError) as error:

@@ -17,6 +17,7 @@ import yaml
 from tests.conftest import Orch
 from tests.live import wait_until
 
+ROOT = Path(__file__).resolve().parents[3]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -97,6 +98,25 @@ def test_sigterm_reaches_the_program(start: Start, tmp_path: Path) -> None:
     wait_until((tmp_path / "up").exists, "program")
     process.send_signal(signal.SIGTERM)
     assert (process.communicate(), process.returncode) == (("", ""), 7)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_the_code_is_unpacked_ends_the_pod(tmp_path: Path, number: int, code: int) -> None:
+    """The first process of a pod gets no signal that it does not handle: Kubernetes would wait for the grace, then kill it."""
+    text = (
+        "import os, signal, sys, time\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from worker.host import pod_entry\n"
+        "pod_entry._load_worker = lambda *_: (print('unpacks', flush=True), time.sleep(600))\n"
+        f"signal.signal(signal.{number.name}, signal.SIG_IGN)\n"
+        "sys.exit(pod_entry.main('/nowhere', 'worker'))\n"
+    )
+    unpacking = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)})
+    assert unpacking.stdout is not None
+    assert unpacking.stdout.readline() == "unpacks\n"
+    unpacking.send_signal(number)
+    unpacking.stdout.close()
+    assert unpacking.wait() == code
 
 
 def test_programs_that_are_not_python(start: Start) -> None:
