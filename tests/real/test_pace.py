@@ -162,7 +162,7 @@ if sys.argv[1] == "fit":
         model.compile("sgd", "mse")
     model.fit(data, steps_per_epoch=1000, verbose=0)
 else:
-    for batch in worker.distribute(data, strategy, batch=False):
+    for batch in worker.distribute(data, strategy=strategy, batch=False):
         strategy.reduce("SUM", strategy.run(lambda x: tf.reduce_sum(x[0]), args=(batch,)), axis=None)
 """
 
