@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -64,6 +65,8 @@ SEARCH_S = 0.5
 """How long such a search may take. The controller gives no sign of life meanwhile, and a file server may be slow."""
 _SERIES = re.compile("(fit|loop)-[0-9]+")
 """The directories of orch's own saves (worker/formats/saves.py)."""
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What a file system without links (FAT, some network drives) and a sandbox say of a link."""
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 
@@ -148,7 +151,12 @@ class RunDir:
             return
         home = self.path.parent.parent
         aside = home / f".latest-{self.run_id}"
-        aside.symlink_to(Path("runs") / self.run_id)
+        try:
+            aside.symlink_to(Path("runs") / self.run_id)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return  # this file system has no links: the newest run is the one that is meant
         aside.replace(home / "latest")
 
     def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:

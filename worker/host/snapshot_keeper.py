@@ -7,6 +7,7 @@ written if no restart follows. Meanwhile the new tasks start; they wait with the
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 
@@ -42,7 +43,10 @@ class SnapshotKeeper:
         """Tasks are about to start: write what their attempts before have left. Returns the variable of each task that gets memory."""
         orders = [order for order in start.orders if TaskId.parse(order.task).type in _TRAINS]
         wanted = [order.task for order in orders if start.may_restart and order.settings.checkpoints.snapshots]
-        made = {name: _make() for name in wanted} if _is_possible() else {}
+        made = dict[str, tuple[int, ...]]()
+        if _is_possible():
+            with contextlib.suppress(OSError):  # a sandbox may refuse such files
+                made = {name: _make() for name in wanted}
         self._write(order.task for order in orders)
         if self._writing:
             self._keep_waiting(fds[0] for fds in made.values())

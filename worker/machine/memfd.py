@@ -6,10 +6,13 @@ import os
 
 
 def keep_in_memory(data: bytes) -> int:
-    """A descriptor from which `data` can be read, from the beginning. Raises OSError."""
-    if hasattr(os, "memfd_create"):
+    """A descriptor from which `data` can be read, from the beginning. Raises OSError.
+
+    Where the system has no such files, or a sandbox refuses them, a file without a name holds the data.
+    """
+    try:
         fd = os.memfd_create("orch-order")
-    else:
+    except (AttributeError, OSError):
         import tempfile  # a slow import, which few platforms need
 
         with tempfile.TemporaryFile(prefix="orch-") as file:

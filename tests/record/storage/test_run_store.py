@@ -109,6 +109,18 @@ def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> 
 # --- found --------------------------------------------------------------------------------------
 
 
+def test_without_links_the_newest_run_is_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    runs = [create_run(tmp_path, "a") for _ in range(2)]
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    for run in runs:
+        run.make_latest()
+    assert find_run(tmp_path, None).run_id == max(run.run_id for run in runs)
+    assert not (tmp_path / "latest").is_symlink()
+
+
 def test_a_run_that_has_ended_before_it_had_a_plan_is_the_latest_too(tmp_path: Path) -> None:
     """Such as one whose hosts could not be reached: `orch wait` tells of this run, and not of the one before."""
     runs = [create_run(tmp_path, name) for name in ("one", "two")]

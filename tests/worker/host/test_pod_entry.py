@@ -101,7 +101,7 @@ def test_sigterm_reaches_the_program(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_while_the_code_is_unpacked_ends_the_pod(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_while_the_code_is_unpacked_ends_the_pod(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """The first process of a pod gets no signal that it does not handle: Kubernetes would wait for the grace, then kill it."""
     text = (
         "import os, signal, sys, time\n"
