@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from worker.protocol.messages import Sampled, TaskUse
 from worker.values.fast_dataclass import dataclass
 
+from ..model.policy import stragglers
 from .run_story import Reported, Story, Stretch
 
 WIDE, TALL = 720, 60
@@ -31,6 +32,7 @@ STOPPED = frozenset("Tt")
 NAMES = {
     "starts": "starts",
     "stopped": "stopped (SIGSTOP)",
+    "missing": "the others wait for it",
     "input": "waits for input",
     "peers": "waits for peers",
     "idle": "hardly computes",
@@ -100,20 +102,23 @@ class _Column:
     cpu: float
     """The mean."""
     wait: str
-    """``stopped``, ``peers`` or ``input``, if any sample says so; else empty."""
+    """A word of `_WAITS`, if any sample says so; else empty."""
 
 
 def _use_of_columns(story: Story, count: int, width_s: float) -> dict[str, dict[int, _Column]]:
     """Return what each task used in each column, and whether it was stopped or waited there."""
     sums: dict[str, dict[int, list[float]]] = {}
     waits: dict[tuple[str, int], set[str]] = {}
+    latest: dict[str, Sampled] = {}
     for sample in story.samples:
+        latest[sample.host] = sample
+        missing = _missing(latest)
         # A sample may be longer than a column.
         first = max(0, int((sample.at - sample.seconds - story.begun) / width_s))
         last = min(count - 1, int((sample.at - story.begun) / width_s))
         for use in sample.tasks:
             columns = sums.setdefault(use.task, {})
-            wait = _wait(use)
+            wait = _wait(use) or ("missing" if use.task in missing else "")
             for column in range(first, last + 1):
                 columns.setdefault(column, []).append(use.cpu)
                 if wait:
@@ -127,7 +132,23 @@ def _use_of_columns(story: Story, count: int, width_s: float) -> dict[str, dict[
     }
 
 
-_WAITS = ("stopped", "peers", "input")
+def awaited(story: Story) -> dict[str, float]:
+    """The tasks for which the others waited at a standstill, and for how many seconds."""
+    latest: dict[str, Sampled] = {}
+    found: dict[str, float] = {}
+    for sample in story.samples:
+        latest[sample.host] = sample
+        if sample.host == story.samples[0].host:
+            for name in _missing(latest):
+                found[name] = found.get(name, 0.0) + sample.seconds
+    return found
+
+
+def _missing(latest: Mapping[str, Sampled]) -> list[str]:
+    return stragglers.absent(latest, {use.task: use.attempt for sample in latest.values() for use in sample.tasks if use.came})[0]
+
+
+_WAITS = ("stopped", "missing", "input", "peers")
 
 
 def _wait(use: TaskUse) -> str:
@@ -135,6 +156,8 @@ def _wait(use: TaskUse) -> str:
     if use.state in STOPPED:
         return "stopped"
     whole = use.work + use.peers + use.input
+    if use.reads > LONG_S:
+        return "input"
     if use.waits > LONG_S or (whole and use.peers > PEERS * whole):
         return "peers"
     return "input" if whole and use.input > INPUT * whole else ""

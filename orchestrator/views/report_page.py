@@ -145,8 +145,12 @@ def _facts(run: RunDir, story: Story, costs: Sequence[AttemptCost]) -> list[tupl
     facts += [("began", describe_moment(story.begun)), ("took", describe_seconds(story.seconds))]
     facts.append(("attempts", str(max((span.attempt for span in story.band), default=1))))
     trained, lost = (sum(one.seconds.get(kind, 0.0) for one in costs) for kind in (TRAINS, LOST))
+    waited = charts.awaited(story)
+    trained = max(0.0, trained - max(waited.values(), default=0.0))
     if trained:
         facts.append(("trained", f"{describe_seconds(trained)}, {_percent(100 * trained / story.seconds)} of the time"))
+    if waited:
+        facts.append(("stood still", ", ".join(f"{describe_seconds(seconds)} for {name}" for name, seconds in waited.items())))
     if lost:
         steps = sum(one.steps or 0.0 for one in costs)
         facts.append(("lost", f"{describe_seconds(lost)} of training{f', {steps:g} steps' if steps else ''}"))

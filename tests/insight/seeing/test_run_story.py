@@ -93,3 +93,27 @@ def test_the_strip_shows_who_waits_for_whom() -> None:
         "worker-3": ["peers"],
         "worker-4": ["stopped"],
     }
+
+
+def test_a_hang_is_no_training_and_names_the_task_for_which_the_others_wait() -> None:
+    """For the last 40 seconds worker-1 sleeps, and worker-0 waits for it; worker-2 gets no batch for as long."""
+
+    def uses(at: float) -> tuple[TaskUse, ...]:
+        waits = max(0.0, at - 60)
+        return (
+            TaskUse("worker-0", 1, "S", 90.0, came=9 if waits else 8, met=8, waits=waits),
+            TaskUse("worker-1", 1, "S", 90.0, came=8, met=8),
+            TaskUse("worker-2", 1, "S", 90.0, came=8, met=8, reads=waits),
+        )
+
+    tracks = {f"worker-{number}": (run_story.Stretch(0.0, 100.0, "runs"),) for number in range(3)}
+    samples = tuple(Sampled(float(at), 2.0, uses(at), host="a") for at in range(2, 101, 2))
+    story = run_story.Story(0.0, 100.0, Cluster(), (), tracks, samples=samples)
+    shares = {strip.name: strip.shares for strip in charts.strips(story)}
+    assert [max(shares[name], key=lambda kind, name=name: (kind != "most", shares[name][kind])) for name in tracks] == [
+        "peers",
+        "missing",
+        "input",
+    ]
+    assert 0.3 < shares["worker-1"]["missing"] < 0.4
+    assert charts.awaited(story) == {"worker-1": 36.0, "worker-2": 36.0}

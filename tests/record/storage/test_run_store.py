@@ -113,12 +113,12 @@ def test_without_links_the_newest_run_is_the_latest(tmp_path: Path, monkeypatch:
     def refuse(*_args: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    runs = [create_run(tmp_path, "a") for _ in range(2)]
+    runs = [create_run(tmp_path / "home", name) for name in ("one", "two")]
     monkeypatch.setattr(Path, "symlink_to", refuse)
     for run in runs:
         run.make_latest()
-    assert find_run(tmp_path, None).run_id == max(run.run_id for run in runs)
-    assert not (tmp_path / "latest").is_symlink()
+    assert find_run(tmp_path / "home", None).run_id == max(run.run_id for run in runs)
+    assert not (tmp_path / "home/latest").is_symlink()
 
 
 def test_a_run_that_has_ended_before_it_had_a_plan_is_the_latest_too(tmp_path: Path) -> None:

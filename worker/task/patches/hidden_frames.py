@@ -43,6 +43,8 @@ def _filter(module: ModuleType) -> None:
 
 def _warn(warn: Any, message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> Any:
     """Warn of the same place as if orch had no frame between the function that warns and this place."""
+    if not isinstance(stacklevel, int):  # Python itself says what is wrong
+        return warn(message, category, stacklevel, *args, **kwargs)
     frame, level = _outer(sys._getframe()), 1
     for _ in range(stacklevel - 1):
         frame = frame and _outer(frame)

@@ -42,6 +42,19 @@ def test_a_warning_has_the_place_that_it_has_without_orch(monkeypatch: pytest.Mo
     assert mended == [plain, plain]
 
 
+def test_what_is_no_call_of_warn_fails_as_without_orch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "off", set())
+    made: Any = _made(warnings.warn)
+    for given in ((), ("a", 3), ("a", None, "2"), ("a", None, None)):
+        said = []
+        for warn in (warnings.warn, made):
+            with pytest.raises(TypeError) as raised:
+                warn(*given)
+            said.append(str(raised.value).rpartition("warn()")[2])
+        assert given == () or said[0] == said[1]
+    assert guard.off == set()
+
+
 def test_a_warning_at_an_import_has_the_place_of_the_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "that_warns.py").write_text("import warnings\nwarnings.warn('a warning', stacklevel=2)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
