@@ -53,7 +53,7 @@ def _after(words: str, end: str) -> str:
 
 
 # A text may be one word of a megabyte, or nothing but names. So each pattern begins with a sign or a rare letter, for which the machine
-# looks fast, and tries a bounded number of letters from there on. What precedes a value is the one group of a pattern: `re.split` then
+# looks fast, and tries a bounded number of letters from there on. What precedes a value is the one group of a pattern: a split of the text then
 # leaves the values out without a call for each.
 _VALUE = r"""(?:(?<=")(?:[^"\\\n]|\\.)*|(?<=')[^'\n]*|[^\s"',;&]+)"""
 _IN_NAME = (
