@@ -41,7 +41,7 @@ def _filter(module: ModuleType) -> None:
     put(TRACEBACKS, "tensorflow.stacks", lambda stacks: _of_own(module, stacks))
 
 
-def _warn(warn: Any, message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> Any:
+def _warn(warn: Any, message: Any, category: Any = None, stacklevel: Any = 1, *args: Any, **kwargs: Any) -> Any:
     """Warn of the same place as if orch had no frame between the function that warns and this place."""
     if not isinstance(stacklevel, int):  # Python itself says what is wrong
         return warn(message, category, stacklevel, *args, **kwargs)
