@@ -65,15 +65,6 @@ class WorkingDirectory:
         text = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
         return Code(hashlib.sha256(text).hexdigest(), self.files)
 
-    def edited(self) -> list[str]:
-        """The files that are not as they were when they were found, or are gone."""
-        return [file.path for file in self.files if not self._is_there(file)]
-
-    def _is_there(self, file: CodeFile) -> bool:
-        with contextlib.suppress(OSError):
-            return digest_of(str(self.root / file.path), file.size) == file.digest
-        return False
-
     async def send(self, link: AgentLink) -> None:
         """Send a host the files that it lacks, as they were when they were found: of one that has grown, its beginning.
 

@@ -94,7 +94,7 @@ class Preparation:
         is_given = tuple(hosts) == self._start.request.hosts
         while True:
             there = {name: host for name, host in every.items() if name not in reasons}
-            placed = self._place(attempt, fit(reasons) or full, there, code, is_given=is_given and not missing)
+            placed = self._place(attempt, fit(reasons) or full, there, is_given=is_given and not missing)
             changes += _describe_edits(code, placed.code)
             code, self._placed = placed.code, placed
             failures = await self._start_agents(placed)
@@ -119,9 +119,7 @@ class Preparation:
         planned = await self._plan_and_hold(placed, facts)
         return Prepared(planned, tuple(self._notes(placed)), tuple(changes), missing, placed.code)
 
-    def _place(
-        self, attempt: int, spec: ClusterSpec, hosts: Mapping[str, Host], code: WorkingDirectory | None, *, is_given: bool
-    ) -> Placed:
+    def _place(self, attempt: int, spec: ClusterSpec, hosts: Mapping[str, Host], *, is_given: bool) -> Placed:
         """Choose the hosts of the tasks, and look at the working directory. `is_given`: the spec names these hosts. Raises `OrchError`."""
         try:
             assignment = {name: tasks for name, tasks in plan.place(spec, slots_of(hosts.values())).items() if tasks}
@@ -134,16 +132,16 @@ class Preparation:
         spare_s = min((host.spare_s for host in chosen.values()), default=0.0)
         self._on_event(Allocated(attempt, tuple(chosen), now(), until, spare_s))
         try:
-            return Placed(spec, assignment, chosen, *self._describe_directory(spec, chosen, code))
+            return Placed(spec, assignment, chosen, *self._describe_directory(spec, chosen))
         except OSError as error:
             raise OrchError(f"the working directory {spec.workdir} cannot be read: {error}") from None
 
     def _describe_directory(
-        self, spec: ClusterSpec, hosts: Mapping[str, Host], code: WorkingDirectory | None
+        self, spec: ClusterSpec, hosts: Mapping[str, Host]
     ) -> tuple[WorkingDirectory | None, messages.WorkdirState | None]:
-        """The files to copy, and the state to compare. `code`: the files of the attempt before, which are copied again unless edited."""
-        ways = {host.workdir.way: host.workdir for host in hosts.values()}
-        if "ship" in ways and (code is None or code.edited()):
+        """The files to copy, and the state to compare."""
+        ways, code = {host.workdir.way: host.workdir for host in hosts.values()}, None
+        if "ship" in ways:
             is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
             needed, way = spec.program.target if is_file else "", ways["ship"]
             code = collect(spec.workdir, way.limit_mb, runs=self._run.path.parent, needed=needed, secrets=way.secrets)
@@ -342,11 +340,11 @@ def _replicas_under(spec: ClusterSpec, strategy: Strategy) -> str:
 
 def _describe_edits(former: WorkingDirectory | None, code: WorkingDirectory | None) -> list[str]:
     """A line about files that are not as the attempt before has run them."""
-    if former is None or code is None or former is code:
+    if former is None or code is None:
         return []
     before = {file.path: file.digest for file in former.files}
     edited = sorted(dict(before.items() ^ {file.path: file.digest for file in code.files}.items()))
-    return [f"{few(edited)} {'was' if len(edited) == 1 else 'were'} edited since the run began: all tasks run the edited files"]
+    return edited and [f"{few(edited)} {'was' if len(edited) == 1 else 'were'} edited since the run began: all tasks run the edited files"]
 
 
 def _describe_size(full: ClusterSpec, spec: ClusterSpec, reasons: Mapping[str, str]) -> list[str]:

@@ -352,9 +352,10 @@ def test_an_attempt_that_gets_its_hosts_anew_names_the_files_that_were_edited_si
             found.append(prepared.changes)
             if attempt == 2:
                 (tmp_path / "train.py").write_text("print('two')")
+                (tmp_path / "new.py").write_text("print('new')")
         return found
 
-    assert asyncio.run(prepare()) == [(), (), ("train.py was edited since the run began: all tasks run the edited files",)]
+    assert asyncio.run(prepare()) == [(), (), ("new.py, train.py were edited since the run began: all tasks run the edited files",)]
 
 
 def test_the_end_of_a_run_is_prepared_once_while_its_tasks_end(tmp_path: Path) -> None:
