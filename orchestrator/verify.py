@@ -18,7 +18,8 @@ from .backends import imagine
 from .checks.same_training import Comparison, compare, with_larger_batch
 from .checks.training_steps import STEPS, World, world
 from .errors import OrchError, UsageError
-from .handle import Run, RunFailed
+from .handle import Run
+from .handle import RunFailed as RunFailed
 from .model.settings import ClusterSpec
 from .model.strategies import DEFAULT
 from .record.run_store import discard

@@ -7,6 +7,7 @@ Rounding differs: sums of other parts round otherwise, and the optimizers make m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,9 @@ from worker.values.words import count_of, few
 from .training_steps import Numbers, World, add, place_of, ratio_of, relation, size
 
 LIMIT, GROWTH, MOST = 1e-3, 4.0, 0.05
+HUGE = 100
+SMALL = 20
+"""So many times as much is rounding in float16 and bfloat16."""
 NOISE = 1e-5
 """A gradient that is so much smaller than the largest one is rounding."""
 
@@ -76,14 +80,21 @@ def compare(one: World, many: World, workers: int) -> Comparison:
             largest = max(largest, difference)
             if found:
                 findings, wrong = [*findings, *found], number
-                break
+            elif _explodes(one, number):
+                notes.append(f"after step {number} the variables are more than {HUGE} times as large: later steps are not compared")
+            else:
+                continue
+            break
+    variables = len({place for number in numbers for step in one.steps[number] for place in step["after"]})
+    if not variables:
+        findings.append(Difference("unseen", 1, "no gradient of the training could be read"))
     findings += [*starts, *_shown(one, many, min(wrong, others) if not starts else 0)]
     return Comparison(
         workers,
         tuple(sorted(findings, key=lambda finding: finding.step)),
         len(numbers),
         sum(sum(one.rows(number).values()) for number in numbers),
-        len({place for number in numbers for step in one.steps[number] for place in step["after"]}),
+        variables,
         largest,
         tuple(notes),
     )
@@ -108,6 +119,8 @@ def _notes(one: World, many: World) -> list[str]:
         lines = [place_of(line) for line in drawn if place_of(line)]
         where = f" ({few(lines, 3)})" if lines else ""
         notes.append(f"random numbers for rows, such as those of Dropout{where}, were made the same; in a training they are others")
+    if many.first["is_small"]:
+        notes.append(f"float16 and bfloat16 round: differences below {LIMIT * SMALL:.0%} do not count")
     if wrote:
         notes.append(f"the program wrote {few(wrote, 3)} in the meantime")
     return notes
@@ -135,7 +148,7 @@ def _rows(one: World, many: World, numbers: Sequence[int], workers: int) -> Iter
         if not count or not other:  # one of the worlds calls the code of its step by itself
             continue
         parts = [sorted(step["rows"]) for step in many.steps[number]]
-        if count and other == count * len(parts) and len(set(map(tuple, parts))) > 1 and not theirs - theirs.__class__(set(theirs)):
+        if count and other == count * len(parts) and len(set(map(tuple, parts))) > 1 and not theirs - Counter(set(theirs)):
             what = f"a step has {other} rows on {workers} workers and {count} in one process: the batch grows with the number of workers"
             yield Difference("batch", number, what, _line_of_batch(one, many), "one global batch for any number of workers", other / count)
         elif count != other:
@@ -165,29 +178,27 @@ def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], wo
     never, new = (mine - theirs).total(), (theirs - mine).total()
     twice = sum(times - 1 for times in theirs.values() if times > 1) - sum(times - 1 for times in mine.values() if times > 1)
     what = f"from step {number} the rows are others than in one process"
-    if not never:
-        return Difference("rows", number, f"{what}, which reads the same rows in other steps")
-    told = [f"{never} of {mine.total()} were not read in {count_of(len(numbers), 'step')}"]
+    told = [f"{never} of {mine.total()} were not read in {count_of(len(numbers), 'step')}"] if never else []
     told += [f"{twice} were read again"] if twice > 0 else []
-    shards = [line for line, found in _datasets(many, "ShardDataset") if found[:1] == [workers]]
-    if shards:
-        remedy = "the program divides the dataset, and it is divided again: leave out shard, or set auto_shard_policy OFF"
-        return Difference("rows", number, f"{what}: {', '.join(told)}", shards[0], remedy)
     alike = [place for place, (left, right) in enumerate(zip(one.leaves(number), many.leaves(number), strict=False)) if left == right]
-    if alike and new:
-        what = f"from step {number} the rows have other numbers than in one process, and some equal tensors (such as labels)"
-        return Difference("rows", number, what, "", "what makes them draws random numbers, or differs between the workers")
-    files = many.first["files"]
-    if files and twice <= 0:
-        return Difference(
-            "rows",
-            number,
-            f"{what}: {', '.join(told)}",
-            files[0],
-            "each worker reads files of its own; auto_shard data reads the same rows",
-        )
-    divides = "if the program gives each worker a part of the data, leave that out: the data are divided once more"
-    return Difference("rows", number, f"{what}: {', '.join(told)}", place_of(many.steps[number][0]["line"]), divides)
+    shards = [line for line, found in _datasets(many, "ShardDataset") if found[:1] == [workers]]
+    files, line = many.first["files"], place_of(many.steps[number][0]["line"])
+    if shards and _datasets(many, "AutoShardDataset"):
+        line, remedy = shards[0], "the program divides the dataset, and it is divided again: leave out shard, or set auto_shard_policy OFF"
+    elif shards:
+        line, remedy = shards[0], "each worker has a part of the data of its own; a shuffle with a seed before shard reads the same rows"
+    elif alike and new:
+        told, remedy = ["some of their tensors, such as labels, are the same"], "what makes the others draws numbers, or differs by worker"
+    elif files and twice <= 0:
+        line, remedy = files[0], "each worker reads files of its own; auto_shard data reads the same rows"
+    elif len({tuple(sorted(step["rows"])) for step in many.steps[number]}) == 1:
+        told.append("all workers read the same ones")
+        remedy = "divide the data: strategy.experimental_distribute_dataset, and no auto_shard_policy OFF"
+    else:
+        remedy = "if the program gives each worker a part of the data, leave that out: the data are divided once more"
+    return Difference(
+        "rows", number, f"{what}: {', '.join(told)}" if told else f"{what}, which reads the same ones in other steps", line, remedy
+    )
 
 
 def _datasets(found: World, kind: str) -> list[tuple[str, list[int]]]:
@@ -235,7 +246,8 @@ def _step(one: World, many: World, number: int) -> tuple[list[Difference], float
     kinds = [[(event["kind"], event.get("optimizer")) for event in step["events"]] for step in (mine[0], *theirs)]
     if any(each != kinds[0] for each in kinds[1:]):
         what = f"{_from(number)}a step takes other gradients, or has other optimizers take a step, than in one process"
-        return [Difference("gradient", number, what, place_of(theirs[0]["line"]))], 0.0
+        why = "gradients overflow in float16 at other values in a part than in a whole batch" if many.first["is_small"] else ""
+        return [Difference("gradient", number, what, place_of(theirs[0]["line"]), why)], 0.0
     losses = [(own, others) for own, others in pairs if own["kind"] == "loss"]
     for own, others in losses:
         findings += list(_terms(number, own, others))
@@ -249,8 +261,17 @@ def _step(one: World, many: World, number: int) -> tuple[list[Difference], float
     return findings, largest
 
 
-def _limit(number: int) -> float:
-    return min(MOST, LIMIT * GROWTH ** (number - 1))
+def _explodes(one: World, number: int) -> bool:
+    """True if a training diverges, where rounding becomes as large as everything else."""
+    after = one.steps[number][0]["after"]
+    sizes = [sum(size(each) ** 2 for each in values if each) for values in (after.values(), map(one.first["started"].get, after))]
+    return sizes[0] > HUGE**2 * sizes[1] > 0 or not math.isfinite(sizes[0])
+
+
+def _limit(number: int, many: World) -> float:
+    """How much a gradient may differ in a step."""
+    rounding = SMALL if many.first["is_small"] else 1
+    return min(MOST * rounding, LIMIT * rounding * GROWTH ** (number - 1))
 
 
 def _terms(number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
@@ -293,7 +314,7 @@ def _applied(
         found = relation(left, right)
         gap = found.difference * size(left) / (size(left) + NOISE * most) if math.isfinite(found.difference) else found.difference
         largest = max(largest, gap)
-        if not gap <= _limit(number):
+        if not gap <= _limit(number, many):
             wrong.append((place, found))
     findings = []
     if own.get("rate") and others[0].get("rate") and abs(ratio_of(own["rate"], others[0]["rate"]) - 1) > LIMIT:
@@ -324,7 +345,11 @@ def _cause(
     what = f"from step {number} the gradient of {names} {f'is {found.ratio:.2f} times that of one process' if times else far}"
     given = {place: add(event["grads"][index] for event in others) for index, place in enumerate(own["variables"])}
     mine = dict(zip(own["variables"], own["grads"], strict=True))
-    is_given = "applied" in others[0] and all(_alike(mine.get(place), given.get(place), number) for place, _ in wrong)
+    is_given = (
+        own.get("clips", False)
+        and "applied" in others[0]
+        and all(_alike(mine.get(place), given.get(place), _limit(number, many)) for place, _ in wrong)
+    )
     why, place, remedy = next(_causes(one, many, number, own, times=times, is_given=is_given, made=_made(losses)))
     return Difference(
         "gradient", number, f"{what}{why}", place or place_of(many.steps[number][0]["line"]), remedy, found.ratio if times else None
@@ -363,17 +388,29 @@ _OWN_ROWS = "look there for a mean over rows, a comparison of rows, or a constan
 
 
 def _first_other(own: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """The first operation whose results are neither those of one process nor its parts, their sums or their means: its kind and line."""
-    for (kind, line, size_of_one, total, absolute), *others in zip(own["trace"], *(step["trace"] for step in steps), strict=False):
-        if any(other[0] != kind for other in others):
-            return None
-        sizes, totals = [other[2] for other in others], [other[3] for other in others]
-        scale = LIMIT * max(absolute, *(other[4] for other in others), 1e-12)
+    """The first operation of a line of the program whose results are neither those of one process, nor its parts, their sums or means."""
+    traces = [_by_line(step["trace"]) for step in steps]
+    for key, (size_of_one, total, absolute) in _by_line(own["trace"]).items():
+        others = [trace[key] for trace in traces if key in trace]
+        if not place_of(key[1]) or len(others) < len(traces):
+            continue
+        sizes, totals = [other[0] for other in others], [other[1] for other in others]
+        scale = LIMIT * max(absolute, *(other[2] for other in others), 1e-12)
         are_parts = sum(sizes) == size_of_one and abs(sum(totals) - total) <= scale
         are_sums = set(sizes) == {size_of_one} and min(abs(sum(totals) - total), abs(sum(totals) / len(totals) - total)) <= scale
         if not are_parts and not are_sums:
-            return kind, line
+            return key[0], key[1]
     return None
+
+
+def _by_line(trace: Sequence[tuple[str, str, int, float, float]]) -> dict[tuple[str, str, int], tuple[float, float, float]]:
+    """The results of operations, by kind, line, and how often the line has done this before."""
+    found: dict[tuple[str, str, int], tuple[float, float, float]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for kind, line, *numbers in trace:
+        found[kind, line, counts[kind, line]] = (numbers[0], numbers[1], numbers[2])
+        counts[kind, line] += 1
+    return found
 
 
 def _made(losses: Any) -> str:
@@ -382,8 +419,8 @@ def _made(losses: Any) -> str:
     return next(filter(None, lines), "")
 
 
-def _alike(mine: Numbers | None, theirs: Numbers | None, number: int) -> bool:
-    return mine is not None and theirs is not None and relation(mine, theirs).difference <= _limit(number)
+def _alike(mine: Numbers | None, theirs: Numbers | None, limit: float) -> bool:
+    return mine is not None and theirs is not None and relation(mine, theirs).difference <= limit
 
 
 def _after(one: World, many: World, number: int) -> list[Difference]:
@@ -391,20 +428,27 @@ def _after(one: World, many: World, number: int) -> list[Difference]:
     mine, theirs = one.steps[number][0]["after"], [step["after"] for step in many.steps[number]]
     for place, left in mine.items():
         values = [each[place] for each in theirs if each.get(place) is not None]
-        start = one.started(int(place))
-        if left is None or start is None or not values:
+        if left is None or not values:
             continue
         name = one.name(int(place))
         if any(relation(values[0], each).difference > LIMIT for each in values[1:]):
             what = f"after step {number} the replicas have different values of `{name}`"
             return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]))]
         if any(event["kind"] == "apply" for event in one.steps[number][0]["events"]):
-            continue
-        moved, other = (size([now - then for now, then in zip(each, start, strict=True)]) for each in (left, values[0]))
-        if max(moved, other) > LIMIT * size(start) and not 0.5 < ratio_of(moved, other) < 2:
-            what = f"in step {number} `{name}` changes {ratio_of(moved, other):.2f} times as much as in one process"
-            return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]), "", ratio_of(moved, other))]
+            continue  # the gradients were compared
+        before = _values(one, many, number - 1, place)
+        moved = [[now - then for now, then in zip(each, start, strict=True)] for each, start in zip((left, values[0]), before, strict=True)]
+        found = relation(*moved)
+        if max(map(size, moved)) > NOISE * size(left) and not found.difference <= _limit(number, many):
+            what = f"in step {number} `{name}` changes otherwise than in one process ({found.ratio:.2f} times as much)"
+            return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]), "", found.ratio)]
     return []
+
+
+def _values(one: World, many: World, number: int, place: str) -> list[Numbers]:
+    """The values of a variable after a step, or before the first one, in both worlds."""
+    steps = [found.steps[number][0]["after"] if number in found.steps else found.first["started"] for found in (one, many)]
+    return [each.get(place) or found.first["started"][place] for each, found in zip(steps, (one, many), strict=True)]
 
 
 # --- what the program shows -------------------------------------------------------------------------------
@@ -419,8 +463,9 @@ def _shown(one: World, many: World, before: float) -> Iterator[Difference]:
             continue
         for name, value in mine["values"].items():
             other = theirs["values"].get(name)
-            limit = _limit(max(1, mine["step"]))
-            if name in told or other is None or not math.isfinite(value) or abs(other - value) <= limit * abs(value) + 1e-6:
+            # A metric that counts has steps: after rounding has grown, another row may count.
+            limit = 5 * _limit(1, many) * abs(value) + 1e-5 if mine["step"] <= 1 else max(MOST, _limit(1, many)) * abs(value) + 0.02
+            if name in told or other is None or not math.isfinite(value) or abs(other - value) <= limit:
                 continue
             told.add(name)
             ratio = ratio_of(value, other)

@@ -52,6 +52,7 @@ def task(*steps: dict[str, Any], start: list[float] = START, **more: Any) -> dic
         "layers": [],
         "files": [],
         "ended": "enough steps",
+        "is_small": False,
     }
     return {**found, **more}
 
@@ -94,7 +95,11 @@ def test_gradients_that_the_program_adds_up_are_added_twice() -> None:
 
 
 def test_rows_that_are_read_twice_and_never() -> None:
-    (line,) = found(step(0, [1, 2], times(0.5)), step(1, [1, 2], times(0.5)), datasets={"ShardDataset train.py:3": [2, 0]})
+    (line,) = found(
+        step(0, [1, 2], times(0.5)),
+        step(1, [1, 2], times(0.5)),
+        datasets={"ShardDataset train.py:3": [2, 0], "AutoShardDataset train.py:8": [2, 0]},
+    )
     assert "2 of 4 were not read in 1 step, 2 were read again; the program divides the dataset, and it is divided again" in line
     assert line.endswith("(train.py:3)")
 
@@ -129,3 +134,30 @@ def test_a_relation_has_a_ratio_only_where_all_numbers_have_it() -> None:
     assert relation(GRADIENT, times(2)).is_ratio(2)
     assert not relation(GRADIENT, [2.0, -4.0, 7.0]).is_ratio(2)
     assert relation(GRADIENT, [float("nan"), 1.0, 2.0]).difference == float("inf")
+
+
+def test_the_first_operation_that_is_neither_parts_nor_sums_is_named() -> None:
+    one = step(0, [1, 2, 3, 4], GRADIENT)
+    one["trace"] = [("MatMul", "train.py:4", 4, 8.0, 8.0), ("Mean", "train.py:5", 1, 2.0, 2.0), ("AddV2", "train.py:6", 4, 8.0, 8.0)]
+    parts = [step(place, rows, times(0.8)) for place, rows in enumerate(([1, 2], [3, 4]))]
+    for place, each in enumerate(parts):
+        each["trace"] = [
+            ("MatMul", "train.py:4", 2, 4.0, 4.0),
+            ("Mean", "train.py:5", 1, 1.5 + place, 1.5 + place),
+            ("AddV2", "train.py:6", 2, 4.0 + place, 4.0 + place),
+        ]
+    (line,) = found(*parts, one={"worker-0": task(one)})
+    assert "differs by 60%: the first operation whose numbers are others is AddV2" in line
+    assert line.endswith("(train.py:6)")
+
+
+@pytest.mark.parametrize(("is_small", "told"), [(True, False), (False, True)])
+def test_float16_rounds_more(is_small: bool, told: bool) -> None:
+    lines = found(step(0, [1, 2], times(0.505)), step(1, [3, 4], times(0.505)), is_small=is_small)
+    assert lines[0].startswith("not the same") is told
+
+
+def test_a_world_that_ends_sooner_has_another_number_of_steps() -> None:
+    one = {"worker-0": task(step(0, [1, 2, 3, 4], GRADIENT), {**step(0, [5, 6, 7, 8], GRADIENT), "number": 2})}
+    lines = found(step(0, [1, 2], times(0.5)), step(1, [3, 4], times(0.5)), one=one, ended="the end of the program")
+    assert "the training has another number of steps: it ends after 1 step, and one process goes on" in lines[0]

@@ -38,11 +38,13 @@ def main() -> int:
     for number, unit in enumerate(todo):
         word, text = _judged(one.get(number, {}), two.get(number, {}))
         known = sorted({str(table.get(row, {}).get("two", {}).get(unit[1], "?")) for row in CASES[unit[0]].rows or (unit[0],)})
+        is_as_one = CASES[unit[0]].compare == "one process" and all("as one" in each for each in known)
+        word = "FALSE ALARM" if word == "other" and is_as_one else word
         counts[word] = counts.get(word, 0) + 1
         if word != "same" or any("as one" not in each for each in known):
             print(f"{word}: {unit[0]}, {unit[1]} [judge: {', '.join(known)[:60]}]: {text}", flush=True)
     print(counts)
-    return 0
+    return 1 if counts.keys() & {"FALSE ALARM", "error", "missing", "steps in one world"} else 0
 
 
 def _judged(one: dict[str, Any], two: dict[str, Any]) -> tuple[str, str]:
@@ -77,6 +79,8 @@ def _run(todo: list[tuple[str, str]], workers: int, steps: int) -> dict[int, dic
                 task, number, _ = path.name.rsplit(".", 2)
                 done = max(done, int(number) + 1)
                 found.setdefault(begin + int(number), {})[task] = json.loads(path.read_text())
+                path.unlink()
+            for path in directory.glob("*.at*"):
                 path.unlink()
             if result.exit_code and not done:
                 print(result.report, file=sys.stderr)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,22 @@ class Enough(BaseException):
 
 def main(units: list[tuple[str, str]], directory: Path) -> None:
     import worker
+    from orchestrator import testing
     from tests.judge import cases  # noqa: F401 - fills the list of cases
     from tests.judge.case import find
     from tests.judge.place import Place
 
     strategy = worker.strategy()
     made = _recorder()
+    barriers = itertools.count()
+
+    def barrier(timeout: float | None = None) -> None:
+        number, tasks = next(barriers), range(int(os.environ.get("WORLD_SIZE", "1")))
+        (directory / f"{os.environ['ORCH_TASK']}.at{number}").touch()
+        while not all((directory / f"worker-{place}.at{number}").exists() for place in tasks):
+            time.sleep(0.02)
+
+    testing.barrier = barrier
     task = os.environ["ORCH_TASK"]
     for number, (name, form) in enumerate(units):
         place, error = Place(strategy, directory, {}, form), ""

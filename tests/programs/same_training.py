@@ -68,6 +68,21 @@ def loop(model, step_loss, data=None, optimizer=None, *, by_function=False):
             step(batch)
 
 
+def by_hand(model, rate):
+    """A loop that changes the variables itself."""
+
+    def replica(inputs, targets):
+        with tf.GradientTape() as tape:
+            loss = mean_of_batch(square(model, inputs, targets))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
+        for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
+            variable.value.assign_sub(rate * gradient)
+
+    for batch in strategy.experimental_distribute_dataset(arrays(x, y)):
+        strategy.run(replica, args=batch)
+
+
 class Steps(keras.Model):
     """A model whose loss `of_batch` computes."""
 
@@ -95,6 +110,22 @@ def mean_of_batch(rows):
 
 def square(model, inputs, targets):
     return tf.reduce_mean(tf.square(targets - model(inputs, training=True)), 1)
+
+
+def two_terms(model, inputs, targets):
+    share = losses.MeanSquaredError()(targets, model(inputs))
+    return share + 0.1 * tf.reduce_mean(tf.abs(model(inputs)))  # HERE wrong_term
+
+
+def penalized(model, inputs, targets):
+    share = mean_of_batch(square(model, inputs, targets))
+    return share + sum(model.losses)  # HERE wrong_regularizer
+
+
+def contrast(model, inputs, targets):
+    """A loss that compares the rows of a batch."""
+    rows, own = model(inputs), tf.eye(tf.shape(inputs)[0])  # HERE wrong_contrast
+    return mean_of_batch(tf.nn.softmax_cross_entropy_with_logits(own, rows @ tf.transpose(rows)))
 
 
 class Gan(keras.Model):
@@ -148,7 +179,9 @@ def files():
     with open(f"{directory}/rows.csv", "w") as file:
         file.writelines(",".join(map(str, row)) + "\n" for row in np.concatenate([x, y], 1))
     rows = tf.data.TextLineDataset([f"{directory}/rows.csv"]).map(lambda line: tf.strings.to_number(tf.strings.split(line, ",")))
-    return rows.map(lambda row: (tf.ensure_shape(row[:8], [8]), row[8:])).shuffle(96).batch(BATCH)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return rows.map(lambda row: (tf.ensure_shape(row[:8], [8]), row[8:])).shuffle(96).batch(BATCH).with_options(options)
 
 
 def frozen(model):
@@ -215,10 +248,12 @@ def same():
             model = Gan()
             model.compile(optimizers.Adam(0.01), optimizers.Adam(0.01))
             fit(model, arrays(x, y))
-        elif word in ("loop", "loop_adam", "loop_function", "loop_ragged"):
+        elif word in ("loop", "loop_adam", "loop_function", "loop_ragged", "by_hand"):
             model = small()
     if word == "loop":
         loop(model, lambda *given: mean_of_batch(square(*given)))
+    elif word == "by_hand":
+        by_hand(model, 0.1)
     elif word == "loop_adam":
         with strategy.scope():
             adam = optimizers.Adam(0.01)
@@ -241,24 +276,9 @@ def same():
 def wrong():
     with strategy.scope():
         if word == "wrong_term":
-            cross = losses.MeanSquaredError()
-            fit(
-                steps(
-                    lambda model, inputs, targets: (
-                        cross(targets, model(inputs)) + 0.1 * tf.reduce_mean(tf.abs(model(inputs)))
-                    )  # HERE wrong_term
-                )
-            )
+            fit(steps(two_terms))
         elif word == "wrong_regularizer":
-            dense = layers.Dense(8, kernel_regularizer="l2")
-            fit(
-                steps(
-                    lambda model, inputs, targets: (
-                        mean_of_batch(square(model, inputs, targets)) + sum(dense.losses)
-                    ),  # HERE wrong_regularizer
-                    dense,
-                )
-            )
+            fit(steps(penalized, layers.Dense(8, kernel_regularizer="l2")))
         elif word == "wrong_bn":
             fit(compiled(small(layers.BatchNormalization())))
         elif word == "wrong_batch":
@@ -272,21 +292,15 @@ def wrong():
             noise = np.random.RandomState(index).normal(size=8).astype("float32")
             fit(steps(lambda model, inputs, targets: mean_of_batch(square(model, inputs + noise, targets))))  # HERE wrong_constant
         elif word == "wrong_contrast":
-            fit(
-                steps(
-                    lambda model, inputs, targets: mean_of_batch(
-                        tf.nn.softmax_cross_entropy_with_logits(
-                            tf.one_hot(tf.range(tf.shape(inputs)[0]), tf.shape(inputs)[0]), model(inputs) @ tf.transpose(model(inputs))
-                        )  # HERE wrong_contrast
-                    )
-                )
-            )
-        elif word in ("wrong_loop", "wrong_reduce", "wrong_start"):
+            fit(steps(contrast))
+        elif word in ("wrong_loop", "wrong_start", "wrong_by_hand"):
             model = small()
     if word == "wrong_start":
         for variable in model.trainable_variables:
             variable.assign(variable * (1.0 + 0.1 * (workers - 1)))
         loop(model, lambda *given: mean_of_batch(square(*given)))
+    elif word == "wrong_by_hand":
+        by_hand(model, 0.1 * workers)
     elif word == "wrong_loop":
         loop(model, lambda *given: tf.reduce_mean(square(*given)))  # HERE wrong_loop
     elif word == "wrong_apart":

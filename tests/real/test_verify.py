@@ -29,6 +29,7 @@ WRONG = {
     "wrong_constant": ("gradient", None),
     "wrong_contrast": ("gradient", None),
     "wrong_start": ("start", None),
+    "wrong_by_hand": ("variable", 2.0),
     "wrong_apart": ("apart", None),
 }
 """The kind of the first difference, and how many times the number of one process it is."""

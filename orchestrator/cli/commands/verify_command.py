@@ -32,12 +32,17 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
     Both get the same random numbers. Compared are the rows of each step, the losses with their terms, the gradients as the
     optimizer applies them, the variables, and what fit shows. The program ends after these steps, before it saves.
 
-    The exit code is 0 for the same training and 1 for another one. If the program fails, it is that of the program.
+    The exit code is 0 for the same training and 1 for another one. If the program fails, it is that of the program, and 2 for 1.
     """
     from ...checks.same_training import sentences, to_json
-    from ...verify import verify
+    from ...errors import USAGE
+    from ...verify import RunFailed, verify
 
     spec = read_spec(ctx)[0]
-    found = verify(spec, home / "verify", steps=steps, limit_s=limit)
+    try:
+        found = verify(spec, home / "verify", steps=steps, limit_s=limit)
+    except RunFailed as error:
+        error.exit_code = USAGE if error.exit_code == 1 else error.exit_code
+        raise
     click.echo(json.dumps(to_json(found)) if as_json else "\n".join(sentences(found)))
     return 0 if found.is_same else 1

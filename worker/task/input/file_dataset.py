@@ -17,7 +17,9 @@ from typing import Any
 from ...formats import element_counts
 from ...formats.data_files import matching
 from ...values.words import count_of
+from .. import failure
 from ..context import context
+from ..observe import recorder
 from ..patches.import_hooks import print_once
 from ..strategy import strategy_builder
 from . import input_policy, shuffle_order
@@ -73,6 +75,8 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     parts = WorkerParts(wishes.batch or workers, workers, 1 if input_context is not None or wishes.batch is None else _replicas(workers))
     _check_start(wishes, parts)
     share = _share(names, wishes, parts, index)
+    if workers > 1:
+        recorder.note_files(failure.calling_line())
     # TensorFlow divides each batch among the workers, and each worker has cut its share to whole steps already.
     is_cut = share.elements is not None and wishes.repeat is not None and workers > 1 and input_context is None
 

@@ -13,10 +13,13 @@ import os
 import re
 import sys
 import tempfile
+import threading
+import time
 import zlib
 from typing import Any
 
 from .. import failure, patches
+from ..patches import guard
 from ..patches.features import VERIFY, VERIFY_2
 from ..patches.import_hooks import print_once
 from . import recorder
@@ -36,10 +39,9 @@ _STATELESS = {
 _GRAPHS = ("tensorflow.", "tensorflow_", "_orch_worker.task.input", "worker.task.input")
 """The beginnings of the names of modules whose functions stay graphs: a collective that gathers has no other form."""
 _WRITERS = ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "SwapEMAWeights")
-_DATASETS = (
-    *("BatchDatasetV2", "ParallelBatchDataset", "PaddedBatchDatasetV2", "ShardDataset", "RebatchDatasetV2"),
-    *("TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset", "FixedLengthRecordDatasetV2"),
-)
+_SCALE = 16.0
+"""The factor of losses in float16 with which a training begins."""
+_DATASETS = ("BatchDatasetV2", "ParallelBatchDataset", "PaddedBatchDatasetV2", "ShardDataset", "AutoShardDataset")
 
 
 _OTHER_DRAWS = re.compile("^Random|Multinomial|StatelessRandom(Gamma|Poisson|Binomial|Shuffle)|^Stateful(Uniform|Standard|Trunc)")
@@ -51,9 +53,17 @@ def watch(log_dir: str) -> None:
     made = Recorder(log_dir)
     recorder.recorders.append(made)
     sys.addaudithook(_note_files(made))
+    threading.Thread(target=_end_at_fault, name="orch verify", daemon=True).start()
     patches.after(VERIFY, "tensorflow.python.distribute.distribute_lib", lambda module: _hook_tensorflow(made))
     patches.after(VERIFY, "keras", lambda module: _hook_keras(made))
     patches.after(VERIFY_2, "tf_keras", lambda module: _hook_keras_2(made))
+
+
+def _end_at_fault() -> None:
+    """End the process if the recorder has failed: what it has written down would be compared as if it was all."""
+    while not {VERIFY, VERIFY_2} & guard.off:
+        time.sleep(0.2)
+    os._exit(1)
 
 
 def _note_files(made: Recorder) -> Any:
@@ -299,6 +309,11 @@ def _mark(made: Recorder, model: Any) -> None:
             return patches.theirs(step, data)
 
     vars(model)["train_step"] = train_step
+    optimizer: Any = getattr(model, "optimizer", None)
+    if hasattr(optimizer, "initial_scale"):  # of mixed precision: no gradient shall overflow on one side alone
+        optimizer.initial_scale = min(optimizer.initial_scale, _SCALE)
+        if optimizer.built:
+            optimizer.dynamic_scale.assign(optimizer.initial_scale)
     layers = [type(layer).__name__ for layer in model._flatten_layers()]
     made.found["layers"] = sorted({*made.found["layers"], *layers})
 
