@@ -76,9 +76,10 @@ def rows_of_parts(distributed: Any, strategy: Any) -> int:
 
 
 @patches.guarded(WARNINGS)
-def warn_of_uneven_parts(distributed: Any, adapter: Any, replicas: int) -> None:
+def warn_of_uneven_parts(distributed: Any, adapter: Any, replicas: int, is_trained: bool = True) -> None:
     """Say that Keras's own step differs from that of one process where the replicas get parts of different size. `distributed`: the
-    dataset that Keras 3 or Keras 2 has divided; `adapter`: what Keras made of the program's data.
+    dataset that Keras 3 or Keras 2 has divided; `adapter`: what Keras made of the program's data; `is_trained`: what is only evaluated
+    gives the numbers of one process, but for a replica without rows.
     """
     from tensorflow.python.data.experimental.ops import distribute
 
@@ -92,13 +93,18 @@ def warn_of_uneven_parts(distributed: Any, adapter: Any, replicas: int) -> None:
         rows = 0 if _static_size(dataset) else _elements(dataset)
     else:
         return
-    why = "In a training, Keras gives all parts of a batch the same weight, so losses and weights differ from those of one process"
+    why = ["Keras gives all parts of a batch the same weight, so losses and weights differ from those of one process"] if is_trained else []
     if size <= 0 or rows is None:
-        print_once(f"batches whose rows {replicas} replicas cannot share evenly, such as a last one, give parts of different size. {why}")
+        if why:
+            uneven = f"batches whose rows {replicas} replicas cannot share evenly, such as a last one, give parts of different size"
+            print_once(f"{uneven}. In this training, {why[0]}")
     elif size % replicas or rows % size % replicas:
         last = f", the last one of {rows % size}," if rows % size else ""
-        empty = "; what is a mean over the rows of a replica that gets none is NaN" if 0 < rows % size < replicas else ""
-        print_once(f"batches of {size}{last} give {replicas} replicas parts of different size. {why}{empty}")
+        if 0 < rows % size < replicas:
+            why.append("what is a mean over the rows of a replica that gets none is NaN")
+        if why:
+            where = "In this training" if is_trained else "In an evaluation"
+            print_once(f"batches of {size}{last} give {replicas} replicas parts of different size. {where}, {'; '.join(why)}")
 
 
 def _policy(dataset: Any) -> str:

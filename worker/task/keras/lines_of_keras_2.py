@@ -15,8 +15,9 @@ from ..patches.features import WARNINGS_2
 from ..patches.import_hooks import print_once
 from . import callbacks, data, fit, optimizer
 
-_fits = 0
-"""How many calls of `fit` with several replicas run in this process, one inside the other."""
+_fits: list[bool] = []
+"""For each call of `fit` with several replicas that runs in this process, one inside the other, whether it has divided its own data. What
+it divides later is for its validation."""
 
 
 def name_differences() -> None:
@@ -33,7 +34,6 @@ def name_differences() -> None:
 
 def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     """`step`: Keras's own `train_step`."""
-    global _fits
     if model.distribute_strategy.num_replicas_in_sync < 2:
         fit.tell_of_other_scope(model.distribute_strategy)
         return real(model, *args, **kwargs)
@@ -43,11 +43,11 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         print_once(f"{type(model).__name__} has a train_step of its own: {optimizer.hint(model.distribute_strategy.num_replicas_in_sync)}")
     _tell_of_logs(args[callbacks.PLACE] if len(args) > callbacks.PLACE else kwargs.get("callbacks"))
     _tell_of_state(model)
-    _fits += 1
+    _fits.append(False)
     try:
         found = real(model, *args, **kwargs)
     finally:
-        _fits -= 1
+        _fits.pop()
     _tell_of_state(model)  # of layers that the first step has built
     return found
 
@@ -111,7 +111,8 @@ def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -
         some = f"an epoch goes {workers} times over the first 1/{workers} of data"
         data.tell_of_off(handler._dataset, some if handler._inferred_steps else f"each row comes {workers} times, of data")
     if _fits:
-        data.warn_of_uneven_parts(handler._dataset, handler._adapter, strategy.num_replicas_in_sync)
+        data.warn_of_uneven_parts(handler._dataset, handler._adapter, strategy.num_replicas_in_sync, is_trained=not _fits[-1])
+        _fits[-1] = True
 
 
 def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:

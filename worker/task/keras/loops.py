@@ -66,7 +66,7 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         )
     more = {"class_weight": given["class_weight"], "shuffle": given["shuffle"]}
     with shuffle_order.of_training(f"fit-{saves.number}") if saves else nullcontext():
-        training = _feed(strategy, given, given["steps_per_epoch"], **more)
+        training = _feed(strategy, given, given["steps_per_epoch"], is_trained=True, **more)
     if is_wanted(strategy):
         fit.tell_of_right_scope()
         if not given["steps_per_epoch"] and training.num_batches is None:
@@ -122,8 +122,8 @@ def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return given
 
 
-def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
-    """The data, which are taken out of the arguments."""
+def _feed(strategy: Any, given: dict[str, Any], steps: Any, is_trained: bool = False, **more: Any) -> Any:
+    """The data, which are taken out of the arguments. `is_trained`: not of an evaluation or a prediction."""
     from . import feed
 
     taken: dict[str, Any] = {name: given.pop(name, None) for name in ("y", "sample_weight", "class_weight") if name in given}
@@ -131,7 +131,7 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, **more: Any) -> Any:
     options: dict[str, Any] = {"batch_size": given["batch_size"], "steps_per_epoch": steps, "is_read": not is_ours, **taken, **more}
     made = feed.make(strategy, given["x"], **options)
     if not is_wanted(strategy) and strategy.num_replicas_in_sync > 1:
-        data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync)
+        data.warn_of_uneven_parts(made.distributed, made.adapter, strategy.num_replicas_in_sync, is_trained)
     elif not is_ours and _is_named(strategy):
         data.tell_of_second_order(made)
     return made
