@@ -210,6 +210,6 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             say(line)
         code = ended.verdict.exit_code
     except (OrchError, OSError) as error:
-        say(str(error), head="Error")
+        say(str(error), head="error")
         code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)

@@ -104,7 +104,9 @@ def test_its_spec_is_checked(extended: Callable[..., Completed], words: tuple[st
 
 
 def test_the_texts_name_it(extended: Callable[..., Completed]) -> None:
-    assert "mirrored, one_device, tpu, none, solo or relay" in " ".join(extended("up", "--help", check=0).out.split())
+    assert "mirrored, one_device, tpu, none, solo or relay" in " ".join(
+        extended("up", "--strategy", "zzzzz", "script.py", check=2).err.split()
+    )
 
 
 # --- with a section of its own, which no test can add from outside: in a copy of the code ---------

@@ -114,7 +114,7 @@ def test_the_archive_has_orch_the_code_and_a_spec_for_the_pod_and_no_runs(tmp_pa
     found = unpacked(facts(tmp_path))
     assert found["code/train.py"] == b"print()"
     assert {"orch/orchestrator/controller.py", "orch/worker/host/agent.py"} <= found.keys()
-    assert not any("other" in name or name.endswith(".pyc") for name in found)
+    assert not any("runs/other" in name or name.endswith(".pyc") for name in found)
     spec = json.loads(found[f".orch/runs/{RUN}/spec.yaml"])
     assert spec["workdir"] == CODE_DIR
     assert "kubeconfig" not in spec["backend"]

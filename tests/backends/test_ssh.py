@@ -205,7 +205,7 @@ def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch: 
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in lines["hostB"]
     assert re.search(r"ssh-keygen -f \S+ -R", lines["hostB"])
     assert "Could not resolve hostname" in lines["nowhere.invalid"]
-    assert "log in once by hand" in lines["stranger"]
+    assert "log in once, and compare the key" in lines["stranger"]
 
 
 def test_a_refused_key_and_a_wrong_user(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:

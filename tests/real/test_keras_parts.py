@@ -186,3 +186,50 @@ def test_a_backup_that_one_worker_alone_sees_ends_all_workers_with_the_remedy(tm
         "worker-0": f"worker-0 finds a backup, and other workers do not: {remedy}",
         "worker-1": f"worker-1 finds no backup, and other workers do: {remedy}",
     }
+
+
+def logs_of_steps(strategy: Any) -> list[dict[str, float]]:
+    """In a task: the logs of each step of a `train_step` that returns its own loss by the name of Keras's metric, and metrics."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.auc = keras.layers.Dense(1), keras.metrics.AUC(name="auc")
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                found = self(x, training=True)
+                loss = tf.reduce_mean((found - y) ** 2)
+                part = loss / tf.distribute.get_strategy().num_replicas_in_sync
+            gradients = tape.gradient(part, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            self.auc.update_state(tf.cast(y > 1, tf.float32), tf.sigmoid(found))
+            return {"loss": loss, "auc": self.auc.result(), "twice": 2 * loss}
+
+    found: list[dict[str, float]] = []
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Own()
+        model.compile(keras.optimizers.SGD(0.1))
+    x = np.arange(64, dtype="float32").reshape(32, 2) / 64
+    keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: found.append({k: float(v) for k, v in logs.items()}))
+    model.fit(x, x[:, :1] * 2, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[keep])
+    return found
+
+
+def test_a_loss_of_the_program_is_not_taken_for_the_metric_of_its_name() -> None:
+    with cluster(workers=1, strategy="none") as c:
+        (alone,) = c.run(logs_of_steps).values()
+    with cluster(workers=2) as c:
+        for found in c.run(logs_of_steps).values():
+            assert len(found) == len(alone) == 8
+            for step, wanted in zip(found, alone, strict=True):
+                assert step == pytest.approx(wanted, rel=1e-4)
+    assert all(step["loss"] > 0 for step in alone)

@@ -155,7 +155,7 @@ def test_a_value_that_no_save_has_is_left_out_with_a_line(value: Any, capsys: py
     first.wait = 1
     (told,) = continued([first], begun, [second])
     assert told["kept"] == {"wait": 1}
-    assert f"Stops.{name} is of type {type(value).__name__}, which no save has" in capsys.readouterr().err
+    assert f"Stops.{name} is of type {type(value).__name__}, which no checkpoint has" in capsys.readouterr().err
 
 
 def test_a_list_that_contains_itself_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,4 +163,4 @@ def test_a_list_that_contains_itself_is_left_out_with_a_line(capsys: pytest.Capt
     begun = callback_state.begin([first])
     first.seen.append(first.seen)
     assert callback_state.save([first], begun)[0] == [{"class": "Stops", "kept": {}}]
-    assert "Stops.seen is of type list, which no save has" in capsys.readouterr().err
+    assert "Stops.seen is of type list, which no checkpoint has" in capsys.readouterr().err

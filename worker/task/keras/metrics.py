@@ -136,6 +136,10 @@ class Packing:
             self._state = []
         self._outputs: Any = None
         """What the step has returned, in the graph of a replica. None: it cannot be packed."""
+        self._compared: list[str] | None = None if _has_keras_steps(model) else []
+        """The logs of a step of the program that may be the values of metrics: a program may return its own loss by a metric's name. None:
+        the steps are Keras's, and their logs are metrics.
+        """
 
     def pack(self, wish: Any, outputs: Any, rows: Any) -> Any:
         """In a replica: the outputs of a step and the metrics' variables as one tensor; or the outputs alone, where they are no numbers.
@@ -153,7 +157,23 @@ class Packing:
         self._outputs, has_rows = outputs, rows > 0
         zero = tf.constant(0, tf.float64)
         values = [*(tf.where(has_rows, _flat(leaf), zero) for leaf in leaves), *(_flat(variable.value) for variable in self._state)]
-        return tf.concat([_flat(wish), _flat(has_rows), *values], 0)
+        return tf.concat([_flat(wish), _flat(has_rows), *self._compare(outputs), *values], 0)
+
+    def _compare(self, outputs: Any) -> list[Any]:
+        """In a replica: 1 for each log that is the value of the metric with its name, and 0 for another one."""
+        import tensorflow as tf
+
+        if self._compared is None or not self._state or not isinstance(outputs, dict):
+            return []
+        found = {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
+        self._compared = [
+            name for name, leaf in outputs.items() if name in found and tf.is_tensor(leaf) and leaf.shape == found[name].shape
+        ]
+        pairs = [(_flat(outputs[name]), _flat(found[name])) for name in self._compared]
+        equal = [
+            tf.reduce_all((abs(one - other) <= 1e-6 * abs(other)) | (tf.math.is_nan(one) & tf.math.is_nan(other))) for one, other in pairs
+        ]
+        return [_flat(each) for each in equal]
 
     def unpack(self, strategy: Any, packed: Any) -> tuple[Any, Any]:
         """The logs of a step, and the sum of the wishes; the same in all workers."""
@@ -167,18 +187,31 @@ class Packing:
         numbers = _Numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, packed, axis=None))
         wishes = numbers.take((), tf.float64)
         parts = tf.maximum(numbers.take((), tf.float64), 1)
+        replicas = strategy.num_replicas_in_sync
+        of_metrics = {name: tf.equal(numbers.take((), tf.float64), replicas) for name in self._compared or ()}
         logs = tree.map_structure(lambda leaf: None if leaf is None else numbers.take(leaf.shape, leaf.dtype, parts), self._outputs)
-        return self._of_metrics(numbers, strategy.num_replicas_in_sync, logs) if self._state and isinstance(logs, dict) else logs, wishes
+        if not self._state or not isinstance(logs, dict):
+            return logs, wishes
+        found = self._of_metrics(numbers, replicas)
+        if self._compared is None:  # the rule of Keras (`Trainer._get_metrics_result_or_logs`)
+            return found if found.keys() == logs.keys() else logs, wishes
+        chosen = {name: tf.where(is_one, tf.cast(found[name], logs[name].dtype), logs[name]) for name, is_one in of_metrics.items()}
+        return {**logs, **chosen}, wishes
 
-    def _of_metrics(self, numbers: _Numbers, replicas: int, logs: dict[str, Any]) -> dict[str, Any]:
-        """The metrics of all rows, where the logs are those of the metrics: the rule of Keras (`Trainer._get_metrics_result_or_logs`)."""
+    def _of_metrics(self, numbers: _Numbers, replicas: int) -> dict[str, Any]:
+        """The metrics of all rows."""
         import tensorflow as tf
         from keras.src import backend
 
         values = [numbers.take(each.shape, each.value.dtype, replicas if each.aggregation == "mean" else 1) for each in self._state]
         with backend.StatelessScope(state_mapping=list(zip(self._state, values, strict=True))):
-            found = {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
-        return found if found.keys() == logs.keys() else logs
+            return {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
+
+
+def _has_keras_steps(model: Any) -> bool:
+    from keras import Model
+
+    return type(model).train_step is Model.train_step and type(model).test_step is Model.test_step
 
 
 class _Numbers:
