@@ -194,7 +194,7 @@ def logs_of_steps(strategy: Any) -> list[dict[str, float]]:
     import numpy as np
     import tensorflow as tf
 
-    class Own(keras.Model):  # type: ignore[misc]
+    class Own(keras.Model):
         def __init__(self) -> None:
             super().__init__()
             self.dense, self.auc = keras.layers.Dense(1), keras.metrics.AUC(name="auc")
