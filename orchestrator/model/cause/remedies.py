@@ -165,7 +165,7 @@ OTHERS = {
         "this is a fault of orch, and the program is not the cause: report it with the log of this task. All tasks have ended, because a "
         "training must not go on with half of what orch changes",
     ),
-    r"Delete called on non-empty BufRendezvous": Remedy(
+    r"Delete called on non-empty BufRendezvous|group \d+ not found\. This normally means the server has restarted": Remedy(
         "several-strategies",
         "the program makes several MultiWorkerMirroredStrategy one after the other, whose variables TensorFlow cannot set up while the one "
         "before exists, also without orch: make one strategy before all trainings, and each model in its scope",

@@ -90,6 +90,11 @@ FAILURES = [
     ("bdb.BdbQuit", "", "a task has no keyboard"),
     ("orch.Fault", "exact order of a step: orch's own code has failed: KeyError: 'x' (optimizer.py:1)", "this is a fault of orch"),
     (f"{TF}InternalError", "Graph execution error:\n\nDelete called on non-empty BufRendezvous", "make one strategy before all trainings"),
+    (
+        f"{TF}FailedPreconditionError",
+        "Collective ops is aborted by: group 1 not found. This normally means the server has restarted",
+        "make one strategy before all trainings",
+    ),
     ("ValueError", "There is no id for task_type 'ps'", "leave out --ps (ps: in orch.yaml), or make ParameterServerStrategy in the script"),
     ("OSError", "[Errno 28] No space left on device", "the disk is full"),
     ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
