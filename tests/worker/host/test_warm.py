@@ -542,7 +542,7 @@ def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: P
     told = orch("up", "script.py", "-n", "1", check=0).err
     assert f"{NOT_USED}{complaint}" in told
     assert "orch warm stop" not in told
-    assert f"\nError: warm: {complaint}" in orch("warm", "start", "--preload=decimal", check=125).err
+    assert f"\nerror: warm: {complaint}" in orch("warm", "start", "--preload=decimal", check=125).err
     home().chmod(0o700)
 
 
@@ -708,7 +708,7 @@ def test_what_cannot_be_kept_is_refused_at_the_start(orch: Any, packages: Path, 
     (packages / "faulty.py").write_text(text)
     done = orch("warm", "start", "--preload", "faulty", check=125)
     assert done.err.startswith("orch: importing faulty with ")
-    assert "\nError: warm: " in done.err
+    assert "\nerror: warm: " in done.err
     assert why in done.err
     assert "Traceback" not in done.err
     assert not status(orch)["running"]
