@@ -262,8 +262,8 @@ def _row(option: click.Option, record: tuple[str, str]) -> tuple[str, str]:
     if name not in LINES:
         return record[0], re.sub(r" ?Default: (.*)\.$", r" [default: \1]", record[1])
     names = f"--[no-]{name[2:]}" if option.secondary_opts else ", ".join(option.opts)
-    takes = "" if option.is_flag else f" {METAVARS.get(name) or option.make_metavar(click.Context(click.Command('')))}"
-    return names + takes, LINES[name]
+    takes = f" {METAVARS[name]}" if name in METAVARS else record[0].rpartition(name)[2]  # Click 8.1 makes the word by another call than 8.2
+    return names + ("" if option.is_flag else takes), LINES[name]
 
 
 def _show_short(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
