@@ -11,18 +11,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import click
 
 from orchestrator import cli
-from orchestrator.cli.explanations import OF_OTHERS
 from orchestrator.cli.option_lines import SETTINGS_ALONE
-from orchestrator.cli.other_words import rows
-from orchestrator.cli.script_command import OPTIONS, SAME
+from orchestrator.cli.script_command import OPTIONS
 from orchestrator.model.settings.describe import root
 from orchestrator.model.settings.kinds import Struct, sentence
 from worker.settings.declare import Setting
 
 HEAD = """# Every key, option and variable
 
-Every key of `orch.yaml`, option and variable, each with its default; `python docs/make_reference.py` makes this page from the code.
-[spec.md](spec.md) says where a setting can be given, and which way wins.
+`python docs/make_reference.py` makes this page from the code. [spec.md](spec.md) says where a setting can be given, and which way wins.
 
 ```console
 $ orch init --all                    # writes orch.yaml with every key
@@ -59,18 +56,6 @@ def keys() -> Iterator[str]:
     for name, key in root().keys.items():
         if _is_section(key):
             yield from _table(f"`{name}`", f"{name}.", key.kind.keys, sentence(key))
-
-
-def words_of_others() -> Iterator[str]:
-    """The table of the words that users bring from other launchers."""
-    yield f"\n## {OF_OTHERS}\n\n[Coming from another launcher](coming-from.md) has a table for each launcher.\n"
-    yield "| word | orch |\n|---|---|"
-    for option in dict.fromkeys(SAME.values()):
-        yield f"| {', '.join(f'`{word}`' for word, same in SAME.items() if same == option)} | `{option}` |"
-    for kind, words, answer in rows():
-        if kind == "command" or kind.startswith("no "):
-            shown = f"`orch {answer}`" if kind == "command" else _cell(answer)
-            yield f"| {', '.join(f'`{word}`' for word in words)} | {shown} |"
 
 
 def _is_section(key: Setting) -> bool:
@@ -110,24 +95,26 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
             rows = [_row(each) for each in shown if each not in settings and each not in common and each.opts[-1] not in EVERYWHERE]
             yield f"\n### `{words} {name}`\n\n{command.get_short_help_str(400)}\n"
             if settings:
-                taken = [f"`{each.opts[-1]}`" for each in settings]
-                which = "The options of all keys" if len(taken) > FEW else f"Of the keys above: {', '.join(taken)}"
-                yield f"{which}; {', '.join(f'`{each.opts[-1]}`' for each in common)}{'; and:' if rows else '.'}\n"
+                taken = [each.opts[-1] for each in (*settings, *common)]
+                of_up = {option for each in OF_UP.params for option in each.opts}
+                is_same = f"{words} {name}" != "orch up" and of_up.issuperset(taken) and len(taken) > FEW
+                which = "The settings of `orch up`" if is_same else ", ".join(f"`{option}`" for option in taken)
+                yield f"{which}{'; and:' if rows else '.'}\n"
             yield from ["| option | what it does |\n|---|---|", *filter(None, rows)] if any(rows) else []
 
 
 COMMON = ("--file", "--set", "--env", "--hostfile", "--no-python")
 EVERYWHERE = ("--run-dir", "--json", "--color")
 """Options of many commands, which the page has once."""
-FEW = 35
+FEW = 20
+"""A command that takes more settings takes those of ``orch up``."""
+OF_UP = cli.orch.get_command(click.Context(cli.orch), "up") or click.Command("up")
 
 
 def common_options() -> Iterator[str]:
     """The table of the options that all commands with settings have."""
-    up = cli.orch.get_command(click.Context(cli.orch), "up")
-    assert up is not None
     yield "\n| option of several commands | what it does |\n|---|---|"
-    yield from (_row(each) for each in up.params if isinstance(each, click.Option) and each.opts[-1] in (*COMMON, *EVERYWHERE))
+    yield from (_row(each) for each in OF_UP.params if isinstance(each, click.Option) and each.opts[-1] in (*COMMON, *EVERYWHERE))
     yield "\nThe last three are not repeated below: `orch COMMAND --help` says which command has them."
 
 
@@ -148,7 +135,7 @@ def _cell(text: str) -> str:
 
 
 def reference() -> str:
-    parts = [HEAD, *keys(), "\n## Options of each command", *common_options(), *options(cli.orch), *words_of_others(), VARIABLES]
+    parts = [HEAD, *keys(), "\n## Options of each command", *common_options(), *options(cli.orch), VARIABLES]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 

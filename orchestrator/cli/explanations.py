@@ -112,18 +112,12 @@ _NAMED = re.compile(r"`([a-z][\w.]*):? |`([a-z][\w.]*):?`|(--?[a-zA-Z][\w-]*)|`(
 """The names in a row of a table: a key with an example, an option, a variable."""
 
 
-OF_OTHERS = "Words of other launchers"
-"""A heading of reference.md, below which stand no settings of orch."""
-
-
 def settings_of(word: str) -> list[str]:
     """Return what the tables of the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
     plain, exact, inside, where = _as_name(word), list[str](), list[str](), ""
     for page in ("reference", "spec"):
         for line in path.read_text(encoding="utf-8").splitlines() if (path := path_of(page)) is not None else ():
             where = line.strip("# `") if line.startswith("#") else where
-            if where == OF_OTHERS:
-                continue
             *heads, text = re.split(r" \| ", line.strip("| ")) if line.startswith("| `") else [""]
             names = [next(filter(None, found)) for head in heads for found in _NAMED.findall(head)]
             title = ", ".join(part.rstrip(":") for head in heads for part in re.findall("`([^`]+)`", head))

@@ -1,4 +1,4 @@
-"""The words that users bring from other programs, and the answers of orch: one table, `other_words.csv`, also in docs/reference.md."""
+"""The words that users bring from other programs, and the answers of orch: one table, `other_words.csv`."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ SEVERAL = ("two", "three", "two-of-two", "two-oldest")
 
 
 def render(kept: Mapping[str, Any]) -> str:
-    """The table: a row for each case with a difference; the file beside the page has all cases."""
+    """The table: a row for the cases with the same difference; the file next to the page has all cases."""
     names, judged = row_names(), kept["rows"]
     usual = sum(not _differs(case, judged[row]) for row, case in names.items() if row in judged)
     lines = [
@@ -148,9 +148,12 @@ def render(kept: Mapping[str, Any]) -> str:
         "|---|---|---|",
     ]
     for area in dict.fromkeys(case.area for case in names.values()):
-        rows = [(row, case, found) for row, case in names.items() if case.area == area and (found := _differs(case, judged.get(row, {})))]
-        lines += [f"| **{TITLES.get(area, area)}** | | |"] if rows else []
-        lines += [f"| {_shown(row)} | {'; '.join(_differences(found))} | {case.because} |" for row, case, found in rows]
+        alike: dict[str, list[str]] = {}
+        for row, case in names.items():
+            if case.area == area and (found := _differs(case, judged.get(row, {}))):
+                alike.setdefault(f"{'; '.join(_differences(found))} | {case.because}", []).append(_shown(row))
+        lines += [f"| **{TITLES.get(area, area)}** | | |"] if alike else []
+        lines += [f"| {' · '.join(rows)} | {what} |" for what, rows in alike.items()]
     return "\n".join([*lines, ""])
 
 
