@@ -54,7 +54,7 @@ def train(saves: str, options: tuple[str, ...], die_at: int) -> dict[int, list[t
 
 
 def take_turns(turns: int, steps: int, width: int) -> list[tuple[str, ...]]:
-    """What it costs each worker that its steps can be continued from memory."""
+    """Return what it costs each worker that its steps can be continued from memory."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         program = [str(PROGRAMS / "resume_turns.py"), "-n", "2", "--max-restarts", "1", "--quiet"]
@@ -88,9 +88,9 @@ def step_times(steps: list[tuple[int, float]]) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=120, help="how many turns the two trainings take; a multiple of 4")
+    parser.add_argument("--turns", type=int, default=120, help="how many turns the training takes; a multiple of 4")
     parser.add_argument("--steps", type=int, default=200, help="of each turn, which should take a second or more")
-    parser.add_argument("--width", type=int, default=512, help="of the two hidden layers of these trainings: how long a step takes")
+    parser.add_argument("--width", type=int, default=512, help="of its two hidden layers: how long a step takes")
     parser.add_argument("--cost", action="store_true", help="only these turns")
     parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()

@@ -383,7 +383,8 @@ while len([name for name in os.listdir() if name.endswith(".ready")]) < 2:
     time.sleep(0.01)
 if "fork" in sys.argv and os.fork() == 0:
     time.sleep(1000)
-open("caller.ready", "w").write(str(os.getpid()))
+with open("caller.ready", "w") as file:  # a signal in the end of a file that nothing holds is lost
+    file.write(str(os.getpid()))
 if "end" in sys.argv:
     sys.exit()
 run.wait()

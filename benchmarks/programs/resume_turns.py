@@ -1,9 +1,9 @@
-"""Two trainings of the same model on several workers, step by step in turns: one is kept in memory by orch, the other is not.
+"""A training on several workers whose turns are kept in memory by orch, or not.
 
 resume_turns.py DIRECTORY TURNS STEPS WIDTH     (STEPS in each turn; WIDTH: of the two hidden layers)
 
 The turns go kept, plain, plain, kept, and so on. A line for each turn: whether it is kept, its seconds, its seconds of CPU, and those of
-the calls after its steps. Both trainings report their steps.
+the calls after its steps. It is one training, so that the turns differ in nothing but these calls; its steps are reported in each.
 """
 
 import os
@@ -49,25 +49,24 @@ def make():
     return model, optimizer, step
 
 
-_, _, plain_step = make()
-plain_step(batch)
-model, optimizer, kept_step = make()
+model, optimizer, train = make()
 saver = worker.checkpoints(model=model, optimizer=optimizer, every=10**9)
-plain_steps = 0
+skipped = 0  # steps of the plain turns, of which the saver does not know yet
 for _ in range(300):  # so that orch has chosen how often it makes snapshots
-    saver.step(loss=kept_step(batch))
+    saver.step(loss=train(batch))
 with (directory / f"turns-{task.task}").open("w") as lines:
     for turn in range(turns):
         is_kept, after = turn % 4 in (0, 3), 0.0
         begun, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
-            loss = float(kept_step(batch) if is_kept else plain_step(batch))
+            loss = float(train(batch))
             ended = time.process_time()
             if is_kept:
-                saver.step(loss=loss)
+                saver.step(1 + skipped, loss=loss)
+                skipped = 0
             else:
-                plain_steps += 1
-                worker.report(step=plain_steps, loss=loss)
+                skipped += 1
+                worker.report(step=saver.steps + skipped, loss=loss)
             after += time.process_time() - ended
         print(int(is_kept), time.perf_counter() - begun, time.process_time() - cpu, after, file=lines)
     memory = sum(os.stat(path).st_blocks * 512 for path in os.environ["ORCH_SNAPSHOTS"].split(":"))
