@@ -89,14 +89,19 @@ def _members(each: type) -> Iterator[str]:
 
 
 def _fields(parent: type) -> Iterator[tuple[str, str]]:
-    """The fields of a dataclass with the text below each, or without one their type."""
+    """The fields of a dataclass with the text below each, and in one row those that are what their names say."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
     assert isinstance(tree, ast.ClassDef)
+    plain = []
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
-            about = after.value.value if is_text else f"`{ast.unparse(node.annotation)}`"  # type: ignore[union-attr]
-            yield node.target.id, str(about)
+            if is_text:
+                yield node.target.id, str(after.value.value)  # type: ignore[union-attr]
+            else:
+                plain.append(f"{node.target.id}: {ast.unparse(node.annotation)}")
+    if plain:
+        yield _cell("`, `".join(plain)), ""
 
 
 def _arguments(each: Any) -> str:

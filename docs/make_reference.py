@@ -31,7 +31,8 @@ $ orch init --schema                 # the same keys, for an editor
 
 A key has its place in front of the dot:
 `timeouts.run_s: 2h` is `timeouts: {run_s: 2h}` in the file, and `--set timeouts.run_s=2h` on a command line.
-The second column has the option and the variable of a key. One without an option is set by `--set`, its variable or the file.
+The second column has the option and the variable of a key; one without an option is set by `--set`, its variable or the file.
+A key without a default is not set.
 """
 VARIABLES = """
 ## Other variables
@@ -75,7 +76,7 @@ def _rows(around: str, found: dict[str, Setting]) -> Iterator[str]:
         option = next((option for option in OPTIONS if option.path == around + name), None)
         flag = f"`{key.flag.replace(' ', ', ')}`<br>" if option and option.name not in SETTINGS_ALONE else ""
         names = f"{flag}`{option.variable}`" if option else ""
-        default = f" Default: {key.words}." if key.words else ""
+        default = f" Default: {key.words}." if key.words not in ("", "none") else ""
         example = "" if _is_section(key) else f" {key.example}"
         yield f"| `{around}{name}:{_cell(example)}` | {names} | {_cell(sentence(key) + default)} |"
         if _is_section(key):
@@ -97,8 +98,9 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
             if settings:
                 taken = [each.opts[-1] for each in (*settings, *common)]
                 of_up = {option for each in OF_UP.params for option in each.opts}
-                is_same = f"{words} {name}" != "orch up" and of_up.issuperset(taken) and len(taken) > FEW
-                which = "The settings of `orch up`" if is_same else ", ".join(f"`{option}`" for option in taken)
+                is_same = of_up.issuperset(taken) and len(taken) > FEW
+                all_settings = "The settings of `orch up`" if command is not OF_UP else "The options of the keys above"
+                which = all_settings if is_same else ", ".join(f"`{option}`" for option in taken)
                 yield f"{which}{'; and:' if rows else '.'}\n"
             yield from ["| option | what it does |\n|---|---|", *filter(None, rows)] if any(rows) else []
 

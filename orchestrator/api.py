@@ -64,19 +64,16 @@ def launch(
         with orchestrator.launch("train.py", workers=2) as run:
             run.wait().check()
 
-    `program`: a script (``"train.py"``), or a spec: a file (its name ends in .yaml, .yml or .json), a mapping with the keys of orch.yaml,
-    or a `ClusterSpec`. `words`: the arguments of the script, which may also be given as ``args=[…]``.
-    The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``command``, ``timeouts``,
-    ``restart``, ``preload``, …). They change the spec; a flag overrides a key. `launch` does not read an `orch.yaml` by itself,
-    and reads no ORCH_* variable but ORCH_HOME.
-
-    `start_timeout`, `hang_timeout`, `timeout` and `grace` are seconds. `max_restarts` counts the restarts after failures in the whole run.
-    `home`: the directory in which the directory of the run is made; default: ORCH_HOME, or `.orch` in the working directory.
+    `program`: a script (``"train.py"``), a settings file (.yaml, .yml or .json), a mapping with the keys of orch.yaml, or a `ClusterSpec`.
+    `words`: the arguments of the script, which may also be given as ``args=[…]``.
+    The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``timeouts``, ``restart``, …); a flag wins.
+    `launch` reads no `orch.yaml` by itself, and no ORCH_* variable but ORCH_HOME.
+    `home`: the directory of the runs; default: ORCH_HOME, or `.orch` in the working directory.
 
     The run ends when this program ends, unless an engine (Slurm, Kubernetes) runs the controller of the run.
 
-    Raises `SpecError` with all mistakes in the spec, `UsageError` for a script that is not there, and `OrchError` if the directory of the
-    run cannot be made. A mistake that only the hosts can find, such as a script that is not valid Python, is in the result of the run.
+    Raises `SpecError` with all mistakes in the settings, `UsageError` for a script that is not there, and `OrchError` if the directory of
+    the run cannot be made. A mistake that only the hosts can find is in the result of the run.
     """
     named = {name: value for name, value in locals().items() if name not in ("program", "words", "home", "settings")}
     if words and args is not None:
@@ -111,7 +108,7 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
 
 
 def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> Run:
-    """The handle of a run that any program has started, and that goes on or is over. It does not end with this program.
+    """Return the handle of a run that any program has started. The run does not end with this program.
 
     `run`: the id of the run, or the beginning of its id; None: the latest run. `home`: as for `launch`.
 

@@ -5,7 +5,7 @@
     strategy = worker.strategy()             # the cluster's strategy, built the right way
     if worker.context().is_chief: ...        # which task is this
     dataset = worker.files("data/*.tfrecord", decode)  # this task's share of some files
-    batches = worker.distribute(dataset)     # divided as the spec says
+    batches = worker.distribute(dataset)     # divided as the settings say
     saver = worker.checkpoints(model=model, optimizer=optimizer)  # continues a training after a restart
     worker.report(step=step, loss=loss)      # progress, for `orch ps`
     image = worker.split(image, [1, 2, 4, 1])  # over the devices of a TPU's replica; without a TPU, the tensor stays whole
@@ -68,7 +68,7 @@ _wait_for_keras()
 
 
 def context() -> Context:
-    """This task, its cluster and its run. Without orch: a chief without other tasks, or the task of a pasted TF_CONFIG.
+    """Return this task, its cluster and its run. Without orch: a chief without other tasks, or the task of a pasted TF_CONFIG.
 
     Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid.
     """
@@ -78,22 +78,16 @@ def context() -> Context:
 
 
 def strategy() -> Any:
-    """The `tf.distribute.Strategy` of this run, built for this task. Each call returns the same object.
+    """Return the `tf.distribute.Strategy` of this run. Each call returns the same object.
 
-    NOTE: under ``parameter_server`` this call DOES NOT RETURN in ``worker`` and ``ps`` tasks. They become
-    servers (see `serve`) until they are stopped, so one script is enough for all tasks. Only the chief and
-    an evaluator run the lines below the call.
+    NOTE: under ``parameter_server`` this call DOES NOT RETURN in ``worker`` and ``ps`` tasks: they become servers (see `serve`).
+    Only the chief and an evaluator run the lines below the call.
 
     Call this function before any TensorFlow operation: collectives "must be configured at program startup". Under
-    ``multi_worker_mirrored``, the call waits until all workers are up. An evaluator gets a strategy for its own devices.
+    ``multi_worker_mirrored``, the call waits until all workers are up. An evaluator gets a strategy for its own devices. Under ``tpu``,
+    it finds, connects and initialises the TPU. Without orch: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG.
 
-    Without orch: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG (with ``ps`` tasks: parameter servers;
-    with several workers: multi-worker mirrored).
-
-    `tpu`: the function finds the TPU, connects to it and initialises it, with the options of the section `tpu` of the spec.
-
-    Raises ValueError for an invalid TF_CONFIG and for an unknown strategy; `NoTpu` if there is no TPU; `TpuError` if the layout of the spec
-    does not fit the TPU (both are RuntimeErrors).
+    Raises ValueError for an invalid TF_CONFIG or an unknown strategy; `NoTpu` if there is no TPU; `TpuError` if the layout does not fit it.
     """
     from .task.strategy import strategy_builder, tpu_errors
 
@@ -104,14 +98,13 @@ def strategy() -> Any:
 
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:
-    """The same tensor, split over the logical devices of each replica; for the function that `strategy.run` runs on a TPU.
+    """Split a tensor over the logical devices of each replica, in the function that `strategy.run` runs on a TPU. Return the tensor.
 
-    `dims`: the number of equal parts of each dimension, such as ``[1, 2, 4, 1]``, or a name in the spec's `tpu.partition`. If a replica has
-    one device, as on a laptop, the tensor is returned unchanged, and one line on stderr says so.
+    `dims`: the number of equal parts of each dimension, such as ``[1, 2, 4, 1]``, or a name in ``tpu.partition``. If a replica has one
+    device, as on a laptop, the tensor stays whole, and orch prints a warning.
 
-    Calls TensorFlow's `experimental_split_to_logical_devices`. Its rules are checked before, on a laptop too: raises ValueError with a
-    sentence for each broken rule. The list needs one number for each dimension of the tensor. Each number must divide the size of its
-    dimension. The product of the numbers must be the number of logical devices of a replica (on a laptop: of `tpu.computation_shape`).
+    Calls TensorFlow's `experimental_split_to_logical_devices`, and raises ValueError for each broken rule, on a laptop too: one number for
+    each dimension; each divides the size of its dimension; their product is the number of logical devices of a replica.
     """
     from .task.strategy import logical_devices
 
@@ -119,14 +112,14 @@ def split(tensor: Any, dims: Sequence[int] | str) -> Any:
 
 
 def replicate(tensor: Any) -> Any:
-    """The same tensor, whole on every logical device of its replica (`experimental_replicate_to_logical_devices`). See `split`."""
+    """Return the tensor, whole on every logical device of its replica (`experimental_replicate_to_logical_devices`). See `split`."""
     from .task.strategy import logical_devices
 
     return logical_devices.replicate(tensor)
 
 
 def assign(tensor: Any, device: int) -> Any:
-    """The same tensor, on one logical device of its replica, counted from 0 (`experimental_assign_to_logical_device`). See `split`.
+    """Return the tensor, on one logical device of its replica, counted from 0 (`experimental_assign_to_logical_device`). See `split`.
 
     Raises ValueError if a replica has no such device, and, as TensorFlow does, under `tpu.spmd`.
     """
@@ -144,21 +137,18 @@ for _function in (split, replicate, assign):
 def distribute(
     dataset: Any, *, batch: int | bool | None = None, strategy: Any = None, options: Any = None, data_service: bool = True
 ) -> Any:
-    """Divide a dataset among the replicas of all workers, as the spec's ``input:`` says. All tasks that train must make the same call.
+    """Divide a dataset among the replicas of all workers, as the section ``input`` says. All tasks that train must make the same call.
 
-    `dataset`: a `tf.data.Dataset`, or a function from a `tf.distribute.InputContext` to one. A dataset without batches is cut into batches
-    of the spec's ``global_batch_size``, and each replica gets an equal part of each batch. A dataset from a function stays as it is: the
-    function makes batches of ``context.get_per_replica_batch_size(...)`` and divides the data itself.
-    `batch`: the global batch size in place of the spec's; False: the elements are batches already, such as those of a generator.
+    `dataset`: a `tf.data.Dataset`, or a function from a `tf.distribute.InputContext` to one. orch cuts a dataset without batches into
+    batches of ``global_batch_size``, and gives each replica an equal part of each. A dataset from a function stays as it is.
+    `batch`: the global batch size; False: the elements are batches already, such as those of a generator.
     `strategy`: by default the strategy of the scope around the call, or else `worker.strategy()`.
-    `options`: `tf.distribute.InputOptions` in place of the spec's.
-    `data_service`: if the spec has data workers, they make the batches of a dataset.
+    `options`: `tf.distribute.InputOptions`. `data_service`: if there are data workers, they make the batches of a dataset.
 
     Returns a `tf.distribute.DistributedDataset`; without a strategy a `tf.data.Dataset`; under ParameterServerStrategy the result of
     `ClusterCoordinator.create_per_worker_dataset`, whose iterator is passed to `schedule`.
 
     Raises TypeError for anything but a dataset or a function, and ValueError for a global batch with fewer elements than replicas.
-    docs/input.md says which setting has an effect under which strategy.
     """
     from .task.input import distribute as module
 
@@ -184,26 +174,24 @@ def files(
     count: bool | None = None,
     input_context: Any = None,
 ) -> Any:
-    """This task's share of some files as a `tf.data.Dataset`, for `strategy.experimental_distribute_dataset` or Keras's `fit`.
+    """Return this task's share of some files as a `tf.data.Dataset`, for `strategy.experimental_distribute_dataset` or Keras's `fit`.
 
-    All workers list the files in the same order. Then they are divided, repeated, shuffled, read `cycle_length` at a time, decoded, batched
-    and read ahead, in this order. TensorFlow does not divide the dataset a second time (its `AutoShardPolicy` is OFF).
+    All workers list the files in the same order. Then they divide, repeat, shuffle, read `cycle_length` at a time, decode, batch and read
+    ahead, in this order. TensorFlow does not divide the dataset a second time.
 
     `pattern`: one or several patterns, such as ``"data/*.tfrecord"``, relative to the working directory. `decode`: maps an element.
     `reader`: ``"tfrecord"``, ``"lines"``, or a function from a file's name to a dataset. `compression`: ``"GZIP"`` or ``"ZLIB"``.
     `batch`: the global batch size, of all replicas of all workers together. `repeat`: the number of epochs; None or -1: no end.
-    `shuffle`: the size of the shuffle buffer, in elements; the order of the files changes in each epoch, too. 0: no shuffle.
-    `seed`: the same order in each run. Without a seed, ``"file"`` and ``"off"`` have another order in each run, ``"data"`` that of seed 0.
-    `start`: the number of batches (global steps) of the training before, such as `saver.steps`; the dataset begins after them. A shuffle
-    then needs a `seed`, or `worker.checkpoints` before this call.
-    `shard`: ``"file"``: each worker reads its own files; ``"data"``: each worker reads all files and keeps its share of the elements;
-    ``"off"``: each worker gets everything; ``"auto"``: by file if there are at least as many files as workers, else by data.
+    `shuffle`: the size of the shuffle buffer, in elements; the files are shuffled, too. 0: no shuffle. `seed`: the same order in each run.
+    `start`: the number of batches that the training has taken, such as `saver.steps`. A shuffle then needs a `seed`, or
+    `worker.checkpoints` before this call.
+    `shard`: ``"file"``: each worker reads its own files; ``"data"``: all files, of which it keeps its share of the elements;
+    ``"off"``: everything; ``"auto"``: by file if there are at least as many files as workers, else by data.
     `count`: count the elements first, which finds damaged files and gives all workers epochs of the same length. None: only if the files
     are on this host and have 1 GiB at most.
     `input_context`: for a function of `strategy.distribute_datasets_from_function`; the batches are then those of one replica.
 
-    The defaults of `pattern`, `batch`, `seed`, `shard`, `drop_remainder`, `deterministic` and `prefetch` come from the section `input` of
-    the spec. docs/input.md has more.
+    Defaults come from the section ``input``.
 
     Raises FileNotFoundError if no file fits; ValueError for a batch with fewer elements than replicas, fewer files than workers under
     ``"file"``, files without elements, a damaged TFRecord file (with the byte), and for arguments that do not fit together.
@@ -224,29 +212,26 @@ def checkpoints(
     strategy: Any = None,
     **objects: Any,
 ) -> Saver:
-    """Save a training loop of your own, so that a restart continues it: this call restores the newest save, if there is one.
+    """Save a training loop of your own, so that a restart continues it: this call restores the newest checkpoint, if there is one.
 
     All workers make this call, and the calls of the saver that it returns::
 
         saver = worker.checkpoints(model=model, optimizer=optimizer, every=100)
         for epoch in saver.epochs(3):
-            for batch in saver.batches(dataset):  # after a restart: the epoch, and the batches, that are left
+            for batch in saver.batches(dataset):  # after a restart: what is left of the epoch
                 loss = train_step(batch)
                 saver.step(loss=loss)             # saves after every 100 steps, and reports as worker.report does
 
     `objects`: variables, models, layers, optimizers, metrics, generators of random numbers and modules, by any names; or one
     `tf.train.Checkpoint` of these. The models must be built. Optimizers are built here, if there is one model.
-    `every`: steps between two saves (the spec's ``checkpoints.every``, or 100). `keep`: how many saves stay (the spec's, or 3).
-    `dir`: the directory of the saves, which all workers see; by default the spec's ``checkpoints.dir``, or the run directory.
+    `every`: steps between two checkpoints (``checkpoints.every``, or 100). `keep`: how many stay (``checkpoints.keep``, or 3).
+    `dir`: their directory, which all workers see (``checkpoints.dir``, or the run directory).
     `strategy`: by default that of the scope, that of `worker.strategy`, or that in whose scope the variables were made.
 
-    Under ParameterServerStrategy the chief makes this call, and calls `saver.step` for each step that it has scheduled; the workers read
-    the input. Each save joins the coordinator first.
+    Under ParameterServerStrategy the chief makes this call, and calls `saver.step` for each step that it has scheduled.
 
-    The saver has `steps` and `epoch` (both from 0), `step`, `save`, `wait`, `epochs` and `batches`. docs/resume.md says what is exact.
-
-    Raises ValueError for a save of another model, with the variable and the shapes; for an object that cannot be saved; and if no
-    directory is known. RuntimeError if some workers do not see the saves of the others.
+    Raises ValueError for a checkpoint of another model, for an object that cannot be saved, and if no directory is known; RuntimeError if
+    some workers do not see the checkpoints of the others.
     """
     from .task.checkpoints.saver import Saver
 
@@ -268,12 +253,11 @@ def report(**values: Any) -> None:
     """Report the progress of this task: ``worker.report(step=100, loss=0.25)``.
 
     Values are numbers, texts, booleans, None, lists and dicts of these, and objects with one number, such as a scalar of NumPy or
-    TensorFlow. orch adds the time as ``at``. Outside orch, this function does nothing. A text ``nan``, ``inf`` or ``-inf`` counts as the
-    number, such as that of ``f"{loss:.3f}"``.
+    TensorFlow. A text ``nan``, ``inf`` or ``-inf`` counts as the number. orch adds the time as ``at``. Outside orch, this function does
+    nothing.
 
     The function is fast enough for the innermost loop: a report within 0.1 s of the last written one is held back, and replaced by later
-    ones. It is written before the next report that is not held back, and at the end of the process; a process that is killed loses it.
-    If the file cannot be written (a full disk), one line on stderr says so; the function does not raise.
+    ones. A process that is killed loses it. If the file cannot be written, orch prints a warning; the function does not raise.
 
     Raises TypeError for a value of another kind, and for a value named ``at``; ValueError for more than 64 KiB.
     """
