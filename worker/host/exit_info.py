@@ -56,7 +56,8 @@ def _read_failure(directory: str) -> messages.Failure | None:
     except (ValueError, RecursionError):
         return None
     kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
-    return messages.Failure(kind, message, trace, clock.from_system(failure.at), shorten_line(failure.hides))
+    hides, near = shorten_line(failure.hides), shorten_line(failure.near)
+    return messages.Failure(kind, message, trace, clock.from_system(failure.at), hides, near)
 
 
 @dataclass(frozen=True, slots=True)

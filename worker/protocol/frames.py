@@ -278,6 +278,8 @@ class Failure:
     at: Moment
     hides: str = ""
     """The module in which a name was not found, because a file of the program has the name of this module."""
+    near: str = ""
+    """The path of the file that was not found in the directory above."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 stand_ins: set[CodeType] = set()
 """The code of functions that stand in for those of a library (`patches.replace`)."""
 _kept: list[object] = []
+_MOST_ENTRIES = 200
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -50,7 +51,8 @@ def describe(error: BaseException, at: float) -> dict[str, Any]:
     """A `frames.Failure` as JSON data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    return {"type": name, "message": shorten(message(error)), "traceback": shorten(_render(error)), "at": at, "hides": _find_hidden(error)}
+    told = {"type": name, "message": shorten(message(error)), "traceback": shorten(_render(error)), "at": at}
+    return told | {"hides": _find_hidden(error), "near": _find_near(error)}
 
 
 def _find_hidden(error: BaseException) -> str:
@@ -67,6 +69,26 @@ def _find_hidden(error: BaseException) -> str:
             if sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, rest) is not None:
                 return name
     except Exception:  # any object may stand in `sys.modules` and in `sys.path`
+        pass
+    return ""
+
+
+def _find_near(error: BaseException) -> str:
+    """The path of a file that the program has looked for in the directory above; empty: there is none."""
+    try:
+        if type(error).__name__ not in ("FileNotFoundError", "NotFoundError"):
+            return ""
+        # TensorFlow's error has no attribute with the path.
+        said = message(error).removeprefix("Could not find directory ").partition("; No such file or directory")[0]
+        here, rest = os.path.abspath(getattr(error, "filename", None) or said), list[str]()
+        while not os.path.isdir(here):
+            here, name = os.path.split(here)
+            rest.insert(0, name)
+        with os.scandir(here) as entries:
+            for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False):
+                if os.path.exists(path := os.path.join(entry.path, *rest)):
+                    return path
+    except Exception:  # anything may stand in an exception
         pass
     return ""
 

@@ -18,7 +18,7 @@ from worker.settings.releases import INSTALL_KERAS, KNOWN_KERAS
 
 from ..settings.findings import nearest
 from ..state.cluster import TaskStatus
-from . import keras_2_names
+from . import graph_errors, keras_2_names
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
 
@@ -67,11 +67,24 @@ _OUTSIDE = Remedy(
     "`with strategy.scope():`",
 )
 _OF_ENGINES = (
-    r"(?:(?:SLURM|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH|SM|SKYPILOT|TASK_REPLICA|PADDLE|DMLC|FLUX)_\w*"
-    r"(?:RANK|SIZE|ID|INDEX|LIST|NODEFILE|NTASKS|TASKS|NPROCS|NNODES|PER_NODE|HOSTS?|ROLE|PROCID))"
-    r"|JOB_COMPLETION_INDEX|NODE_RANK|GROUP_RANK|HOROVOD_RANK|PROCID"
+    r"(?:(?:SLURMD?|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PALS|ALPS|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH(?:AI)?|SM|SKYPILOT|TASK_REPLICA|"
+    r"PADDLE|DMLC|FLUX|HOROVOD|TPU|JSM)_\w*(?:RANK|RANKID|SIZE|ID|INDEX|LIST|NODEFILE|NTASKS|TASKS|NPROCS|NNODES|PER_NODE|HOSTS?|HOSTNAMES|"
+    r"ROLE|PROCID|APP_PE|NUM|NODES|NODENAME|NODENUM|TASKNUM|IPADDR))|(?:\w+_)?(?:NODE|GROUP)_RANK"
+    r"|(?:\w+_)?(?:TASK|COMPLETION|ALLOC|POD|REPLICA|GLOBAL)_INDEX|PROCID"
 )
 """Variables by which engines, or the launchers of other frameworks, tell a process its place in a cluster."""
+_ENGINE = Remedy(
+    "a-script-that-asks-an-engine",
+    "the script reads {name} to find its place in a cluster, and the engine that sets it did not start this task: orch has put the "
+    'cluster into TF_CONFIG, with the number of the task in ["task"]["index"]; tf.distribute.MultiWorkerMirroredStrategy() reads it '
+    "without a resolver. Leave TF_CONFIG as it is",
+)
+_EXTRACTED = (
+    "keras.utils.get_file(extract=True) of Keras 3 returns the directory that has the files, such as NAME_extracted: os.path.join(path, "
+    "NAME); Keras 2 returned the path without it: --keras legacy"
+)
+_OF_GET_FILE = r"_extracted/|/\.keras/|/datasets/"
+_NEAR = Remedy("a-file-that-is-not-found", "the script looks one directory too high, as {near} is there")
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
@@ -252,12 +265,7 @@ OTHERS = {
         "Keras 3 adds the gradients of all replicas itself: leave the argument out, and do not add the gradients before (all_reduce)",
     ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
-    rf"(?P<name>SLURM_\w+) not found in environment|KeyError: '(?P<name_2>{_OF_ENGINES})'": Remedy(
-        "a-script-that-asks-an-engine",
-        "the script reads {name} to find its place in a cluster, and the engine that sets it did not start this task: orch has put the "
-        'cluster into TF_CONFIG, with the number of the task in ["task"]["index"]; tf.distribute.MultiWorkerMirroredStrategy() reads it '
-        "without a resolver. Leave TF_CONFIG as it is",
-    ),
+    r"(?P<name>SLURM_\w+) not found in environment": _ENGINE,
     r"Please provide a TPU Name to connect to": Remedy(
         _NO_TPU, "name the TPU: --tpu local for the TPU of this machine, or a name or an address"
     ),
@@ -274,11 +282,8 @@ OTHERS = {
     r"(?P<path>[^\s'\"]+?)(?:_\d+)?\.lockfile; No such file or directory": Remedy(
         "a-cache-that-was-not-finished", "the directory of the cache {path} is not there, and tf.data makes none: make it before fit"
     ),
-    r"FileNotFoundError: .*/\.keras/datasets/[^']+'": Remedy(
-        "a-file-that-is-not-found",
-        "if the file is of keras.utils.get_file(extract=True): Keras 3 returns the directory NAME_extracted, which has the files, and "
-        "Keras 2 returned the path without it: os.path.join(path, NAME); or use Keras 2: --keras legacy. Else it is not "
-        "on this host",
+    r"(?:FileNotFoundError|NotFoundError): .*/\.keras/datasets/.": Remedy(
+        "a-file-that-is-not-found", f"if the file is of an archive: {_EXTRACTED}. Else it is not on this host"
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*/[^']*)'": Remedy(
         "a-file-that-is-not-found",
@@ -366,7 +371,7 @@ _WORDS_OF_KERAS = {
 
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
-    others = (_LEFT_EARLY, _LEFT_AT_ONCE, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED)
+    others = (_LEFT_EARLY, _LEFT_AT_ONCE, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED, _NEAR)
     return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others, _NO_SUCH_METRIC
 
 
@@ -389,7 +394,7 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
     if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
         return Remedy(_OWN_TF_CONFIG.about, _OWN_TF_CONFIG.text.format(tf_config=evidence.tf_config))
     if task.failure is not None:
-        if task.failure.type == "KeyError" and (found := _of_key(task.failure)) != NONE:
+        if task.failure.type in ("KeyError", "TypeError", "AttributeError") and (found := _of_key(task.failure)) != NONE:
             return found
         # tensorflow/python/distribute/distribute_lib.py, `update`, says no word of it.
         if task.failure.type == "AssertionError" and re.search(
@@ -398,6 +403,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
             return _OUTSIDE
         if name := task.failure.hides or _hidden_module(task.failure):
             return Remedy(_HIDDEN.about, _HIDDEN.text.format(name=name))
+        if near := task.failure.near:
+            return Remedy(_NEAR.about, _NEAR.text.format(near=near) + (f". {_EXTRACTED}" if re.search(_OF_GET_FILE, near) else ""))
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
         return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
@@ -409,15 +416,18 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
 
 
 def _of_key(failure: Failure) -> Remedy:
-    """The remedy for a KeyError of a variable of the environment, or of what Keras's `fit` has reported; else `NONE`.
+    """The remedy for a variable of the environment that is not set, or for what Keras's `fit` has not reported; else `NONE`.
 
-    The last lines of the traceback tell: the frame of `os.environ`, or the user's line that reads ``logs["val_loss"]``.
+    The last lines of the traceback tell: the frame of `os.environ`, the user's line with ``int(os.environ.get("RANK"))``, or the one that
+    reads ``logs["val_loss"]``.
     """
     frames = failure.traceback.rpartition('  File "')
-    name = failure.message.strip("'")
-    if re.match(r'[^"\n]*\bos(?:\.py)?>?", line \d+, in __getitem__', frames[2]) and not re.fullmatch(_OF_ENGINES, name):
-        return Remedy(_VARIABLE.about, _VARIABLE.text.format(name=name))
     line = frames[2].partition("\n")[2].partition("\n")[0]
+    read = _READS.search(graph_errors.place_in(failure.traceback)) if "NoneType" in failure.message else None
+    name = read["name"] if read else failure.message.strip("'")
+    if read or re.match(r'[^"\n]*\bos(?:\.py)?>?", line \d+, in __getitem__', frames[2]):
+        remedy = _ENGINE if re.fullmatch(_OF_ENGINES, name) else _VARIABLE
+        return Remedy(remedy.about, remedy.text.format(name=name))
     in_callback = re.match(r'[^"\n]*", line \d+, in on_', frames[2])
     if failure.message.startswith("'") and re.search(r"\.history\[" + (r"|\blogs\[" if in_callback else ""), line):
         why = _VALIDATION if name.startswith("val_") else _METRICS
@@ -425,6 +435,7 @@ def _of_key(failure: Failure) -> Remedy:
     return NONE
 
 
+_READS = re.compile(r"\b(?:environ\.get|getenv)\(\s*['\"](?P<name>\w+)['\"]\s*\)")
 _FRAME = re.compile(r'^ *File "(?P<path>[^"<]+)", line \d+, in (?P<what>.+)$', re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:lib|lib64)/python3[\d.]*/|/(?:site|dist)-packages/")
 _TRACEBACK = "Traceback (most recent call last):"

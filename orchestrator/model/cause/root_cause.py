@@ -87,7 +87,7 @@ def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
 
 
 def is_same_error(one: Failure | None, other: Failure | None) -> bool:
-    """True if two tasks failed with the same exception. Numbers may differ: they name tasks, devices and addresses."""
+    """True if two tasks failed with the same exception. Numbers may differ: they name tasks, devices, addresses and objects."""
     if together.is_mismatch(one) and together.is_mismatch(other):  # each names the call of the other
         return True
     return one is not None and other is not None and _without_numbers(one) == _without_numbers(other)
@@ -192,7 +192,7 @@ def _named(cluster: Cluster, loss: Loss | None, own: str) -> list[str]:
 
 
 def _without_numbers(failure: Failure) -> tuple[str, str]:
-    return failure.type, re.sub(r"\d+", "#", failure.message)
+    return failure.type, re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)
 
 
 def _describe(cluster: Cluster, loss: Loss) -> str:

@@ -50,11 +50,13 @@ PATTERNS = {
     ),
     r"Incomplete or corrupted file detected|BadZipFile|Compressed file ended before the end-of-stream|EOFError: Ran out of input"
     r"|UnpicklingError: (?:pickle data was truncated|invalid load key)|ReadError: (?:unexpected end of data|file could not be opened)"
-    r"|Unable to (?:synchronously )?open file \(truncated file|DataLossError: .*(?:truncated|corrupted) record": _DAMAGED,
+    r"|Unable to (?:synchronously )?open file \((?:truncated file|file signature not found)|image file is truncated"
+    r"|DataLossError: .*(?:(?:truncated|corrupted) record|Unable to open table file)"
+    r"|EOF: reading array (?:header|data)|No data left in file|mmap length is greater than file size": _DAMAGED,
     r"Collective instance \d+ expected |Shape mismatch in the collective instance": _DIFFERENT_CALLS,
 }
 _MISMATCH = re.compile(r"Collective instance \d+ expected |Shape mismatch in the collective instance")
-_REMOVES = re.compile(r"\b(?:os\.(?:remove|unlink|rmdir|rename|replace)|shutil\.(?:rmtree|move)|\w+\.(?:unlink|rmdir|rename))\(")
+_REMOVES = re.compile(r"\b(?:os\.replace|\w+\.(?:remove|removedirs|unlink|rmdir|rename|rmtree|move))\(")
 """A line of a program that takes a path away."""
 _FIXED = Remedy(
     ROWS,
@@ -89,7 +91,7 @@ def find(failure: Failure, tasks: str, count: int, *, all_alike: bool) -> Remedy
         if small and big % (small * count) == 0:
             return _FIXED._replace(text=_FIXED.text.format(small=small, big=big, **words))
     lines = [line for line in failure.traceback.splitlines() if line.startswith("    ")]
-    if error.startswith("FileNotFoundError: ") and any(map(_REMOVES.search, lines)) and not all_alike:
+    if error.startswith(("FileNotFoundError: ", "NotFoundError: ")) and any(map(_REMOVES.search, lines)) and not all_alike:
         return _REMOVED._replace(text=_REMOVED.text.format(**words))
     for pattern, remedy in PATTERNS.items():
         if (match := re.search(pattern, error)) and not (all_alike and remedy in (_MADE, _REMOVED)):

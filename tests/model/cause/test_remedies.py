@@ -178,10 +178,6 @@ FAILURES = [
         "/opt/py/bin/python -m pip install tensorboard",
     ),
     ("RuntimeError", "SLURM_PROCID not found in environment. Not running inside a SLURM step?", "reads SLURM_PROCID to find its"),
-    ("KeyError", "'SLURM_JOB_NODELIST'", "the script reads SLURM_JOB_NODELIST to find its place in a cluster"),
-    ("KeyError", "'VC_TASK_INDEX'", "the engine that sets it did not start this task: orch has put the cluster into TF_CONFIG"),
-    ("KeyError", "'OMPI_COMM_WORLD_RANK'", "Leave TF_CONFIG as it is"),
-    ("KeyError", "'JOB_COMPLETION_INDEX'", "Leave TF_CONFIG as it is"),
     (
         f"{TF}AlreadyExistsError",
         "There appears to be a concurrent caching iterator running - cache lockfile already exists ('c/train_0.lockfile'). If you are sure",
@@ -195,7 +191,7 @@ FAILURES = [
     (
         "FileNotFoundError",
         "[Errno 2] No such file or directory: '/home/me/.keras/datasets/d/t.txt'",
-        "Keras 3 returns the directory NAME_extracted, which has the files",
+        "of Keras 3 returns the directory that has the files",
     ),
     ("RuntimeError", "`merge_call` called while defining a new graph or a tf.function. This can", "gradient_accumulation_steps=4"),
     (
@@ -259,6 +255,15 @@ def test_where_python_names_the_right_word_orch_is_silent() -> None:
     assert remedies.find(dataclasses.replace(task, failure=failure)).text == ""
 
 
+def test_a_file_that_lies_one_directory_deeper_is_named() -> None:
+    missing = Failure("FileNotFoundError", "[Errno 2] No such file or directory: '/w/data/cats'", "", 1.0)
+    for near, is_keras in (("/w/data/pets/cats", False), ("/w/data/pets_extracted/cats", True)):
+        found = remedies.find(dataclasses.replace(failed("", ""), failure=dataclasses.replace(missing, near=near)))
+        assert found.about == "a-file-that-is-not-found"
+        assert f"{near} is there" in found.text
+        assert ("get_file(extract=True)" in found.text) is is_keras
+
+
 class Monitor:
     def on_epoch_end(self, logs: Mapping[str, float]) -> None:
         self.best = logs[os.environ.get("MONITOR", "val_loss")]
@@ -268,7 +273,15 @@ class Monitor:
     ("raising", "said"),
     [
         (lambda: os.environ["DATA"], "--env DATA=VALUE"),
-        (lambda: os.environ["VC_TASK_INDEX"], "the engine that sets it did not start this task"),
+        (lambda: os.environ["VC_TASK_INDEX"], "the script reads VC_TASK_INDEX to find its place in a cluster, and the engine that sets it"),
+        (lambda: os.environ["JOB_COMPLETION_INDEX"], "orch has put the cluster into TF_CONFIG"),
+        (lambda: os.environ["SLURM_JOB_NUM_NODES"], "Leave TF_CONFIG as it is"),
+        (lambda: os.environ["SLURM_TMPDIR"], "--env SLURM_TMPDIR=VALUE"),
+        (lambda: int(os.getenv("OMPI_COMM_WORLD_RANK")), "the script reads OMPI_COMM_WORLD_RANK to find its"),  # type: ignore[arg-type]
+        (lambda: os.environ.get("VC_WORKER_HOSTS").split(","), "the script reads VC_WORKER_HOSTS"),  # type: ignore[union-attr]
+        (lambda: os.path.join(os.environ.get("DATA"), "x"), "--env DATA=VALUE"),  # type: ignore[arg-type]
+        (lambda: len(os.environ.get("DATA", "x").strip), ""),  # type: ignore[arg-type]
+        (lambda: {"TASK_INDEX": 1}["JOB_COMPLETION_INDEX"], ""),
         (lambda: Monitor().on_epoch_end({"loss": 0.5}), "fit has reported no val_loss: names with val_ need validation_data="),
         (lambda: types.SimpleNamespace(history={"loss": [0.5]}).history["acc"], "fit has reported no acc: its names are loss, those of"),
         (lambda: types.SimpleNamespace(history={"loss": [0.5]}).history[3], ""),
@@ -276,12 +289,12 @@ class Monitor:
         (lambda: {"a": 1}[os.environ.get("NONE", "b")], ""),
     ],
 )
-def test_a_key_error_has_a_remedy_where_its_last_line_tells_whose_key_is_missing(raising: Callable[[], object], said: str) -> None:
-    with pytest.raises(KeyError) as raised:
+def test_what_is_missing_has_a_remedy_where_the_last_line_tells_what_was_read(raising: Callable[[], object], said: str) -> None:
+    with pytest.raises((KeyError, TypeError, AttributeError)) as raised:
         raising()
     trace = "".join(traceback.format_exception(raised.value))
-    task = failed("KeyError", str(raised.value))
-    found = remedies.find(dataclasses.replace(task, failure=Failure("KeyError", str(raised.value), trace, 1.0))).text
+    failure = Failure(raised.type.__name__, str(raised.value), trace, 1.0)
+    found = remedies.find(dataclasses.replace(failed("KeyError", ""), failure=failure)).text
     assert (said in found) if said else found == ""
 
 

@@ -36,6 +36,9 @@ FAILURES = [
         "Incomplete or corrupted file detected. The auto file hash does not match the provided value of x",
         "a file is not whole",
     ),
+    ("ValueError", "EOF: reading array header, expected 128 bytes got 0", "a file is not whole"),
+    ("OSError", "Unable to synchronously open file (file signature not found)", "a file is not whole"),
+    (f"{TF}DataLossError", "Unable to open table file c/ckpt-1: DATA_LOSS: not an sstable (bad magic number)", "a file is not whole"),
     (f"{TF}InternalError", DIFFERENT, "worker-0..1 were in different calls"),
     (f"{TF}InvalidArgumentError", "Shape mismatch in the collective instance 100. Op at device", "were in different calls"),
     (
@@ -81,9 +84,18 @@ def test_shapes_that_are_not_a_share_of_the_batch_have_none(message: str, count:
     assert together.find(failure("ValueError", message), "worker-0..1", count, all_alike=False) == remedies.NONE
 
 
-@pytest.mark.parametrize(("line", "is_race"), [("shutil.rmtree(path)", True), ("os.remove(path)", True), ("open(path)", False)])
-def test_a_file_that_another_task_has_removed(line: str, is_race: bool) -> None:
-    missing = failure("FileNotFoundError", "[Errno 2] No such file or directory: 'old'", line)
+@pytest.mark.parametrize(
+    ("kind", "line", "is_race"),
+    [
+        ("FileNotFoundError", "shutil.rmtree(path)", True),
+        ("FileNotFoundError", "path.unlink()", True),
+        (f"{TF}NotFoundError", "tf.io.gfile.rename(path, other)", True),
+        ("FileNotFoundError", "open(path)", False),
+        ("ValueError", "names.remove(path)", False),
+    ],
+)
+def test_a_file_that_another_task_has_removed(kind: str, line: str, is_race: bool) -> None:
+    missing = failure(kind, "[Errno 2] No such file or directory: 'old'", line)
     assert bool(together.find(missing, "worker-0..1", 2, all_alike=False).text) is is_race
     assert not together.find(missing, "worker-0..1", 2, all_alike=True).text, "no task has removed it: it was never there"
 

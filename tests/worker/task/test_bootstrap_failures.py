@@ -111,6 +111,28 @@ def test_a_file_with_the_name_of_a_module_is_found_where_a_name_is_not(tmp_path:
     assert found.hides == hides
 
 
+NOT_FOUND = "class NotFoundError(Exception): pass\nraise NotFoundError('Could not find directory {}')"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_near"),
+    [
+        ("open('{}')", True),
+        ("import os; os.listdir('{}')", True),
+        (NOT_FOUND, True),
+        ("open('{}/other')", False),
+        ("raise FileNotFoundError(3, 'odd', 4)", False),
+        ("raise ValueError('{}')", False),
+    ],
+)
+def test_a_file_that_lies_one_directory_deeper_is_found(tmp_path: Path, text: str, is_near: bool) -> None:
+    (tmp_path / "data/pets_extracted/pets/cats").mkdir(parents=True)
+    (tmp_path / "s.py").write_text(text.format(tmp_path / "data/pets/cats"))
+    found = run_task(Program("script", "s.py"), tmp_path).failure
+    assert found is not None
+    assert found.near == (str(tmp_path / "data/pets_extracted/pets/cats") if is_near else "")
+
+
 def compare(tmp_path: Path, text: str | bytes, *args: str, kind: Any = "script") -> Outcome:
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     target = "s.py" if kind == "script" else "s"
