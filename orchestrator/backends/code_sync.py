@@ -126,11 +126,9 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secr
 
 
 def _is_secret(root: Path, path: str) -> bool:
-    """True if the name of a file, or that of the file to which a link leads, is that of a secret."""
-    if _SECRET.search(path):
-        return True
-    real = os.path.realpath(root / path)
-    return (root / path).is_symlink() and _SECRET.search(real) is not None
+    """True if the name of a file, or that of the file to which it or a directory above it leads as a link, is that of a secret."""
+    real = os.path.relpath(os.path.realpath(root / path), os.path.realpath(root))
+    return _SECRET.search(path) is not None or _SECRET.search(real) is not None
 
 
 def _printed() -> set[tuple[int, int]]:

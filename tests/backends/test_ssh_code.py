@@ -326,11 +326,13 @@ def test_a_file_is_sent_as_it_was_found(tmp_path: Path) -> None:
 def test_a_link_to_a_secret_is_a_secret(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "id_rsa").touch()
+    (tmp_path / ".ssh" / "config").touch()
     (tmp_path / ".env").touch()
     (tmp_path / "readme").symlink_to(".ssh/id_rsa")
+    (tmp_path / "conf").symlink_to(".ssh")
     (tmp_path / "settings.txt").symlink_to(".env")
     (tmp_path / "train.py").touch()
     (tmp_path / "again.py").symlink_to("train.py")
     found = collect(str(tmp_path), 100, runs=tmp_path / ".orch")
     assert sorted(file.path for file in found.files) == ["again.py", "train.py"]
-    assert {"readme", "settings.txt"} <= set(found.secret)
+    assert {"readme", "settings.txt", "conf/config"} <= set(found.secret)
