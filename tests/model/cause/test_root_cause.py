@@ -114,8 +114,8 @@ def test_the_one_whose_end_was_seen_first_need_not_be_the_cause() -> None:
 
 
 def test_of_two_with_the_same_error_the_one_that_the_screen_has_named_is_the_cause() -> None:
-    told = ev.TaskExited("worker-1", 1, 1, False, 110.0, raised(109.5, "no device /job:worker/task:1"))
-    earlier = ev.TaskExited("worker-0", 1, 1, False, 110.1, raised(109.3, "no device /job:worker/task:0"))
+    told = ev.TaskExited("worker-1", 1, 1, False, 110.0, raised(109.5, "no device /job:worker/task:1 of <A at 0x7f1c>"))
+    earlier = ev.TaskExited("worker-0", 1, 1, False, 110.1, raised(109.3, "no device /job:worker/task:0 of <A at 0x7fdd>"))
     assert cause([told, earlier], ["worker-0", "worker-1"]).task == "worker-1"
     assert cause([earlier, told], ["worker-0", "worker-1"]).task == "worker-0"
 
