@@ -294,12 +294,21 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
             "files": {**files},
             "kind": "" | "epoch" | "final",
             "by": str(by),
+            "run": str(),
+            "attempt": attempt,
             "order": str(),
             "step": step,
             "input": {"epoch": epoch, "batch": batch, **place},
-            "world": {"workers": [*workers], "replicas": replicas},
-        } if 0 <= at <= _LAST_MOMENT and all(map(is_task, (by, *workers))):
-            counts = [step, epoch, batch, replicas, place.get("first_epoch", 0)]
+            "world": {"workers": workers, "replicas": replicas},
+            "versions": {**_versions},
+            **more,
+        } if 0 <= at <= _LAST_MOMENT and all(map(_are_tasks, ([by], workers, more.get("lost", [])))):
+            counts = [step, epoch, batch, replicas, attempt, place.get("first_epoch", 0), more.get("validations", 0)]
+        case _:
+            return False
+    match manifest.get("optimizers", {}):
+        case {**optimizers} if all(map(_are_texts, optimizers.values())):
+            pass
         case _:
             return False
     match manifest.get("fit"):
@@ -320,9 +329,17 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
 
 def _is_of_callback(told: Any) -> bool:
     match told:
-        case {"class": str(), "kept": {**_kept}}:
-            return True
+        case {"class": str(), "kept": {**_kept}, **more}:
+            return type(more.get("written", 0)) is int
     return False
+
+
+def _are_tasks(names: Any) -> bool:
+    return _are_texts(names) and all(map(is_task, names))
+
+
+def _are_texts(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def is_task(name: Any) -> bool:

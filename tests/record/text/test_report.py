@@ -60,7 +60,8 @@ def test_a_failed_training_that_saves_is_told_how_it_goes_on(run: RunDir) -> Non
     os.makedirs(directory)
     saves.write_file(saves.LOCAL, directory, "worker-0", {}, {})
     world = {"workers": ["worker-0"], "replicas": 1}
-    note = {"at": 105.0, "order": "train-1", "step": 12, "kind": "", "by": "worker-0", "input": {"epoch": 0, "batch": 1}, "world": world}
+    made = {"at": 105.0, "order": "train-1", "world": world, "versions": {}, "run": "train-1", "attempt": 1}
+    note = {**made, "step": 12, "kind": "", "by": "worker-0", "input": {"epoch": 0, "batch": 1}}
     saves.finish(saves.LOCAL, directory, note, {"worker-0": {}})
     assert "\n  to continue after step 12: orch up -f shown/spec.yaml --resume train-1\n" in report(verdict, run, Cluster(), Path("shown"))
     assert "to continue" not in report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, Cluster(), Path("shown"))

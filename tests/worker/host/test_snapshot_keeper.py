@@ -30,7 +30,8 @@ for step in (6, 7):
     head = {
         "series": sys.argv[2], "task": task, "run": "run", "attempt": 1, "chief": "worker-0", "workers": ["worker-0", "worker-1"],
         "holds": holds, "name": saves.name_of(step), "random": None, "document": {
-            "step": step, "at": 1.0, "kind": "", "order": "", "input": {"epoch": 0, "batch": step}, "world": {"workers": [], "replicas": 1},
+            "step": step, "at": 1.0, "kind": "", "order": "", "input": {"epoch": 0, "batch": step}, "versions": {},
+            "world": {"workers": [], "replicas": 1},
         },
     }
     tensors = {"own": ("U8", [1], True), **({"weights": ("U8", [3], False)} if holds else {})}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from worker.formats.tensor_file import DamagedError
 from worker.task.checkpoints import callback_state, variables
 
 
@@ -101,6 +102,16 @@ def test_no_save_sets_what_the_program_gives(capsys: pytest.CaptureFixture[str])
     callback_state.restore([callback], [{"class": "KerasSaves", "kept": kept}], {})
     assert vars(callback) == {"filepath": "mine.keras", "save_freq": 100, "paths": [Path("a")], "options": {"at": "b"}, "wait": 3}
     assert "KerasSaves.filepath stays as the program gives it, and is not restored" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "value", [["array", "x"], ["number", "int8", "300"], ["number", "float32", "(" * 5000], ["float", None], ["deep"]], ids=str
+)
+def test_a_value_that_orch_has_not_written_is_a_damaged_save(value: Any) -> None:
+    for _ in range(2000 if value == ["deep"] else 0):
+        value = ["list", [value]]
+    with pytest.raises(DamagedError, match=r"no value that orch has written for Stops.wait"):
+        callback_state.restore([Stops("a", 1)], [{"class": "Stops", "kept": {"wait": value}}], {})
 
 
 class CSVLogger(Stops):

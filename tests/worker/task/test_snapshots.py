@@ -243,6 +243,7 @@ def snapshot(directory: Path, worker: int, step: int, *, holds: bool, value: byt
             "order": "",
             "input": {"epoch": 0, "batch": step},
             "world": {"workers": [], "replicas": 1},
+            "versions": {},
         },
     }
     tensors = {"own": ("U8", [2], True), **({"weights": ("F32", [2], False)} if holds else {})} if step else {}

@@ -126,7 +126,7 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
                 elif not _is_signed_late(callback, name):
                     try:
                         made = _value(value, arrays)
-                    except (LookupError, TypeError, ValueError, SyntaxError):
+                    except (LookupError, TypeError, ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
                         what = f"a save has no value that orch has written for {type(callback).__name__}.{name}"
                         raise refusal(DamagedError(what)) from None
                     setattr(callback, name, made)
