@@ -187,6 +187,14 @@ def calling_line() -> str:
     return f"{found.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{found.f_lineno}"
 
 
+def caller() -> Any:
+    """The frame that has called a replaced function: the innermost one that is none of orch's. None: there is none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and (frame.f_code in stand_ins or frame.f_code.co_filename.startswith(PACKAGE)):
+        frame = frame.f_back
+    return frame
+
+
 def hide_own_frames() -> None:
     """Have the user's `sys.excepthook` show the exception that leaves `__main__` without orch's frames."""
     hook = getattr(sys, "excepthook", sys.__excepthook__)

@@ -88,7 +88,6 @@ def install() -> None:
     loops.saves_of_fit["tf_keras"] = _fit
     loops.wrap_keras_2()
     patches.replace(SAVES_2, "tf_keras.get_data_handler", _take_data)
-    patches.replace(SAVES_2, "tf_keras.DataHandler.enumerate_epochs", _enumerate)
     patches.replace(SAVES_2, "tf_keras.sync_to_numpy", _results)
 
 
@@ -114,6 +113,9 @@ def _take_data(real: Any, *args: Any, **kwargs: Any) -> Any:
     in_order = contextlib.nullcontext() if strategy._should_use_with_coordinator else data.arrays_in_one_order(strategy, kwargs["shuffle"])
     with in_order:
         handler = real(*args, **kwargs)
+    kind: Any = type(handler)
+    if not strategy._should_use_with_coordinator:  # parameter servers have no steps to leave out
+        handler.__class__ = type(kind.__name__, (kind,), {"enumerate_epochs": lambda self: _rest(fit, kind.enumerate_epochs(self))})
     fit.take(handler)
     return handler
 
@@ -125,27 +127,23 @@ def _results(real: Any, logs: Any) -> Any:
     return real(logs)
 
 
-def _enumerate(real: Any, self: Any) -> Iterator[Any]:
-    """The epochs that are left, with the data of those before left out."""
-    fit = next((each for each in _running if each.handler is self), None)
-    if fit is None:
-        yield from real(self)
+def _rest(fit: Fit2, of_keras: Any) -> Iterator[Any]:
+    """The epochs that are left, with the data of those before left out. `of_keras`: those that Keras would train."""
+    handler, (epochs, steps) = fit.handler, fit.left_out
+    if epochs >= handler._epochs - handler._initial_epoch:
         return
-    epochs, steps = fit.left_out
-    if epochs >= self._epochs - self._initial_epoch:
-        return
-    is_begun_again = self._adapter.should_recreate_iterator()
+    is_begun_again = handler._adapter.should_recreate_iterator()
     is_whole = is_begun_again and epochs > 0 and fit.reads_whole_epochs()
-    for number, (epoch, iterator) in enumerate(real(self)):
+    for number, (epoch, iterator) in enumerate(of_keras):
         if number < epochs and is_whole:
             collections.deque(iterator, maxlen=0)
             continue
         if number < epochs:  # each epoch draws its order when it begins
-            _leave_out(iterator, 1 if is_begun_again else self._inferred_steps)
+            _leave_out(iterator, 1 if is_begun_again else handler._inferred_steps)
             continue
         if number == epochs and steps:
             _leave_out(iterator, steps)
-            self._initial_step = steps
+            handler._initial_step = steps
         yield epoch, iterator
         fit.left_out = (0, 0)
 

@@ -3,8 +3,8 @@
 The changes are made in Keras's own functions once the program has imported Keras. So scripts need no change, and a program without Keras
 pays nothing. docs/keras.md says which functions work under which strategy.
 
-May import: worker.protocol.task_files, worker.settings, worker.task.context, worker.task.input, worker.task.observe, worker.task.patches,
-    worker.task.shared, worker.task.strategy.
+May import: worker.protocol.task_files, worker.settings, worker.task.context, worker.task.failure, worker.task.input, worker.task.observe,
+    worker.task.patches, worker.task.shared, worker.task.strategy.
 """
 
 from __future__ import annotations

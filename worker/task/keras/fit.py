@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from ...protocol import task_files
-from .. import patches
+from .. import failure, patches
 from ..context import context
 from ..observe import reports
 from ..patches.features import FIT, REFUSAL, WARNINGS
@@ -61,11 +61,11 @@ def _refuse(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 def name_parts() -> None:
     """Have lines printed about several replicas of one process, as under MirroredStrategy."""
 
-    def predict_on_batch(real: Any, self: Any, x: Any) -> Any:
+    def make_predict_function(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas > 1:
+        if replicas > 1 and failure.caller().f_code.co_name == "predict_on_batch":
             print_once(f"predict_on_batch: Keras gives the batch to each of the {replicas} replicas, and returns each row {replicas} times")
-        return real(self, x)
+        return real(self, *args, **kwargs)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         is_divided = self.distribute_strategy.num_replicas_in_sync > 1
@@ -79,7 +79,7 @@ def name_parts() -> None:
             )
         return real(self, *args, **kwargs)
 
-    patches.replace(WARNINGS, "Trainer.predict_on_batch", predict_on_batch)
+    patches.replace(WARNINGS, "Trainer.make_predict_function", make_predict_function)
     patches.replace(WARNINGS, "Trainer.fit", fit)
 
 

@@ -25,11 +25,9 @@ def name_differences() -> None:
     from tf_keras.src.engine import training
 
     patches.replace(WARNINGS_2, "tf_keras.Model.fit", functools.partial(_fit, training.Model.train_step))
-    for name in ("train_on_batch", "test_on_batch"):
-        patches.replace(WARNINGS_2, f"tf_keras.Model.{name}", functools.partial(_on_batch, name))
-    patches.replace(WARNINGS_2, "tf_keras.DataHandler._configure", _divide)
+    patches.replace(WARNINGS_2, "tf_keras.single_batch_iterator", _on_batch)
+    patches.replace(WARNINGS_2, "tf_keras.get_data_handler", _divide)
     patches.replace(WARNINGS_2, "tf_keras.apply_valid_mask", _apply_mask)
-    patches.replace(WARNINGS_2, "tf_keras.compute_weighted_loss", _reduce)
 
 
 def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,15 +78,17 @@ def _source(function: Any, unknown: str) -> str:
         return unknown
 
 
-def _on_batch(name: str, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keras 2 adds up what the replicas return (`reduce_per_replica` in tf_keras/src/engine/training.py)."""
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
+def _on_batch(real: Any, strategy: Any, *args: Any) -> Any:
+    """Keras 2 adds up what the replicas return (`reduce_per_replica` in tf_keras/src/engine/training.py). `args`: x, y and the weights, and
+    of train_on_batch the class weights; predict_on_batch, which adds up nothing, has x alone.
+    """
+    name, replicas = {3: "test_on_batch", 4: "train_on_batch"}.get(len(args)), strategy.num_replicas_in_sync
+    if name and replicas > 1:
         print_once(
             f"{name}: Keras 2 gives the batch to each of the {replicas} replicas, and returns the sums of their losses and metrics: "
             f"{replicas} times the values of one process"
         )
-    return real(model, *args, **kwargs)
+    return real(strategy, *args)
 
 
 def _tell_of_logs(given: Any) -> None:
@@ -104,8 +104,10 @@ def _tell_of_logs(given: Any) -> None:
         )
 
 
-def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
-    real(handler, strategy, *args, **kwargs)
+def _divide(real: Any, *args: Any, **kwargs: Any) -> Any:
+    handler, strategy = real(*args, **kwargs), kwargs["model"].distribute_strategy
+    if strategy._should_use_with_coordinator:  # parameter servers: nothing is divided
+        return handler
     if (workers := _workers(strategy)) > 1:
         # An epoch has as many steps as the undivided data has batches, and each step takes a part of one batch in each worker.
         some = f"an epoch goes {workers} times over the first 1/{workers} of data"
@@ -113,24 +115,21 @@ def _divide(real: Any, handler: Any, strategy: Any, *args: Any, **kwargs: Any) -
     if _fits:
         data.warn_of_uneven_parts(handler._dataset, handler._adapter, strategy.num_replicas_in_sync, is_trained=not _fits[-1])
         _fits[-1] = True
+    return handler
 
 
-def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-    """Here a loss becomes the mean over the elements that the mask leaves."""
+def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, reduction: Any) -> Any:
+    """Here a loss becomes the mean over the elements that the mask leaves. The reduction of a metric is no text."""
     if mask is not None and _fits:
         print_once(
             "a loss is the mean over the elements that are not masked or ignored: the mean of the parts' means differs from that of the "
             "whole batch if the parts have different numbers of such elements, so losses and weights differ from those of one process"
         )
-    return real(losses, weights, mask, *args, **kwargs)
-
-
-def _reduce(real: Any, losses: Any, *args: Any, **kwargs: Any) -> Any:
-    if _fits and tuple(getattr(losses, "shape", (None,))) == ():
+    if _fits and isinstance(reduction, str) and tuple(getattr(losses, "shape", (None,))) == ():
         import tensorflow as tf
 
         print_once(
             "a loss function that returns one number counts as the mean over its rows; return a number for each row instead, or look: "
             f"{optimizer.hint(tf.distribute.get_strategy().num_replicas_in_sync)}"
         )
-    return real(losses, *args, **kwargs)
+    return real(losses, weights, mask, reduction)

@@ -41,7 +41,7 @@ class _Here(threading.local):
     is_added: bool = False
     """The gradients that are being applied are already the sums of all replicas."""
     losses: int = 0
-    """How many losses Keras has reduced; one that is no sum counts twice."""
+    """How many losses Keras has reduced, or has got from a layer."""
     steps: int = 0
     """How often an optimizer was given gradients."""
 
@@ -90,11 +90,10 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
         patches.replace(feature, f"{kind}.apply", _apply)
     for name in ("train_function", "test_function"):
         patches.replace(feature, f"Trainer.make_{name}", functools.partial(_make, name))
-    patches.replace(feature, "loss.scale_loss_for_distribution", _scale)
+    patches.replace(feature, "Trainer._aggregate_additional_loss", _added_loss)
     patches.replace(feature, "loss.reduce_values", _reduce_values)
     patches.replace(feature, "loss.apply_mask", _apply_mask)
     if feature == STEP:
-        patches.replace(STEP, "Trainer._aggregate_additional_loss", _added_loss)
         patches.replace(STEP, "LossScaleOptimizer._stateful_handle_finite_grads", _apply_finite)
         patches.replace(STEP, "TFOptimizer._all_reduce_sum_gradients", _all_reduce)
         patches.replace(STEP, "TFOptimizer._overwrite_model_variables_with_average_value", _overwrite)
@@ -396,12 +395,8 @@ def of_rows(metric: Any, values: Any) -> Any:
 
 def _added_loss(real: Any, self: Any, loss: Any) -> Any:
     """Add a loss of a layer: Keras divides it by the replicas, also if one of its loss objects has made it, and so has divided it."""
-    return real(self, whole(loss))
-
-
-def _scale(real: Any, value: Any) -> Any:
     _here.losses += 1
-    return real(value)
+    return real(self, whole(loss))
 
 
 def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:

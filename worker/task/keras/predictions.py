@@ -22,7 +22,6 @@ from .fit import is_wanted
 def mend() -> None:
     """Replace functions that a program may override. A replacement calls the original where it is not wanted."""
     patches.replace(FIT, "Trainer.make_predict_function", _make_predict_function)
-    patches.replace(FIT, "Trainer.predict_on_batch", _predict_on_batch)
 
 
 def _make_predict_function(real: Any, self: Any, force: bool = False) -> None:
@@ -32,16 +31,6 @@ def _make_predict_function(real: Any, self: Any, force: bool = False) -> None:
             self.predict_function = Function(self)
     else:
         real(self, force)
-
-
-def _predict_on_batch(real: Any, self: Any, x: Any) -> Any:
-    """Each row once: every replica predicts all rows of the batch, and the function returns the rows of all replicas."""
-    found, strategy = real(self, x), self.distribute_strategy
-    if not is_wanted(strategy):
-        return found
-    from keras.src import tree
-
-    return tree.map_structure(lambda rows: rows[: len(rows) // strategy.num_replicas_in_sync], found)
 
 
 class Predictions:
@@ -82,7 +71,10 @@ class Function:
         import tensorflow as tf
 
         if not isinstance(data[0], BatchIterator):  # that of predict_on_batch, or of a function of the program
-            return _tensors(_joined(self._strategy, [self._of_batch(batch) for batch in data]))
+            made = [self._of_batch(batch) for batch in data]
+            if len(data) == 1 and not any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in tf.nest.flatten(data)):
+                return made[0][0][0]  # each replica has predicted all rows
+            return _tensors(_joined(self._strategy, made))
         predictions = data[0].batches.predictions
         begin = len(predictions.steps)
         for iterator in data:

@@ -203,9 +203,7 @@ def _all_reduce(made: Recorder, real: Any, self: Any, *args: Any, **kwargs: Any)
 
 def _direct_line() -> str:
     """The line of the program that has called the replaced function itself; empty: a library has."""
-    frame: Any = sys._getframe(2)
-    while frame is not None and (frame.f_code in failure.stand_ins or frame.f_code.co_filename.startswith(failure.PACKAGE)):
-        frame = frame.f_back
+    frame = failure.caller()
     name = frame.f_code.co_filename if frame is not None else "<"
     return "" if name.startswith("<") or f"{os.sep}site-packages{os.sep}" in name else failure.calling_line()
 
@@ -282,20 +280,15 @@ def _hook_keras(made: Recorder) -> None:
 
 def _hook_keras_2(made: Recorder) -> None:
     callback = _callback(made, sys.modules["tf_keras.src.callbacks"].Callback)
-    patches.replace(VERIFY_2, "tf_keras.Model.fit", _fit(made, callback, marks=True))
-    patches.replace(VERIFY_2, "tf_keras.Model.train_on_batch", _of(made, _train_on_batch))
+    patches.replace(VERIFY_2, "tf_keras.Model.make_train_function", _of(made, _make_train_function))
+    patches.replace(VERIFY_2, "tf_keras.Model.fit", _fit(made, callback))
     for name in ("Optimizer", "OptimizerV2"):
         patches.replace(VERIFY_2, f"tf_keras.{name}.apply_gradients", _of(made, _apply_gradients))
 
 
-def _make_train_function(made: Recorder, real: Any, self: Any, force: bool = False) -> None:
+def _make_train_function(made: Recorder, real: Any, self: Any, force: bool = False) -> Any:
     _mark(made, self)
-    real(self, force)
-
-
-def _train_on_batch(made: Recorder, real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    _mark(made, self)
-    return real(self, *args, **kwargs)
+    return real(self, force)
 
 
 def _mark(made: Recorder, model: Any) -> None:
@@ -318,13 +311,11 @@ def _mark(made: Recorder, model: Any) -> None:
     made.found["layers"] = sorted({*made.found["layers"], *layers})
 
 
-def _fit(made: Recorder, callback: Any, *, marks: bool = False) -> Any:
+def _fit(made: Recorder, callback: Any) -> Any:
     place = 5  # of the callbacks, in Keras 3 and in Keras 2
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         made.line_of_fit = failure.calling_line()
-        if marks:
-            _mark(made, self)
         given = args[place] if len(args) > place else kwargs.get("callbacks")
         if type(given).__name__ == "CallbackList":
             return real(self, *args, **kwargs)

@@ -58,7 +58,6 @@ NAMES: dict[str, Name] = {
     "Trainer.fit": Name(_of_trainer("fit"), "callbacks of orch, the run's seed and saves are added to each fit", "self, x"),
     "Trainer.evaluate": Name(_of_trainer("evaluate"), "gets data of orch's own", "self, x"),
     "Trainer.predict": Name(_of_trainer("predict"), "the workers predict shares of each batch, so that rows come in order", "self, x"),
-    "Trainer.predict_on_batch": Name(_of_trainer("predict_on_batch"), "Keras returns each row once for each replica", "self, x"),
     "Trainer.make_train_function": Name(
         _of_trainer("make_train_function"), f"{_ISSUE}: its function reduces scalars along an axis", "self, force"
     ),
@@ -68,7 +67,7 @@ NAMES: dict[str, Name] = {
     "Trainer.make_test_function": Name(_of_trainer("make_test_function"), "as make_train_function", "self, force"),
     "Trainer.make_predict_function": Name(
         _of_trainer("make_predict_function"),
-        "a part of a batch may be empty",
+        "a part of a batch may be empty, and predict_on_batch returns each row once for each replica",
         "self, force",
         forms={"85bfcac81c": "3.10 and 3.11", "f52167535c": "3.12 to 3.15", "92bfcf7248": "3.16"},
     ),
@@ -182,7 +181,7 @@ NAMES: dict[str, Name] = {
         "pred, true_fn, false_fn",
     ),
     "loss.scale_loss_for_distribution": Name(
-        f"{_LOSS}:scale_loss_for_distribution", "counts the losses that are divided", "value", forms={"0624b82d45": "3.10 to 3.16"}
+        f"{_LOSS}:scale_loss_for_distribution", "divides a loss", "value", is_read=True, forms={"0624b82d45": "3.10 to 3.16"}
     ),
     "loss.reduce_values": Name(
         f"{_LOSS}:reduce_values",
@@ -236,20 +235,20 @@ NAMES: dict[str, Name] = {
     "tensorflow.stacks": Name("tensorflow.python.util.tf_stack:_source_filter_stacks", "the same for ``Detected at node … defined at``"),
     # tf_keras.
     "tf_keras.Model.fit": Name("tf_keras.src.engine.training:Model.fit", "as Trainer.fit", "self, x"),
-    "tf_keras.Model.train_on_batch": Name("tf_keras.src.engine.training:Model.train_on_batch", "a warning about sums", "self, x"),
-    "tf_keras.Model.test_on_batch": Name("tf_keras.src.engine.training:Model.test_on_batch", "a warning about sums", "self, x"),
-    "tf_keras.DataHandler._configure": Name(
-        "tf_keras.src.engine.data_adapter:DataHandler._configure_dataset_and_inferred_steps", "warnings about parts", "self, strategy"
+    "tf_keras.single_batch_iterator": Name(
+        "tf_keras.src.engine.data_adapter:single_batch_iterator", "train_on_batch and test_on_batch: a warning about sums", "strategy, x, y"
+    ),
+    "tf_keras.get_data_handler": Name(
+        "tf_keras.src.engine.data_adapter:get_data_handler", "saves: where the data are; warnings about parts"
+    ),
+    "tf_keras.DataHandler": Name(
+        "tf_keras.src.engine.data_adapter:DataHandler.enumerate_epochs",
+        "saves: a training continues within an epoch, in a class of orch's own",
+        "self",
+        is_read=True,
     ),
     "tf_keras.apply_valid_mask": Name(
-        "tf_keras.src.utils.losses_utils:apply_valid_mask", "a warning about masked losses", "losses, sw, mask"
-    ),
-    "tf_keras.compute_weighted_loss": Name(
-        "tf_keras.src.utils.losses_utils:compute_weighted_loss", "a warning about scalar losses", "losses"
-    ),
-    "tf_keras.get_data_handler": Name("tf_keras.src.engine.data_adapter:get_data_handler", "saves: where the data are"),
-    "tf_keras.DataHandler.enumerate_epochs": Name(
-        "tf_keras.src.engine.data_adapter:DataHandler.enumerate_epochs", "saves: a training continues within an epoch", "self"
+        "tf_keras.src.utils.losses_utils:apply_valid_mask", "warnings about masked and scalar losses", "losses, sw, mask, reduction"
     ),
     "tf_keras.sync_to_numpy": Name("tf_keras.src.utils.tf_utils:sync_to_numpy_or_python_type", "saves: the logs of an epoch that was cut"),
     # TensorFlow: input.
@@ -356,6 +355,9 @@ NAMES: dict[str, Name] = {
             *("stateless_truncated_normal_v2", "stateless_random_uniform_int_v2"),
         )
     },
+    "tf_keras.Model.make_train_function": Name(
+        "tf_keras.src.engine.training:Model.make_train_function", "the steps of a model are marked", "self, force"
+    ),
     "tf_keras.Optimizer.apply_gradients": Name(
         "tf_keras.src.optimizers.optimizer:Optimizer.apply_gradients", "gradients as they are applied", "self, grads_and_vars"
     ),

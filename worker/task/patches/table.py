@@ -88,7 +88,7 @@ FEATURES: dict[str, Feature] = {
         reads={"keras.src.trainers.trainer": "_symbolic_build _initial_epoch"},
     ),
     FIT: Feature(
-        _names("Trainer.fit Trainer.make_predict_function Trainer.predict_on_batch potentially_ragged_concat Metric.add_variable"),
+        _names("Trainer.fit Trainer.make_predict_function potentially_ragged_concat Metric.add_variable"),
         "changes",
         "fit, evaluate and predict of Keras cannot run on several workers",
         reads={**_STRATEGY_READS, **_LAYER_READS},
@@ -127,7 +127,7 @@ FEATURES: dict[str, Feature] = {
         needs=(LOOPS, ORDER),
     ),
     SAVES_2: Feature(
-        _names("tf_keras.Model.fit tf_keras.get_data_handler tf_keras.DataHandler.enumerate_epochs tf_keras.sync_to_numpy"),
+        _names("tf_keras.Model.fit tf_keras.get_data_handler tf_keras.DataHandler tf_keras.sync_to_numpy"),
         "changes",
         "--checkpoint and worker.KerasCheckpoint save nothing",
         reads={
@@ -172,17 +172,14 @@ FEATURES: dict[str, Feature] = {
     REPORTS_2: Feature(_names("tf_keras.Model.fit"), "measures", "fit reports no progress"),
     WARNINGS: Feature(
         _names(
-            "Trainer.fit Trainer.predict_on_batch Trainer.make_train_function Trainer.make_test_function "
-            "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.scale_loss_for_distribution loss.apply_mask"
+            "Trainer.fit Trainer.make_predict_function Trainer.make_train_function Trainer.make_test_function "
+            "Trainer._aggregate_additional_loss BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.apply_mask"
         ),
         "measures",
         "orch prints no warning where Keras's numbers on several replicas differ from those of one process",
     ),
     WARNINGS_2: Feature(
-        _names(
-            "tf_keras.Model.fit tf_keras.Model.train_on_batch tf_keras.Model.test_on_batch tf_keras.DataHandler._configure "
-            "tf_keras.apply_valid_mask tf_keras.compute_weighted_loss"
-        ),
+        _names("tf_keras.Model.fit tf_keras.single_batch_iterator tf_keras.get_data_handler tf_keras.apply_valid_mask"),
         "measures",
         "orch prints no warning where the numbers on several replicas differ from those of one process",
         reads={"tf_keras.src.engine.data_adapter": "_adapter _dataset _inferred_steps"},
@@ -239,7 +236,9 @@ FEATURES: dict[str, Feature] = {
         reads={BASE.partition(":")[0]: "_trainable_variables"},
     ),
     VERIFY_2: Feature(
-        _names("tf_keras.Model.fit tf_keras.Model.train_on_batch tf_keras.Optimizer.apply_gradients tf_keras.OptimizerV2.apply_gradients"),
+        _names(
+            "tf_keras.Model.fit tf_keras.Model.make_train_function tf_keras.Optimizer.apply_gradients tf_keras.OptimizerV2.apply_gradients"
+        ),
         "measures",
         "orch verify cannot compare",
         needs=(VERIFY,),
