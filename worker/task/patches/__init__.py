@@ -126,15 +126,20 @@ def _find(feature: str, name: str) -> tuple[Any, str]:
     assert name in FEATURES[feature].names, f"{name} is no row of {feature}"
     if not is_on(feature):
         return None, ""
+    modules = []
     for place in NAMES[name].place.split("|"):
         module, _, path = place.partition("@")[0].partition(":")
         module = place.partition("@")[2] or module
         owner: Any = sys.modules.get(module) or _import(module)
+        modules += [module] if owner is not None else []
         *parts, attribute = path.split(".")
         for part in parts:
             owner = getattr(owner, part, None)
         if owner is not None and (hasattr(owner, attribute) or NAMES[name].is_added):
             return owner, attribute
+    if modules:  # it has no source that could have told
+        _problems[feature] = [f"{name}: {modules[0]} does not have it"]
+        is_on(feature)
     return None, ""
 
 

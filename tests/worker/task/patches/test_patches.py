@@ -286,6 +286,19 @@ def test_a_feature_that_is_off_replaces_nothing_and_one_line_says_what_is_lost(
     assert line.count("\n") == 1
 
 
+def test_a_name_without_a_source_turns_its_feature_off_where_it_is_used_first(
+    owner: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(import_hooks, "_printed", set())
+    monkeypatch.delenv("ORCH_TASK", raising=False)
+    del owner.Kind.fixed
+    for name in ("Kind.fixed", "Kind.name"):
+        patches.replace("one", name, lambda real, *args: "ours")
+    assert owner.Kind().name() == "real"
+    why = "because this release is unknown (Kind.fixed: owned does not have it);"
+    assert capfd.readouterr().err.startswith(f"orch: warning: one: off, {why}")
+
+
 def test_a_name_that_is_no_row_is_refused(owner: Any) -> None:
     with pytest.raises(AssertionError, match="no row of one"):
         patches.replace("one", "Trainer.fit", lambda real: None)
