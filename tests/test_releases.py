@@ -20,6 +20,10 @@ def test_the_extras_allow_the_releases_that_orch_knows() -> None:
         assert f'\n{package} = ["{requirements[0]}", "{requirements[1]}"]\n' in extras
 
 
+def test_the_controller_may_run_on_a_python_for_which_there_is_no_tensorflow() -> None:
+    assert '\nrequires-python = ">=3.10"\n' in (ROOT / "pyproject.toml").read_text()
+
+
 def test_the_documents_and_the_remedies_name_these_releases() -> None:
     told = {path.name: path.read_text() for path in DOCUMENTS} | {name: remedy.text for name, remedy in ABOUT_NAMES.items()}
     for words, known in ((r"Keras 3\.\d+ to 3\.\d+", KNOWN_KERAS), (r"pip install 'keras[^-'][^']*'", INSTALL_KERAS)):
