@@ -80,6 +80,7 @@ MAYBE = (
     "later = lambda: plot()",
     "x = [plot() for one in args.plots]",
     "try:\n    plot()\nexcept ImportError:\n    pass",
+    "with suppress(ImportError):\n    plot()",
     "match args.plot:\n    case 'yes':\n        plot()",
     "def main():\n    if args.quick:\n        return\n    plot()\nmain()",
     "for name in names:\n    if name in known:\n        continue\n    plot()",
@@ -103,6 +104,10 @@ MAYBE = (
         # it may be optional, or stand where nobody can see it
         ("print(1)\ntry:\n    import no_such_module\nexcept ImportError:\n    pass\n", 0),
         ("print(1)\nif x:\n    import no_such_module\n", 0),
+        ("print(1)\nwith contextlib.suppress(ImportError):\n    import no_such_module\n", 0),
+        ("print(1)\nif x:\n    sys.exit()\nimport no_such_module\n", 0),
+        ("print(1)\nos.system('pip install no_such_module')\nimport no_such_module\n", 0),
+        ("print(1)\nsys.modules['no_such_module'] = keras\nimport no_such_module\n", 0),
         *((f"def plot():\n    import no_such_module\n    return []\n{maybe}\n", 0) for maybe in MAYBE),
         ("def plot():\n    if not args.plot:\n        return\n    import no_such_module\nplot()\n", 0),
         ("for i in range(9):\n    if i == 5:\n        break\nimport no_such_module\n", 4),

@@ -159,7 +159,7 @@ class Source:
         Imports in a condition, a loop or a ``try`` are left out.
         """
         is_late = False
-        for node in self._tree.body:
+        for node in _certain(self._tree.body):
             yield from _certain_imports([node], called, is_late=is_late)
             is_late = is_late or (isinstance(node, (ast.Expr, ast.With, ast.For, ast.While)) and not _is_text(node))
 
@@ -220,8 +220,13 @@ def _certain_imports(body: list[ast.stmt], called: Container[str], *, is_late: b
             yield from ((node.lineno, name.partition(".")[0]) for name in names)
         elif isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and node.name in called):
             yield from _certain_imports(node.body, called, is_late=is_late or isinstance(node, ast.FunctionDef))
-        elif isinstance(node, ast.With) or _is_main(node):
+        elif (isinstance(node, ast.With) and not _suppresses(node)) or _is_main(node):
             yield from _certain_imports(node.body, called, is_late=is_late)
+
+
+def _suppresses(node: ast.stmt) -> bool:
+    """True if this is a `with` that may catch an error."""
+    return isinstance(node, ast.With) and any("suppress" in ast.unparse(item.context_expr) for item in node.items)
 
 
 def _certain(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -261,7 +266,7 @@ def _certain_calls(body: list[ast.stmt]) -> Iterator[str]:
     """
     for node in _certain(body):
         if isinstance(node, (ast.With, ast.For, ast.While, ast.Try)) or _is_main(node):
-            yield from _certain_calls([] if isinstance(node, ast.Try) and node.handlers else node.body)
+            yield from _certain_calls([] if (isinstance(node, ast.Try) and node.handlers) or _suppresses(node) else node.body)
             parts: list[ast.AST] = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.withitem))]
         elif isinstance(node, (ast.If, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             parts = []

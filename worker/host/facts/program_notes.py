@@ -20,7 +20,7 @@ _OWN_CLUSTER = {"portpicker", "create_in_process_cluster", "create_local_cluster
 _SERVERS = re.compile(r"tf\.distribute\.(?:experimental\.)?ParameterServerStrategy")
 _WORKERS = re.compile(r"tf\.distribute\.(?:experimental\.)?MultiWorkerMirroredStrategy")
 _TENSORBOARD = ("tf.keras.callbacks.TensorBoard", "keras.callbacks.TensorBoard")
-_CHANGES_PATH = re.compile(rb"\bsys\.path\b|\baddsitedir\b|\bmeta_path\b")
+_BRINGS_MODULES = re.compile(rb"\bsys\.(?:path|modules)\b|\baddsitedir\b|\bmeta_path\b|\bpip\b.{0,20}\binstall\b")
 
 
 def find_notes(sources: Sequence[Source], no_fit_under: str = "") -> list[str]:
@@ -71,7 +71,7 @@ def find_missing(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str
     """
     found, called = [], called_in(sources)
     for source in sources:
-        if _CHANGES_PATH.search(source.text):
+        if _BRINGS_MODULES.search(source.text):
             continue
         directory = os.path.dirname(os.path.join(cwd, source.path))
         late = dict[str, int]()
@@ -94,7 +94,7 @@ def find_no_tensorflow(sources: Sequence[Source], cwd: str, envs: Sequence[Mappi
     """A sentence, if a program begins with an import of TensorFlow, and no task would find TensorFlow."""
     for source in sources[:1]:
         line = source.certain_import("tensorflow")
-        if not line or _CHANGES_PATH.search(source.text) or b"sys.modules" in source.text:
+        if not line or _BRINGS_MODULES.search(source.text):
             continue
         directory = os.path.dirname(os.path.join(cwd, source.path))
         if all(find_module("tensorflow", env, place) == "" for env in envs for place in dict.fromkeys((directory, cwd))):
