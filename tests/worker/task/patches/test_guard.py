@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from worker.task import failure
+from worker.task import failure, patches
 from worker.task.patches import guard, import_hooks, stand_in
 from worker.task.patches.features import COUNTS, FILES
+from worker.task.patches.table import FEATURES, NAMES
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -82,6 +84,21 @@ def test_an_error_in_what_changes_is_one_of_orch(ours: Any) -> None:
         made(2)
     assert library.calls == (ours is not _before)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("feature", "name"), [(feature, name) for feature, row in FEATURES.items() for name in row.names if not NAMES[name].is_read]
+)
+def test_an_error_in_each_row_of_the_table_is_of_its_sort(feature: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setattr(patches, "_find", lambda *_: (library, "function"))
+    patches.replace(feature, name, _after)
+    if FEATURES[feature].sort == "measures":
+        assert (library.function(2), guard.off) == (4, {feature})
+    else:
+        with pytest.raises(guard.Fault, match=f"^{re.escape(feature)}: orch's own code has failed"):
+            library.function(2)
+    assert library.calls == 1
 
 
 def _in_library(real: Any, number: int) -> int:
