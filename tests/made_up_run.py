@@ -53,7 +53,7 @@ class MadeUpRun:
             "/w",
         )
         spec = replace(spec, restart=Restart(max=len(fails_at)))
-        (self.run.path / "spec.yaml").write_text("script: train.py\nenv:\n  WANDB_API_KEY: hunter2hunter2\n")
+        (self.run.path / "spec.yaml").write_text("script: train.py\ndefaults:\n  env:\n    WANDB_API_KEY: hunter2hunter2\n")
         planned = plan.make(
             self.run.run_id,
             spec,

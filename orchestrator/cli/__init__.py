@@ -43,6 +43,7 @@ COMMANDS = {
     "stacks": ("commands.stacks_command", "Show at which line of Python each task is."),
     "report": ("commands.report_command", "Write a run as an HTML page, or for a bug report."),
     "checkpoints": ("commands.checkpoints_command", "Show the checkpoints of a run."),
+    "compare": ("commands.compare_command", "Show where two runs differ."),
     "profile": ("commands.profile_command", "Profile a run with TensorFlow's profiler."),
     "placement": ("commands.placement_command", "Show on which devices operations ran."),
     "verify": ("commands.verify_command", "Say whether workers train as one process does."),
@@ -58,7 +59,7 @@ COMMANDS = {
 GROUPS = {
     "Run": ("up", "plan", "wait", "restart", "down"),
     "Look": ("ps", "logs", "top", "stacks", "report"),
-    "Understand": ("checkpoints", "profile", "placement"),
+    "Understand": ("checkpoints", "compare", "profile", "placement"),
     "Prepare": ("verify", "doctor", "init", "shards", "tpu", "warm"),
     "More": ("prune", "completion", "help"),
 }

@@ -212,6 +212,8 @@ class Agent:
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
             workdir=hello.cwd if self._code is not None else None,
             tensorflow=checks.tensorflow,
+            keras=checks.keras,
+            code=checks.code,
             door=self._open_door(hello.secret),
         )
         if hello.word:  # others must reach this host

@@ -95,6 +95,10 @@ class HostReady:
     """Where the working directory lies that was sent here; None if none was."""
     tensorflow: str = ""
     """The version that is installed for this Python; empty where there is none, or where the agent has not looked."""
+    keras: str = ""
+    """That of Keras 3, likewise."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """The beginning of the SHA-256 of each file of the programs, by its path from the working directory."""
     arrived_at: str = ""
     """The address by which the controller has come in, if it came over a network."""
     door: str = ""

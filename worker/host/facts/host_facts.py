@@ -47,12 +47,12 @@ def _version_of_tensorflow(directory: str) -> str:
     return versions[0] if versions else UNKNOWN_VERSION
 
 
-def find_keras(name: str, env: Mapping[str, str], cwd: str) -> str | None:
+def find_keras(name: str, env: Mapping[str, str], cwd: str, *, asks: bool = True) -> str | None:
     """The version of ``keras`` or ``tf_keras`` that a task with these variables would import, read from its source.
 
-    Empty: there is no such package. None: unknown.
+    `asks`: see `find_module`. Empty: there is no such package. None: unknown.
     """
-    if not (path := find_module(name, env, cwd)):
+    if not (path := find_module(name, env, cwd, asks=asks)):
         return path
     for file in (os.path.join(os.path.dirname(path), "src", "version.py"), path):
         with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as lines:

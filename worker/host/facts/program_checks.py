@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import sys
@@ -24,7 +25,11 @@ class Checks:
     notes: list[str]
     """Lines for the user."""
     tensorflow: str
-    """The version of TensorFlow; empty: there is none, or the controller does not need it."""
+    """The version of TensorFlow; empty: there is none, or no program needs it."""
+    keras: str
+    """The version of Keras, likewise."""
+    code: dict[str, str]
+    """The beginning of the SHA-256 of each file of the programs, by its path."""
     template: TemplateOrder | None
     """The template that the tasks need; None: they need none."""
 
@@ -56,7 +61,12 @@ def check(hello: Hello) -> Checks:
         notes += more
         if sets_keras:  # a template cannot import Keras for the tasks
             template = None
-    return Checks(problems, notes, tensorflow or "", template)
+    keras = ""
+    if any(source.uses_keras for source in sources):  # for the record
+        tensorflow = tensorflow or host_facts.find_tensorflow(envs, cwd, asks=False)
+        keras = host_facts.find_keras("keras", envs[0], cwd, asks=False) or ""
+    code = {source.path: hashlib.sha256(source.text).hexdigest()[:12] for source in sources}
+    return Checks(problems, notes, tensorflow or "", keras, code, template)
 
 
 _IMPLIED = {"keras", "tf_keras", "worker"}
