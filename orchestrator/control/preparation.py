@@ -192,8 +192,8 @@ class Preparation:
             compare=placed.workdir if host.workdir.way == "shared" else None,
             word=self._word(host.name) if len(placed.hosts) > 1 else "",
             search_envs=plan.search_envs(spec),
-            no_fit_under=strategy.no_fit_under,
-            replicas_under=_replicas_under(spec, strategy),
+            has_servers=spec.counts.get("ps", 0) > 0,
+            has_replicas=_has_replicas(spec, strategy),
             saves=spec.checkpoints.fit,
             log_limit=spec.log_limit,
             private_network=spec.network == "private",
@@ -332,10 +332,9 @@ class Preparation:
         return {}
 
 
-def _replicas_under(spec: ClusterSpec, strategy: Strategy) -> str:
+def _has_replicas(spec: ClusterSpec, strategy: Strategy) -> bool:
     in_step = sum(count for kind, count in spec.counts.items() if strategy.role(kind).synchronous)
-    may_have_replicas = strategy.one_process or in_step > 1
-    return strategy.replicas_under if may_have_replicas and spec.keras.mode != "off" else ""
+    return spec.keras.mode != "off" and strategy.mends_fit and (strategy.one_process or in_step > 1)
 
 
 def _describe_edits(former: WorkingDirectory | None, code: WorkingDirectory | None) -> list[str]:

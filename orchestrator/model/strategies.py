@@ -81,8 +81,8 @@ class Strategy:
     """One program feeds the replicas of all hosts of a TPU."""
     no_fit_under: str = ""
     """The class in tf.distribute, if `Model.fit` of Keras 3 does not work under this strategy."""
-    replicas_under: str = ""
-    """The class in tf.distribute, if several replicas may train in step under this strategy."""
+    mends_fit: bool = False
+    """Several replicas may train in step under this strategy, with Keras's `fit` as orch changes it."""
     no_sharding: str = ""
     """Why TensorFlow does not divide a dataset among the workers, if it does not: a sentence."""
     replicates_on_cpus: bool = False
@@ -160,7 +160,7 @@ DEFAULT = Strategy(
         "evaluator": EVALUATOR,
     },
     sections=("collectives",),
-    replicas_under="MultiWorkerMirroredStrategy",
+    mends_fit=True,
 )
 
 STRATEGIES: dict[str, Strategy] = {
@@ -187,7 +187,7 @@ STRATEGIES: dict[str, Strategy] = {
         _in_one_process(
             "mirrored",
             "one task with a copy of the model on each of its devices: tf.distribute.MirroredStrategy",
-            replicas_under="MirroredStrategy",
+            mends_fit=True,
             replicates_on_cpus=True,
         ),
         _in_one_process("one_device", "one task on one device: tf.distribute.OneDeviceStrategy"),

@@ -578,11 +578,14 @@ LATE = {
 
 @pytest.mark.parametrize("last", LATE)
 def test_what_would_end_a_run_after_its_training_is_told_before_the_start(orch: Orch, script: Script, last: str) -> None:
-    script("class Sequential:\n    def save(self, *_, **__):\n        raise ValueError('no such ending')\n", "keras.py")
-    script(f"import keras\nmodel = keras.Sequential()\nprint('trained')\n{last}\n", "train.py")
+    script(
+        "class Sequential:\n    def compile(self): ...\n    def save(self, *_, **__):\n        raise ValueError('no such ending')\n",
+        "keras.py",
+    )
+    script(f"import keras\nmodel = keras.Sequential()\nmodel.compile()\nprint('trained')\n{last}\n", "train.py")
     done = orch("up", "train.py", "--strategy", "none", "--set", "preload=[json]", check=1)
     assert done.out == "worker-0 | trained\n"
-    assert 0 < done.err.index(f"orch: train.py:4: {LATE[last]}") < done.err.index("orch: worker-0 failed (exit code 1)")
+    assert 0 < done.err.index(f"orch: train.py:5: {LATE[last]}") < done.err.index("orch: worker-0 failed (exit code 1)")
 
 
 def test_without_tensorflow_a_program_that_imports_it_is_refused(orch: Orch, script: Script, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def fit_a_dataset() -> None:
 
 
 def test_fit_of_a_keras_that_is_too_old_is_refused_on_several_workers() -> None:
-    """The check of a host refuses it before (tests/worker/host/test_keras_use.py), and has told of it, so that a task prints no line."""
+    """The check of a host has told of it before (tests/worker/host/test_keras_use.py), so that a task prints no line."""
     with cluster(**with_packages(installed("3.9.2"))) as c:
         with pytest.raises(RuntimeError, match="orch: fit on several workers: off, because this release is unknown"):
             c.run(fit_a_dataset)

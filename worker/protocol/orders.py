@@ -126,10 +126,10 @@ class Hello:
     """The word that the agent sends to other hosts that connect to its ports, until tasks start; empty: none connects."""
     search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)
     """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
-    no_fit_under: str = ""
-    """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
-    replicas_under: str = ""
-    """The class of the run's strategy, if several replicas may train in step under it, and orch may change Keras for them."""
+    has_servers: bool = False
+    """Whether the run has parameter servers."""
+    has_replicas: bool = False
+    """Whether several replicas may train in step, and orch may change Keras for them."""
     saves: bool = False
     """Whether Keras's `fit` must save, as the section `checkpoints` says."""
     log_limit: Size | None = None

@@ -13,53 +13,12 @@ import pytest
 
 from tests.conftest import Orch
 from worker.host.facts import host_facts, keras_use
-from worker.host.facts.keras_source import Source
+from worker.host.facts.program_files import Source
 from worker.protocol.messages import Hello
 from worker.settings import releases
 from worker.settings.keras_settings import LEGACY
 
-SCOPE = "import tensorflow as tf\nstrategy = tf.distribute.ParameterServerStrategy(r)\n"
-OWN = "import tensorflow as tf, worker\nstrategy = worker.strategy()\n"
-BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
-
-
-@pytest.mark.parametrize(
-    ("source", "line", "is_certain"),
-    [
-        (f"{BUILT}model.fit(d)", 5, True),
-        (f"{BUILT}    model.evaluate(d)", 5, True),
-        (f"{SCOPE}def f():\n with strategy.scope(): m = tf.keras.Model(i, o)\n return m.fit(d)\nif __name__ == '__main__':\n f()", 5, True),
-        (f"{BUILT}with tf.device('CPU'):\n    h = model.fit(d)", 6, True),
-        (f"{SCOPE}with tf.name_scope('a'), strategy.scope():\n    model = tf.keras.Sequential()\nmodel.fit(d)", 5, True),
-        (f"{BUILT}with contextlib.suppress(Exception):\n    model.fit(d)", 6, False),
-        (f"{BUILT}with strategy.scope(), contextlib.suppress(Exception):\n    model.fit(d)", 6, False),
-        (f"{BUILT}with contextlib.suppress(Exception):\n    sys.exit()\nmodel.fit(d)", 7, False),
-        (f"{BUILT}if __name__ == '__main__':\n    model.fit(d)", 6, True),
-        (f"{BUILT}if x:\n    model.fit(d)", 6, False),
-        (f"{BUILT}if x:\n    sys.exit()\nmodel.fit(d)", 7, False),
-        (f"{BUILT}def train():\n    model.fit(d)", 6, False),
-        (f"{BUILT}model = other()\nmodel.fit(d, epochs=2)", 6, False),
-        ("import tensorflow as tf\nmodel = tf.keras.Sequential()\nmodel.fit(d)", 3, False),
-        ("import tensorflow as tf\nget_model().fit(d, epochs=2)", 2, False),
-        (f"{SCOPE}from sklearn.svm import SVC\nmodel = SVC()\nmodel.fit(d, e)\nmodel.predict(d)", 0, False),
-        ("import other\nmodel.fit(d, epochs=2)", 0, False),
-        (f"from keras import Sequential\n{SCOPE}with strategy.scope():\n    model = Sequential()\nmodel.fit(d)", 6, True),
-        (f"from keras import Sequential\ndef Sequential(): pass\n{SCOPE}with strategy.scope():\n    m = Sequential()\nm.fit(d)", 0, False),
-        (f"from keras import Model\nclass Model: pass\n{SCOPE}with strategy.scope():\n    m = Model()\nm.fit(d)", 0, False),
-        (f"{BUILT}try: x()\nexcept OSError as model: pass\nmodel.fit(d)", 0, False),
-        (f"{OWN}with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.fit(d)", 5, True),
-        (f"{OWN}with tf.distribute.get_strategy().scope():\n    model = tf.keras.Sequential()\nmodel.fit(d)", 5, False),
-    ],
-)
-def test_fit_under_parameter_servers_is_refused_where_it_is_certain(source: str, line: int, is_certain: bool) -> None:
-    said, found = keras_use.find_loop(Source("a.py", ast.parse(source)), "ParameterServerStrategy", lambda itself: "REMEDY")
-    assert (said.partition(": ")[0], found) == (f"a.py:{line}" if line else "", is_certain)
-
-
-WORKERS = BUILT.replace("ParameterServerStrategy(r)", "MultiWorkerMirroredStrategy()")
-LOOP = f"{WORKERS}model.evaluate(d)\nfor x, y in d:\n    model.optimizer.apply_gradients(g)"
 REMEDY = f": {sys.executable} -m {releases.INSTALL_KERAS}"
-CANNOT = "a.py:5: fit() of Keras {} cannot work on several workers, because orch does not know this release ("
 
 
 def is_noted(version: str) -> str:
@@ -67,31 +26,20 @@ def is_noted(version: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("source", "strategy", "version", "problem", "note"),
+    ("source", "has_replicas", "version", "is_told"),
     [
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", "3.9.2", CANNOT.format("3.9.2"), ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", "3.99.0", CANNOT.format("3.99.0"), ""),
-        (f"{WORKERS}model.fit(d)", "MultiWorkerMirroredStrategy", "", "", ""),  # the installed one
-        (f"{WORKERS}if x:\n    model.fit(d)", "MultiWorkerMirroredStrategy", "3.4.1", "", is_noted("3.4.1")),
-        (f"{WORKERS}if x:\n    model.fit(d)", "MultiWorkerMirroredStrategy", "3.99.0", "", ""),
-        (LOOP, "MultiWorkerMirroredStrategy", "3.4.1", "", is_noted("3.4.1")),
-        (WORKERS.replace("MultiWorker", "") + "model.fit(d)", "MirroredStrategy", "3.9.2", "", is_noted("3.9.2")),
-        (WORKERS.replace("MultiWorker", "") + "model.fit(d)", "MirroredStrategy", "3.99.0", "", ""),
-        ("import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()", "MirroredStrategy", "3.9.2", "", ""),
-        (f"{WORKERS}model.fit(d)", "", "3.9.2", "", ""),
+        ("import keras", True, "3.4.1", True),
+        ("import keras", True, "3.99.0", False),
+        ("import keras", False, "3.9.2", False),
+        ("import tensorflow as tf", True, "3.9.2", False),
     ],
 )
-@pytest.mark.tensorflow
-def test_a_keras_that_orch_does_not_know_is_refused_where_fit_is_certain(
-    tmp_path: Path, source: str, strategy: str, version: str, problem: str, note: str
+def test_a_keras_that_is_too_old_for_several_replicas_is_noted(
+    tmp_path: Path, source: str, has_replicas: bool, version: str, is_told: bool
 ) -> None:
-    env = site_packages(tmp_path, keras=version) if version else {}
-    hello = Hello("run", cwd="/", search_envs=(env,), replicas_under=strategy)
-    refused, noted = keras_use.find_unfit_fit([Source("a.py", ast.parse(source), source.encode())], hello)
-    for found, begin in ((refused, problem), (noted, note)):
-        assert bool(found) == bool(begin)
-        assert found.startswith(begin)
-        assert found.endswith(REMEDY if begin else "")
+    hello = Hello("run", cwd="/", search_envs=(site_packages(tmp_path, keras=version),), has_replicas=has_replicas)
+    noted = keras_use.describe_old([Source("a.py", ast.parse(source), source.encode())], hello)
+    assert (noted.startswith(is_noted(version)) and noted.endswith(REMEDY)) if is_told else not noted
 
 
 @pytest.mark.tensorflow
@@ -171,30 +119,17 @@ def test_a_run_that_wants_keras_2_needs_tf_keras(
     assert f"tf-keras is not installed for {python}: {python} -m pip install --no-deps 'tf-keras~=" in done.err
 
 
-@pytest.mark.tensorflow
-def test_fit_of_keras_3_with_parameter_servers_is_refused(orch: Orch, script: Callable[..., Path], python_without_keras_2: Path) -> None:
-    script(f"{BUILT}model.fit(d)")
-    problem = "script.py:5: fit() of Keras 3 cannot work under ParameterServerStrategy: --keras legacy runs with Keras 2 (tf-keras)"
-    assert f"{problem}; or write" in orch("up", "script.py", "--ps", "1", check=2).err
-    install = f": {python_without_keras_2} -m pip install --no-deps 'tf-keras~="
-    assert f"{problem[:-1]}{install}" in orch("up", "script.py", "--ps", "1", "--python", python_without_keras_2, check=2).err
-
-
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_a_keras_that_does_not_fit_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_keras_that_cannot_save_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     packages = site_packages(tmp_path / "packages", keras="3.9.2")
     words = ("up", "script.py", "--env", f"PYTHONPATH={packages['PYTHONPATH']}")
-    script(f"{WORKERS}model.fit(d)")
-    refused = orch(*words, "-n", "2", check=2).err
-    assert CANNOT.format("3.9.2").replace("a.py", "script.py") in refused
-    assert "worker-0" not in refused
-    for others in (("-n", "1"), ("-n", "2", "--keras", "off"), ("-n", "2", "--ps", "1")):
-        assert "of Keras 3.9.2" not in orch(*words, *others).err
+    script("import sys; sys.exit('no need to import tf.keras')\nimport tensorflow")
     refused = orch(*words, "--checkpoint", "-n", "1", check=2).err
     assert "fit of keras 3.9.2 cannot save (--checkpoint), because orch does not know this release (" in refused
     assert "worker-0" not in refused
-    script("import sys; sys.exit('no need to import tf.keras')\nimport tensorflow")
+    for others in (("-n", "1"), ("-n", "2", "--keras", "off"), ("-n", "2", "--ps", "1")):
+        assert "of Keras 3.9.2" not in orch(*words, *others).err
     assert orch(*words, "--strategy", "mirrored", check=1).err.count(is_noted("3.9.2")) == 1
 
 

@@ -12,8 +12,7 @@ from ...protocol.messages import Hello, Program, TemplateOrder
 from ...values.fast_dataclass import dataclass
 from . import host_facts, keras_use, program_notes
 from .import_path import find_module
-from .keras_source import Source
-from .program_files import MAX_CHECKED, read_sources
+from .program_files import MAX_CHECKED, Source, read_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def check(hello: Hello) -> Checks:
     cwd, envs, template = hello.cwd, hello.search_envs, hello.template
     problems = find_problems(hello.programs, cwd, envs)
     sources = read_sources(hello.programs, cwd, envs[0])
-    notes = program_notes.find_notes(sources, hello.no_fit_under) if hello.ports else []  # only a task of a cluster needs a port
+    notes = program_notes.find_notes(sources, hello.has_servers) if hello.ports else []  # only a task of a cluster needs a port
     notes += program_notes.find_missing(sources, cwd, envs)
     if hello.compare is not None and not problems:
         from .workdir_check import compare  # most agents compare nothing
@@ -54,8 +53,6 @@ def check(hello: Hello) -> Checks:
         problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
     if not problems:
         problems += program_notes.find_no_tensorflow(sources, cwd, envs)
-    if not problems and hello.no_fit_under:
-        problems += program_notes.find_other_strategy(sources)
     if template is not None and not problems:
         problems, more, sets_keras = keras_use.find_uses(sources, hello)
         notes += more

@@ -7,15 +7,45 @@ import glob
 import os
 import stat
 import zipimport
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...protocol.messages import Program
+from ...settings.keras_settings import LEGACY
 from .import_path import python_path
-from .keras_source import Source
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length (bytes) or more is run without checks."""
 _MOST_FILES = 200
+
+
+class Source:
+    """The syntax of one file."""
+
+    def __init__(self, path: str, tree: ast.Module, text: bytes = b"") -> None:
+        """`path`: for messages."""
+        self.path, self.tree, self.text = path, tree, text
+        nodes = list(ast.walk(tree))
+        self.imports = {name for node in nodes for name in imported(node)}
+        """The top-level modules that the file imports."""
+        self.imports_neighbours = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
+        self.uses_keras = not self.imports.isdisjoint({"tensorflow", "keras"})
+        """Whether the file may use Keras at all."""
+        self.sets_keras = any(isinstance(node, ast.Constant) and node.value == LEGACY for node in nodes)
+        """Whether the file names the variable that chooses Keras 2."""
+        self.calls = [node for node in nodes if isinstance(node, ast.Call)]
+
+    def method_calls(self) -> Iterator[tuple[ast.Call, str, str]]:
+        """Each call of a method or of a function of a module, with the text before the last dot and the name behind it."""
+        for call in self.calls:
+            if isinstance(call.func, ast.Attribute):
+                yield call, ast.unparse(call.func.value), call.func.attr
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Return the top-level modules that a statement imports; none if it is no import."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return [(node.module or "").partition(".")[0]] if isinstance(node, ast.ImportFrom) and not node.level else []
 
 
 def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) -> list[Source]:
