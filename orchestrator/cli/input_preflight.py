@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from ..backends import imagine
-from ..checks import dataset_forms, input_files, shards_report
+from ..checks import input_files, shards_report
 from ..errors import UsageError
 from ..model.planning.sharding_advice import Advice, advise
 from ..model.planning.spec_inputs import input_of
@@ -31,8 +31,7 @@ def check_input(spec: ClusterSpec) -> None:
     try:
         names = input_files.find(patterns, spec.workdir)
         is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
-        planned = shards_report.plan(input_files.inspect(names, counts=is_small), known)
-        advice = advise(planned)
+        advice = advise(shards_report.plan(input_files.inspect(names, counts=is_small), known))
     except UsageError as error:
         if spec.prepare.run or not all(host.is_here for host in imagine(spec).hosts):
             return
@@ -41,8 +40,6 @@ def check_input(spec: ClusterSpec) -> None:
         raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
     for line in _lines(one for one in advice if one.severity != "note"):
         click.echo(f"orch: input: {line}", err=True)
-    if (script := dataset_forms.script_of(spec)) and (form := dataset_forms.find(script, planned)) and form.is_risky:
-        click.echo(f"orch: input: {spec.program.target}:{form.line}: {form.why}; auto_shard: data", err=True)
 
 
 def _lines(advice: Iterable[Advice]) -> Iterator[str]:

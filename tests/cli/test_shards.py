@@ -215,50 +215,6 @@ def test_files_of_tensorflow_s_file_systems_beside_others(orch: Orch, tmp_path: 
     assert "the process that asks TensorFlow for 'gs://a/*' ended with code 3" in orch.in_process("shards", "gs://a/*", check=2).err
 
 
-FORMS = """
-import tensorflow as tf
-def read(files):
-    return tf.data.TFRecordDataset(files)
-def train(model):
-    data = {}
-    model.fit(data.prefetch(1))
-train(tf.keras.Sequential())
-"""
-
-
-@pytest.mark.parametrize(
-    ("dataset", "policies", "why"),
-    [
-        ("read(a).concatenate(read(b)).batch(8)", "file", "concatenate joins several readers"),
-        ("read(a).take(5).batch(8)", "file data off", "take changes the number of elements"),
-        ("tf.data.Dataset.list_files(a).repeat().interleave(read).batch(8)", "file data off", "repeat comes before the files are read"),
-        ("read(a).window(3).flat_map(len).batch(8)", "file data off", "window changes the number of elements"),
-        ("read(a).batch(8).map(len)", "file off", "with map after batch TensorFlow does not know the batch size"),
-        ("tf.data.Dataset.sample_from_datasets([read(a), read(b)]).batch(8)", "file data off", "sample_from_datasets decides how many"),
-        ("read(a).batch(8, drop_remainder=True).map(len)", "", ""),
-        ("read(a).map(len).shuffle(9).repeat().batch(8)", "", ""),
-        ("tf.data.Dataset.list_files(a).shard(tf.data.experimental.SHARD_HINT, 0).flat_map(read).batch(8)", "", ""),
-    ],
-)
-def test_a_form_of_dataset_that_cannot_be_judged_is_refused_in_words(
-    orch: Orch, tmp_path: Path, dataset: str, policies: str, why: str
-) -> None:
-    (tmp_path / "train.py").write_text(FORMS.format(dataset))
-    for policy in ("file", "data", "off"):
-        refused = policy in policies.split()
-        done = orch.in_process("shards", "data/*", "-n", "2", "-b", "8", "-p", policy, "--script", "train.py", check=2 if refused else 0)
-        assert (f"orch cannot judge this input: train.py:6: {why}" in done.err) is refused
-        assert ("; under --policy data it can be judged" in done.err) is (refused and "data" not in policies)
-
-
-def test_a_form_is_looked_for_in_the_script_of_the_spec_and_only_where_something_is_divided(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FORMS.format("read(a).skip(5).batch(8)"))
-    (tmp_path / "orch.yaml").write_text("script: train.py\ninput: {files: ['data/*'], global_batch_size: 8}\n")
-    assert "train.py:6: skip changes" in orch.in_process("shards", "-n", "2", check=2).err
-    assert "one pass over the files" in " ".join(orch.in_process("shards", "-n", "1", check=0).out.split())
-    assert "no-such.py: No such file" in orch.in_process("shards", "-n", "2", "--script", "no-such.py", check=2).err
-
-
 SPEC = """
 script: train.py
 tasks: {{chief: 1, worker: 2}}
@@ -325,16 +281,6 @@ def test_few_files_are_a_warning_since_the_script_may_share_them_out_itself(orch
     assert done.out.count("trained") == 3
     assert "input" not in up(orch, tmp_path, few, "-n", "2").err
 
-
-def test_joined_readers_are_a_warning_before_the_start(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "print('trained')\nif not print:\n    model.fit(TFRecordDataset(a).concatenate(TFRecordDataset(b)).batch(4))\n"
-    )
-    (tmp_path / "orch.yaml").write_text("script: train.py\nkeras: off\ninput: {files: ['data/*']}\n")
-    done = orch("up", "--workers", "2", check=0)
-    (line,) = [line for line in done.err.splitlines() if "orch: input:" in line]
-    assert line.startswith("orch: input: train.py:3: concatenate joins several readers, and TensorFlow divides the files of each by itself")
-    assert line.endswith("; auto_shard: data")
 
 
 def test_files_without_an_element_are_refused(orch: Orch, tmp_path: Path) -> None:

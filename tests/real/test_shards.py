@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks import dataset_forms, input_files
+from orchestrator.checks import input_files
 from orchestrator.testing import cluster
 from tests import tfrecords
 from tests.model.input.test_sharding import VECTORS
-from tests.real import shard_draws, shard_forms
+from tests.real import shard_draws
 from tests.real.shard_draws import Draw, draw, expected_of_all, expected_of_worker
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("warm_tensorflow")]
@@ -69,24 +69,6 @@ def test_every_replica_gets_what_the_planner_says(pool: str, soaks: bool) -> Non
     for one, answer in zip(draws, answers, strict=True):
         expected = [expected_of_worker(one, worker) for worker in range(one["workers"])]
         assert answer == expected, ways(one)
-
-
-def test_forms_that_the_planner_does_not_model_are_refused_and_the_others_are_tensorflows(tmp_path: Path) -> None:
-    """Where TensorFlow makes other batches than the planner says, orch refuses to judge; and each form that orch refuses is such a form."""
-    files = shard_forms.write_files(tmp_path)
-    with cluster(workers=1, strategy="mirrored", cpus=2) as c:
-        told = c.run(shard_forms.ask, shard_forms.CASES, files, shard_forms.POLICIES)["worker-0"]
-    differs = {
-        case: {policy for policy in shard_forms.POLICIES if told[case, policy] != shard_forms.planned(policy)} for case in shard_forms.CASES
-    }
-    refused = {
-        case: {policy for policy in shard_forms.POLICIES if dataset_forms.unmodelled(f"model.fit({text})".encode(), policy)}
-        for case, text in shard_forms.CASES.items()
-    }
-    assert {case: left for case, of in differs.items() if (left := of - refused[case])} == {}
-    assert {case: of for case, of in refused.items() if case in shard_forms.USUAL and of} == {}
-    assert [case for case in shard_forms.CASES if case not in shard_forms.USUAL and not differs[case]] == []
-    assert "FILE based sharding" in told["joined", "file"]
 
 
 def test_files_are_counted_and_refused_as_tensorflow_does(pool: str) -> None:

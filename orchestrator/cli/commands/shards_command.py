@@ -15,7 +15,7 @@ import click
 from worker.formats.element_counts import KINDS
 from worker.values.words import bytes_of
 
-from ...checks import dataset_forms, input_files, shards_report
+from ...checks import input_files, shards_report
 from ...checks.input_files import Found
 from ...errors import UsageError
 from ...model.planning.sharding import Sharding
@@ -64,11 +64,6 @@ FORMAT = "The format of the files. Default: from their names and first bytes."
 @click.option("--format", "kind", type=click.Choice(KINDS), metavar="|".join(KINDS), help=FORMAT)
 @click.option("--elements-per-file", "elements", type=Count(0), metavar="N", help="Count nothing: each file has N elements.")
 @click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
-@click.option(
-    "--script",
-    metavar="FILE",
-    help="Look whether this program's dataset has a form that can be judged. Default without FILES: the spec's script.",
-)
 @click.option("--list", "list_files", is_flag=True, help="List each file with the worker that reads the file.")
 @click.option("--batches", "list_batches", is_flag=True, help="List each step with the batch sizes of all replicas.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -83,10 +78,10 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
       orch shards     the files, tasks and sizes of orch.yaml
 
     The output has the files, bytes, elements and steps of each worker, and then each problem with a remedy. Elements are
-    counted but not decoded. A damaged file is named, with the byte. TensorFlow is needed only for files such as gs://.
+    counted but not decoded. A damaged file is named, with the byte. TensorFlow is needed only for files such as gs://. All is
+    said of a dataset that reads these files and batches as its last step; orch verify measures a program.
 
-    The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged, or if the program
-    divides, joins or batches its dataset in a way that orch cannot judge.
+    The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged.
     """
     spec = _spec(given["spec_file"]) if given["spec_file"] is not None or not files else None
     known = input_of(spec) if spec is not None else SpecInput()
@@ -99,7 +94,6 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
     inspected = _inspect(patterns, directory, given)
     listed = list(inspected) if given["list_files"] and not given["as_json"] else []
     planned = shards_report.plan(listed or inspected, known)
-    _refuse_unmodelled(given["script"] or (dataset_forms.script_of(spec) if spec is not None else ""), planned)
     for index, one in enumerate(listed):  # the reader of a file depends on the kinds of all files
         _list(one, index, planned.sharding, names)
     _show(planned, given)
@@ -115,17 +109,6 @@ def _spec(file: str | None) -> ClusterSpec:
     if not says(document, *PROGRAM_KINDS):  # the spec is not run
         document = with_program(document, "script", "any.py", "orch shards")
     return parse(document, workdir=base)
-
-
-def _refuse_unmodelled(script: str, planned: Sharded) -> None:
-    """Raises `UsageError` if the dataset of this script has a form that the planner does not model."""
-    try:
-        form = dataset_forms.find(script, planned) if script else None
-    except OSError as error:
-        raise UsageError(f"--script: {script}: {error.strerror or error}") from None
-    if form is not None:
-        way = "" if form.always else "; under --policy data it can be judged"
-        raise UsageError(f"orch cannot judge this input: {os.path.relpath(script)}:{form.line}: {form.why}{way}")
 
 
 def _inspect(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
