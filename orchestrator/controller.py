@@ -146,7 +146,6 @@ def _find_report() -> Callable[..., str]:
 
 
 def _in_words(rundir: RunDir, error: Exception) -> OrchError:
-    """The error that ends a run, for the user."""
     if isinstance(error, OrchError):
         return error
     if isinstance(error, OSError):

@@ -72,7 +72,6 @@ def _first_bytes(file: BinaryIO, name: str) -> bytes:
 
 
 def with_program(document: Node, kind: str, target: str, place: str) -> Node:
-    """The document with this program in place of any other."""
     for other in PROGRAM_KINDS:
         document = documents.overlay(document, other, Node(target if other == kind else None, place, target))
     return document

@@ -45,7 +45,6 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
 
 
 def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s: float) -> list[World]:
-    """What the tasks of these runs have written down; the runs take place side by side."""
     runs = {title: start(spec, home) for title, spec in specs.items()}
     try:
         _wait(runs, limit_s)
@@ -94,7 +93,6 @@ def _wait(runs: Mapping[str, Run], limit_s: float) -> None:
 
 
 def _world(run: Run, title: str) -> World:
-    """What the tasks of a run have written down."""
     found: dict[str, Mapping[str, Any]] = {}
     for path in sorted((run.run_dir / "attempt-1").glob(f"*/{task_files.VERIFIED}")):
         found[path.parent.name] = json.loads(task_files.read(os.fspath(path), most=1 << 30))

@@ -51,7 +51,6 @@ class Imports:
     """The spec's variables, over those of this process."""
     cwd: str
     private_network: bool = False
-    """See `Hello.private_network`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +82,10 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine that a backend offers."""
-
     name: str
     address: str
     """The address by which other hosts reach this one; empty: `model.planning.addresses` chooses one."""
     sees_run_dir: bool
-    """The host has the run directory of the controller."""
     slots: int | None = None
     """How many tasks the host takes; None: unknown. If no host of a cluster has slots, each gets equally many tasks."""
     lost_after_s: float | None = None
@@ -116,8 +112,6 @@ def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Holds what a backend is told of a run."""
-
     spec: ClusterSpec
     run_id: str
     directory: str
@@ -162,7 +156,6 @@ class StartFailure:
     program: str
     code: int = 0
     said: str = ""
-    """What the program wrote to stderr."""
     error: OSError | None = None
     had_answered: bool = False
     """It was an agent before. Only for a transport with `explains_end`."""
@@ -178,8 +171,6 @@ class StartFailure:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A failure and its remedy, in words."""
-
     cause: str
     remedy: str = ""
     passing: bool = False
@@ -194,8 +185,6 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """The result of `Backend.cancel`."""
-
     killed: int = 0
     """How many processes were killed."""
     unseen: tuple[str, ...] = ()

@@ -40,8 +40,6 @@ _MANIFEST_BYTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class WorkingDirectory:
-    """The files that `collect` has found."""
-
     root: Path
     files: tuple[CodeFile, ...]
     secret: tuple[str, ...] = ()

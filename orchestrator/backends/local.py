@@ -15,8 +15,6 @@ NAME = "local"
 
 
 class Local(NamedHosts):
-    """See `Backend`."""
-
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         if spec.network == "private" and sys.platform != "linux":
             return (Problem("network", "a private network takes Linux, which has network namespaces", "leave it out"),)

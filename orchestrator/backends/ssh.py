@@ -43,8 +43,6 @@ _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
 class Ssh(NamedHosts):
-    """See `Backend`."""
-
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         """A problem if the spec names this machine twice: two tasks would get the same cores and GPUs."""
         here = [host.name for host in _settings(spec).hosts if _is_here(host)]

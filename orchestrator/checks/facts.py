@@ -13,8 +13,6 @@ from worker.values.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A directory and its file system."""
-
     path: str
     writable: bool = True
     free_bytes: int | None = None
@@ -23,8 +21,6 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The TCP ports of the host."""
-
     problem: str = ""
     """Why no port can be bound."""
     tried: int = 0
@@ -35,8 +31,6 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class DriverGpu:
-    """A GPU as the driver lists it."""
-
     index: int
     name: str
     memory_mb: int = 0
@@ -44,10 +38,7 @@ class DriverGpu:
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """NVIDIA's driver."""
-
     driver: str = ""
-    """The version."""
     gpus: tuple[DriverGpu, ...] = ()
     problem: str = ""
     """Why the driver did not answer, or the error of nvidia-smi."""
@@ -55,8 +46,6 @@ class Nvidia:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The host itself."""
-
     hostname: str
     system: str
     cores: int
@@ -76,8 +65,6 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The interpreter of the tasks."""
-
     executable: str
     version: str
     tensorflow_tpu: str = ""
@@ -113,17 +100,13 @@ class TensorFlow:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """All facts about one host."""
-
     name: str
     program: str
     """The interpreter that the spec names."""
     machine: Machine | None = None
     machine_problem: str = ""
-    """Why there is no `machine`."""
     python: Python | None = None
     python_problem: str = ""
-    """Why there is no `python`."""
     tensorflow: TensorFlow | None = None
     import_problem: str = ""
     """Why there is no `tensorflow` although there is a `python`: the import crashed, or took too long, and then the lines of its stack."""

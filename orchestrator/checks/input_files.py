@@ -26,8 +26,6 @@ from ..model.planning.sharding import File
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file of a dataset."""
-
     file: File
     kind: str
     """One of `worker.formats.element_counts.KINDS`."""

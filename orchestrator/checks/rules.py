@@ -116,7 +116,6 @@ def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
 
 
 def _compare(hosts: Sequence[HostReport], wanted: Wanted) -> Iterator[Finding]:
-    """Differences between hosts that should not be there."""
     for topic, what, kind, version in _VERSIONS:
         found: dict[str, list[str]] = {}
         for facts in hosts:

@@ -27,8 +27,6 @@ NOISE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference, with its cause where that is known."""
-
     kind: str
     """A word for programs: ``batch``, ``rows``, ``start``, ``loss``, ``gradient``, ``shown``, ``rate``, ``variable``, ``apart``."""
     step: int
@@ -41,15 +39,12 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The finding as a sentence."""
         place = f" ({self.place})" if self.place else ""
         return f"{self.what}{f'; {self.remedy}' if self.remedy else ''}{place}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison has found."""
-
     workers: int
     findings: tuple[Difference, ...]
     steps: int
@@ -478,7 +473,6 @@ def _shown(one: World, many: World, before: float) -> Iterator[Difference]:
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """A comparison as JSON data."""
     findings = [{name: getattr(each, name) for name in ("kind", "step", "what", "place", "remedy", "ratio")} for each in found.findings]
     return {"same": found.is_same, "workers": found.workers, "findings": findings, "notes": list(found.notes)} | {
         name: getattr(found, name) for name in ("steps", "rows", "variables", "largest")
@@ -486,7 +480,6 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def sentences(found: Comparison) -> list[str]:
-    """The verdict, and what was found, a line for each."""
     counts = [count_of(found.steps, "step"), *([count_of(found.rows, "row")] if found.rows else []), count_of(found.variables, "variable")]
     if found.is_same:
         first = [f"the same training as in one process: {', '.join(counts)}, largest difference {found.largest:.0e}"]

@@ -31,15 +31,12 @@ class TpuReplicas:
     names: tuple[tuple[str, ...], ...] = ()
     """The names of the devices, by replica and logical device."""
     version: str = ""
-    """The version of TensorFlow."""
     problem: str = ""
     """Why there is no assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Replicas on a mesh."""
-
     mesh: Mesh
     shape: tuple[int, ...]
     """The computation shape: the devices of one replica in x, y, z and core."""

@@ -43,7 +43,6 @@ class World:
         return [Counter(row for leaves in each for row in leaves[place]) for place in range(min(map(len, each), default=0))]
 
     def name(self, variable: int) -> str:
-        """The name of a variable, by its number."""
         return str(self.first["variables"][variable]["name"])
 
     def started(self, variable: int) -> Numbers | None:

@@ -66,7 +66,6 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
 
 
 def _viewer(begun: RunStart, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:
-    """Return what shows an attached run. Raises `OrchError`."""
     from ..record.text.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 

@@ -209,8 +209,6 @@ def _absolute(value: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """The values of `view_options`."""
-
     only: tuple[str, ...]
     quiet: bool
     verbose: bool
@@ -220,7 +218,6 @@ class ViewOptions:
 
     @classmethod
     def of(cls, ctx: click.Context) -> ViewOptions:
-        """The values that this call has."""
         return cls(**{field.name: ctx.params[field.name] for field in fields(cls)})
 
 

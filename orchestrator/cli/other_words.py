@@ -17,7 +17,6 @@ KINDS = {
     "page": "a subject of `orch help`; its page, and a word of the heading, where the subject is not this word",
     "exit code": "an exit code; its meaning",
 }
-"""The kinds of rows."""
 
 
 @functools.cache
@@ -31,5 +30,4 @@ def rows() -> tuple[tuple[str, tuple[str, ...], str], ...]:
 
 @functools.cache
 def answers(kind: str) -> dict[str, str]:
-    """The answer to each word of a kind."""
     return {word: answer for one, words, answer in rows() if one == kind for word in words}

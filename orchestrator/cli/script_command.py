@@ -77,7 +77,6 @@ INTERPRETERS = ("python", "python3")
 
 
 def _heading(parameter: str) -> str:
-    """The heading of an option."""
     path = next((option.path for option in OPTIONS if option.parameter == parameter), parameter)
     found = (heading for heading, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}."))
     return next(found, OTHERS)
@@ -255,7 +254,6 @@ SHOWS_FEW = "orch.help_short"
 
 
 def _row(option: click.Option, record: tuple[str, str]) -> tuple[str, str]:
-    """The names of an option, and its line."""
     name = option.opts[-1]
     if name == "--help":
         return "-h, --help", "The most used options; all options"

@@ -98,7 +98,6 @@ class _Followed:
         self._is_over = True
 
     def _look(self) -> None:
-        """Shows what the controller and the tasks have written."""
         for step in self._progress.steps():
             self._show.on_event(*step)
         for key, path in self._view.outputs().items():
@@ -136,7 +135,6 @@ class _Followed:
             self._show.say(str(error))
 
     def _end(self) -> int:
-        """Shows the end of the run, as if it had run here."""
         if self._failure is not None:
             raise self._failure
         verdict, cluster = self._run.read_verdict(), read_cluster(self._run)

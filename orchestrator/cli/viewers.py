@@ -34,7 +34,6 @@ class Terminal(Console):
         self._verbose = verbose
 
     def end(self, ended: Ended) -> None:
-        """Show the end of the run."""
         _finish(self, ended)
         if ended.error is not None:  # the error, on stderr, says all
             return

@@ -14,7 +14,6 @@ from ..model.state.cluster import Cluster
 from ..record.run_directory import RunDir
 
 Ordered = messages.StopTasks | messages.ShowStacks | messages.SignalTasks | messages.SaveTasks | messages.Profile
-"""The orders about tasks that run."""
 
 
 class Agents:
@@ -23,13 +22,10 @@ class Agents:
     def __init__(self, run: RunDir, on_frame: OnFrame, on_lost: OnLost) -> None:
         self._run, self._on_frame, self._on_lost = run, on_frame, on_lost
         self.links: dict[str, AgentLink] = {}
-        """The connections, by host."""
         self.facts: dict[str, messages.HostReady] = {}
-        """The answers to `Hello`, by host."""
         self.has_lost_any = False
         """A host was lost: processes of its tasks may live on."""
         self._left: dict[str, AgentLink] = {}
-        """The connections that have ended."""
         self._stored: dict[str, int] = {}
         """By host, the bytes of output that were stored and are not acknowledged yet."""
         self._unstored: set[str] = set()
@@ -49,7 +45,6 @@ class Agents:
     # --- orders --------------------------------------------------------------------------------
 
     def start(self, host: str, order: messages.StartTasks) -> None:
-        """Have a host start tasks."""
         self.links[host].order(order)
 
     def order(self, cluster: Cluster, order: Ordered) -> None:

@@ -29,7 +29,6 @@ ALLOCATION_S = patience(300.0)
 MACHINE_S, SLACK_S = 80.0, 30.0
 """The time of a host for everything but the import. The limits on the host are shorter (worker/host/examination_programs.py)."""
 MOST_FRAMES = 12
-"""Lines of a stack that are kept."""
 T = TypeVar("T")
 
 

@@ -30,7 +30,6 @@ class Journal:
         self._run.record(event)
 
     def keep(self, cluster: Cluster, at: float) -> None:
-        """See `Snapshots.keep`."""
         self._snapshots.keep(cluster, at)
 
     def give_up(self, error: OSError) -> str:

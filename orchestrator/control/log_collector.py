@@ -76,7 +76,6 @@ class LogCollector:
             self._written[swept.task, swept.attempt, stream] = size, host
 
     def begin(self, attempt: int) -> None:
-        """Tasks of this attempt are started."""
         self._begun.add(attempt)
 
     def describe_gone(self, end_of: Callable[[str], str]) -> list[str]:

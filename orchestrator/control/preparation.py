@@ -43,7 +43,6 @@ class Placed:
     """The spec with as many workers as these hosts take."""
     assignment: slots.Assignment
     hosts: Mapping[str, Host]
-    """The hosts that get tasks."""
     code: WorkingDirectory | None
     """The files for the hosts that get a copy of the working directory."""
     workdir: messages.WorkdirState | None
@@ -52,8 +51,6 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Holds what an attempt begins with."""
-
     plan: Plan
     notes: tuple[str, ...]
     """Unusual facts about the hosts, which may be intended."""
@@ -70,7 +67,6 @@ class Preparation:
     def __init__(self, start: RunStart, agents: Agents, on_event: Callable[[Allocated | messages.HostReady], None]) -> None:
         self._start, self._run, self._agents, self._on_event = start, start.run, agents, on_event
         self._placed: Placed | None = None
-        """The hosts that are tried now."""
         self._trying: set[str] = set()
         """The hosts that still try which others they reach."""
 

@@ -12,8 +12,6 @@ from ..record.samples import SampleFiles
 
 
 class Samples:
-    """The samples of one run."""
-
     def __init__(self, run: RunDir) -> None:
         self._files = SampleFiles(run)
         self._latest: dict[str, Sampled] = {}
@@ -40,5 +38,4 @@ class Samples:
         return stragglers.describe_absent(self._latest, stragglers.training(cluster)) if self._standstill.missing else ""
 
     def close(self) -> None:
-        """Close the files."""
         self._files.close()

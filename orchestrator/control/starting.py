@@ -44,7 +44,6 @@ class RunStart:
 
 
 def start_of(run: RunDir, backend: Backend, spec: ClusterSpec) -> RunStart:
-    """The start of a run whose directory exists."""
     return RunStart(run, backend, backend.request(RunFacts(spec, run.run_id, str(run.path))))
 
 

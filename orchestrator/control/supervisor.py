@@ -58,7 +58,6 @@ class Supervisor:
         """`former`: the state in which another controller left the run. `on_ending`: is called while the first tasks end."""
         self._given, self._viewer = start, viewer
         self.cluster = former or Cluster()
-        """The cluster as it is now."""
         self._launching: asyncio.Task[None] | None = None
         self._deadline = DeadlineTimer(lambda: deadlines.next_deadline(self.cluster), self._tick)
         self._reminder = Reminder(self._describe_waits, self.note)
@@ -70,7 +69,6 @@ class Supervisor:
         self._outputs = LogCollector(start.spec, start.run, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
-        """Run the spec to its verdict."""
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._end = asyncio.get_running_loop().create_future()
         try:
@@ -92,7 +90,6 @@ class Supervisor:
         return replace(verdict, remarks=(*verdict.remarks, *gone))
 
     def _begin(self) -> None:
-        """Begin an attempt that needs hosts and a plan."""
         self._leave_launch()
         self._launching = asyncio.create_task(self._prepare())
         self._reminder.begin(UNREADY_S)
@@ -104,7 +101,6 @@ class Supervisor:
             self._launching.cancel()
 
     async def _prepare(self) -> None:
-        """Get the hosts and the plan of the attempt, and start the attempt."""
         try:
             await self._launch.prepare()
             await self._launch.await_missing()
@@ -151,7 +147,6 @@ class Supervisor:
 
     @property
     def phases(self) -> Phases:
-        """The phases of the start."""
         return self._journal.phases
 
     # --- what the agents send ------------------------------------------------------------------

@@ -17,13 +17,10 @@ _NAME = re.compile(
 )
 _MOST_DIGITS = 9
 LOCAL = "localhost"
-"""The job of a process that has no cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """A device."""
-
     kind: str
     """``CPU``, ``GPU``, …"""
     number: str

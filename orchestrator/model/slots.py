@@ -12,7 +12,6 @@ from ..errors import Problem, SpecError
 from .strategies import Strategy
 
 Assignment = Mapping[str, tuple[TaskId, ...]]
-"""The tasks of each host."""
 
 
 def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:

@@ -16,7 +16,6 @@ from worker.settings.task_settings import TaskSettings
 from worker.values.fast_dataclass import dataclass
 
 TRAINING = "training"
-"""The cluster of the tasks that train."""
 EVALUATION = "evaluation"
 """The same cluster with the evaluator in it, for the evaluator alone."""
 
@@ -31,7 +30,6 @@ class Role:
     """The tasks of one type under a strategy."""
 
     count: int = 0
-    """The default number of tasks."""
     required: bool = False
     """There must be at least one task of this type."""
     cluster: str | None = TRAINING
@@ -61,8 +59,6 @@ _STRANGER = Role(cluster=None, uses_gpus=False)
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One strategy."""
-
     name: str
     summary: str
     roles: Mapping[str, Role]
@@ -76,7 +72,6 @@ class Strategy:
     imports_ahead: bool = True
     """A template may import TensorFlow before the task starts. False if the import depends on the state of the host at the start."""
     sections: tuple[str, ...] = ()
-    """The sections of the spec for this strategy."""
     drives_all_hosts: bool = False
     """One program feeds the replicas of all hosts of a TPU."""
     no_fit_under: str = ""

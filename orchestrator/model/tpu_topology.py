@@ -44,8 +44,6 @@ _V5E_V6E = {1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8),
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The TPUs of one generation."""
-
     cores: int
     """The devices of a chip that TensorFlow sees."""
     sizes: Mapping[int, tuple[int, ...]]
@@ -74,10 +72,7 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """A topology."""
-
     name: str
-    """As the user wrote it."""
     shape: tuple[int, ...]
     """(x, y, z, core)."""
     host: tuple[int, ...]
@@ -138,7 +133,6 @@ def _named(text: str, generation: str, size: int) -> Mesh:
 
 
 def names_of(mesh: Mesh) -> list[str]:
-    """The names of all TPUs with this mesh."""
     found = ((generation, size) for generation, known in GENERATIONS.items() for size in known.sizes)
     return [f"{name}-{size}" for name, size in found if _named("", name, size).shape == mesh.shape]
 

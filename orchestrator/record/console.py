@@ -75,7 +75,6 @@ class Console(Messages):
         self._unreadable: set[StreamKey] = set()
         self._attempts: dict[str, int] = {}
         self._texts: list[tuple[str, str]] = []
-        """What is to be written next, as (stream, text)."""
         self._changed = threading.Condition()
         self._ending = self._abandoned = False
         # An event and not join(): a join() that Ctrl-C interrupts marks the thread as ended (bpo-45274).

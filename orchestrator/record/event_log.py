@@ -27,7 +27,6 @@ _BY_NAME: dict[str, type[Any]] = {_name(cls): cls for cls in get_args(Event)}
 
 
 def to_line(event: Event) -> bytes:
-    """The line of an event, with its newline."""
     return json.dumps({"event": _name(type(event)), **to_json(event)}, separators=(",", ":")).encode("ascii") + b"\n"
 
 

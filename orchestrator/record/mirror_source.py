@@ -152,7 +152,6 @@ def deliver(root: str, line: bytes) -> None:
 
 
 def main(root: str, verb: str) -> None:
-    """The program."""
     given = sys.stdin.buffer.read()
     if not os.path.isdir(root):
         sys.exit(f"the controller has no directory {root} yet")

@@ -116,7 +116,6 @@ def _shown(path: Path) -> Path:
 
 
 def _describe_past(verdict: Verdict) -> list[str]:
-    """A line for each earlier failure, the newest last."""
     lines = []
     for attempt in verdict.past[-PAST_LINES:]:
         who = f"attempt {attempt.attempt}{f' of {attempt.task} alone' if attempt.task else ''}"

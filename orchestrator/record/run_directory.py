@@ -356,7 +356,6 @@ class RunDir:
         return found if isinstance(found, dict) else None
 
     def read_verdict(self) -> Verdict | None:
-        """The verdict in `read_result`."""
         return _verdict(self.read_result())
 
     def own_verdict(self) -> Verdict | None:

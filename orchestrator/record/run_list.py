@@ -57,13 +57,10 @@ class RunSummary:
     took_s: float | None = None
     """Until now, if the run goes on."""
     counts: Mapping[str, int] | None = None
-    """The number of tasks of each type."""
     arguments: Sequence[str] | None = None
-    """The arguments of the program."""
     reports: Mapping[str, Mapping[str, Any]] | None = None
     """The last report of each training task."""
     result: Mapping[str, Any] | None = None
-    """The contents of `result.json`."""
     problem: str | None = None
 
 
@@ -92,7 +89,6 @@ def _counts(cluster: Cluster) -> dict[str, int]:
 
 
 def state(run: RunDir) -> str:
-    """See `RunSummary.state`."""
     if run.is_alive():
         return "running"
     verdict = run.read_verdict()
@@ -146,7 +142,6 @@ _SAME = {
     **dict.fromkeys(("time", "duration", "elapsed", "seconds"), "took"),
     "status": "state",
 }
-"""Words for these columns."""
 
 
 def column(runs: Sequence[RunSummary], key: str) -> str:

@@ -101,7 +101,6 @@ class Progress:
 
 
 def unreadable(run: RunDir, error: Exception) -> OrchError:
-    """The error for events that are those of no run of this orch."""
     what = f"{type(error).__name__}: {error}"
     return OrchError(f"the events of {run.run_id} do not fit this orch ({what}): another version has written them; logs: {run.path}")
 

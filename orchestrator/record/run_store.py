@@ -117,12 +117,10 @@ def is_made_by_orch(run: RunDir) -> bool:
 
 
 def name_of(run_id: str) -> str:
-    """The name from which the id was made: that of --name, or of the program."""
     return _ID_WITHOUT_NAME.sub("", run_id, count=1)
 
 
 def _named(runs: Sequence[RunDir]) -> str:
-    """The ids of the newest runs, the newest first."""
     return few([run.run_id for run in reversed(runs)])
 
 

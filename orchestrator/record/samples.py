@@ -78,7 +78,6 @@ class SampleFiles:
             path.replace(path.with_name(f"{level}.old.jsonl"))
 
     def close(self) -> None:
-        """Close the files."""
         self._is_closed = True
         while self._fds:
             os.close(self._fds.popitem()[1])
@@ -128,7 +127,6 @@ def _fold_uses(uses: Sequence[T]) -> T:
 
 
 def to_line(sample: Sampled) -> bytes:
-    """The line of a sample, with its newline."""
     tasks = {f"{use.task}/{use.attempt}": _row(use, 2) for use in sample.tasks}
     line: dict[str, Any] = {"at": round(sample.at, 2), "s": sample.seconds, "host": sample.host, "tasks": tasks, "use": _row(sample.use, 0)}
     if sample.gpus:

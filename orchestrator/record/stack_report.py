@@ -38,7 +38,6 @@ SOURCE_BYTES = 4 * 1024 * 1024
 
 ASKED = "orch: asked at "
 CUT = "its stack is not complete"
-"""What is said of a stack whose end is missing."""
 _NOTE = "orch: "
 _ENDS = ("...", "  ...", "  <no Python frame>")
 """The last line where faulthandler leaves out threads or frames, or the main thread runs no Python."""

@@ -147,7 +147,6 @@ class Task:
         self._signals.clear()
 
     def _on_answer(self, answer: dict[str, Any]) -> None:
-        """The function is over."""
         if self.call is not None:
             call, self.call = self.call, None
             call.on_answer(answer)

@@ -26,8 +26,6 @@ MOST_ANSWERS, MOST_HEAD = 1000, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ProfileAnswer:
-    """Holds what one task has answered."""
-
     data: bytes = b""
     """TensorFlow's `XSpace`; empty: there is no profile."""
     begun: float = 0.0

@@ -71,7 +71,6 @@ class Chart:
     last: str = ""
     """The newest value, in words."""
     summary: str = ""
-    """The picture in words."""
 
 
 # --- the heat strip -----------------------------------------------------------------------------
@@ -97,10 +96,7 @@ def strips(story: Story) -> list[Strip]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Holds what is known of a task in one column."""
-
     cpu: float
-    """The mean."""
     wait: str
     """A word of `_WAITS`, if any sample says so; else empty."""
 
@@ -264,7 +260,6 @@ def _path(points: Sequence[tuple[float, float]], story: Story, low: float, high:
 
 
 def numbers_of(samples: Iterable[Sampled], pick: Callable[[TaskUse], float]) -> dict[str, list[tuple[float, float]]]:
-    """One number of each task over time."""
     found: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:
         for use in sample.tasks:

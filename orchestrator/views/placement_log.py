@@ -69,14 +69,11 @@ class OperationCount:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlacement:
-    """The placement of one task, from its logs."""
-
     task: str
     counts: dict[tuple[str, str], OperationCount]
     """By op and device. The op of a function is its name with ``()``."""
     reads: dict[VariableRead, int] = field(default_factory=dict)
     gpus: frozenset[str] = frozenset()
-    """The GPUs of the task that are in the log."""
     is_muted: bool = False
     """Whether only stdout has lines, so that eager runs are missing."""
 
@@ -108,7 +105,6 @@ class StreamScan:
 
 
 def scan(lines: Iterable[bytes]) -> StreamScan:
-    """Counts the lines of a stream."""
     found = StreamScan()
     for line in lines:
         text = line.rpartition(b"] ")[2] if b"/job:" in line else b""
@@ -154,7 +150,6 @@ def shorten(device: str, task: str = "") -> str:
 
 
 def summarise(task: str, stderr: StreamScan, stdout: StreamScan) -> TaskPlacement:
-    """The placement of a task, from its two streams."""
     graphs = max(stderr, stdout, key=lambda scan: scan.placed.total())
     executed, placed = _readable(stderr.executed + stdout.executed, task), _readable(graphs.placed, task)
     return TaskPlacement(

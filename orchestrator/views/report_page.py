@@ -60,7 +60,6 @@ def page(run: RunDir, *, refresh_s: float | None = None) -> str:
 
 
 def contents(run: RunDir, story: Story) -> dict[str, Any]:
-    """All that the template shows."""
     cluster = story.cluster
     # A controller that died after the last event has written no file with its verdict.
     verdict = run.read_verdict() or (None if story.is_cut else cluster.verdict)

@@ -45,8 +45,6 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A report of a task: the finite numbers in it."""
-
     at: float
     attempt: int
     values: Mapping[str, float]
@@ -81,8 +79,6 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCost:
-    """Holds what one attempt has cost."""
-
     attempt: int
     seconds: Mapping[str, float]
     """The seconds of each kind of span."""
@@ -174,7 +170,6 @@ _Steps = list[tuple[float, float]]
 
 
 def _steps(reports: Mapping[str, Sequence[Reported]]) -> dict[int, _Steps]:
-    """The steps of each attempt."""
     found: dict[int, _Steps] = {}
     counted = through_epochs(reports).values()
     for one in sorted((one for told in counted for one in told if "step" in one.values), key=lambda one: one.at):

@@ -47,8 +47,6 @@ def _newest(run: RunDir) -> Iterator[float]:
 
 
 def _lasting(story: Story, ended: float) -> Story:
-    """The story with a later end."""
-
     def stretch(spans: Any) -> Any:
         return (*spans[:-1], replace(spans[-1], ended=ended)) if spans and spans[-1].ended == story.ended else spans
 

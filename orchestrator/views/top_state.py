@@ -23,8 +23,6 @@ ALIVE = (TaskState.STARTED, TaskState.UP)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Holds what the user has chosen."""
-
     page: Page = "tasks"
     sort: str = "task"
     filter: str = ""
@@ -51,7 +49,6 @@ class Row:
     attempt: int = 1
     step: float | None = None
     rate: float | None = None
-    """Steps per second."""
     work: float | None = None
     peers: float | None = None
     input: float | None = None
@@ -66,8 +63,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TopState:
-    """A run at one moment."""
-
     run: str
     strategy: str
     phase: str

@@ -27,8 +27,6 @@ LOG_BYTES = 64 * 1024
 
 
 class Watcher:
-    """A run that may go on."""
-
     def __init__(self, run: RunDir) -> None:
         self.run = run
         self._view = RunView(run)

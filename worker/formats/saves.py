@@ -47,8 +47,6 @@ UNFINISHED = "it has no manifest: it was not finished"
 
 
 class Files(Protocol):
-    """A file system."""
-
     def names(self, directory: str) -> list[str]:
         """The names in a directory; none if there is no such directory."""
 
@@ -155,7 +153,6 @@ def name_of(step: int, kind: str = "") -> str:
 
 
 def file_of(task: str) -> str:
-    """The name of the file of what a task has of its own."""
     return f"{task}.safetensors"
 
 

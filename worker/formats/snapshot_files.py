@@ -83,8 +83,6 @@ def _series_of(snapshot: StateSnapshot) -> tuple[str, str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """The files that a task has left."""
-
     snapshots: list[StateSnapshot]
     """The whole ones, the newest first."""
     reached: int

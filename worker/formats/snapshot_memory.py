@@ -87,8 +87,6 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot:
-    """A whole snapshot."""
-
     path: str
     sequence: int
     note: dict[str, Any]

@@ -32,7 +32,6 @@ class Tensor:
     """A tensor as bytes, in the order of C, little-endian."""
 
     dtype: str
-    """A key of `SIZES`."""
     shape: tuple[int, ...]
     data: Any
     """An object with the buffer of the bytes."""

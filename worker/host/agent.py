@@ -51,7 +51,6 @@ class Examination:
 
     checks: Checks
     facts: messages.HostReady
-    """Without the GPUs."""
 
     def __init__(self, hello: messages.Hello) -> None:
         self.hello = hello
@@ -70,9 +69,7 @@ class Agent:
         self._held: list[socket.socket] = []
         self._listeners: list[ProbeListener] = []
         self._owner_grace_s = 0.0
-        """`Hello.owner_grace_s`."""
         self._term_grace_s = 1.0
-        """`Hello.term_grace_s`."""
         self._scratch = ""
         """The directory of the output on a host that does not see the run directory; empty: there is none."""
         self._leaving = False
@@ -98,7 +95,6 @@ class Agent:
         return 1 if self._owner_lost else 0
 
     def _is_over(self) -> bool:
-        """True if nothing is left to be done."""
         if self._launcher.has_tasks or not self._leaving:
             return False
         if self._keeps_state:
@@ -118,7 +114,6 @@ class Agent:
         self._launcher.reap()
 
     def _on_order(self, order: messages.Order, data: bytes) -> None:
-        """Every order of the controller arrives here."""
         match order:
             case messages.Hello():
                 self._on_hello(order)
@@ -198,7 +193,6 @@ class Agent:
             self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
 
     def _find_facts(self, hello: messages.Hello, checks: Checks, trouble: str) -> messages.HostReady:
-        """All facts of this host but its GPUs."""
         facts = messages.HostReady(
             pid=os.getpid(),
             python=sys.executable,
@@ -278,7 +272,6 @@ class Agent:
         self._poll()
 
     def _note(self, text: str) -> None:
-        """A line for the user, if there is one."""
         if text:
             self._link.send(messages.RunNoted(text, clock.now()))
 

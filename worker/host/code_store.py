@@ -41,7 +41,6 @@ class CodeStore:
         self._arriving = ""
         """The file with the first parts of a content; empty: the next part begins one."""
         self._digest = hashlib.sha256()
-        """Of these parts."""
         self._trouble: CodeError | None = None
         """Why a part could not be kept."""
         self.is_temporary = False
@@ -104,7 +103,6 @@ class CodeStore:
         return self.path
 
     def _put(self, file: CodeFile, seen: set[str]) -> None:
-        """Put a file in its place. `seen`: the directories that are known to be there."""
         path, mode = os.path.join(self.path, file.path), 0o700 if file.executable else 0o600
         if os.path.isabs(file.path) or ".." in file.path.split("/"):
             raise CodeError(f"{file.path!r} is not below the working directory")
@@ -156,7 +154,6 @@ class CodeStore:
 
 
 def _holds(path: str, file: CodeFile) -> bool:
-    """True if the file at `path` has this content."""
     try:
         found = os.lstat(path)  # a task may have put a link or a named pipe there
         return stat.S_ISREG(found.st_mode) and found.st_size == file.size and digest_of(path) == file.digest

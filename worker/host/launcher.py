@@ -171,11 +171,9 @@ class Launcher:
         self._not_forked.clear()
 
     def on_imported(self, modules: tuple[str, ...], seconds: float) -> None:
-        """A template is ready."""
         self._link.send(messages.TemplateReady(modules, seconds, clock.now()))
 
     def on_forked(self, request: ForkRequest, pid: int, lifeline: int) -> None:
-        """A template has forked this task."""
         self._on_started(self._pending.pop(request), pid, lifeline)
 
     def on_refused(self, request: ForkRequest, why: str) -> None:
@@ -191,7 +189,6 @@ class Launcher:
         self._link.send(messages.TaskNotStarted(task.order.task, task.order.attempt, reason, clock.now()))
 
     def _on_started(self, pending: PendingTask, pid: int, lifeline: int) -> None:
-        """The task has a process."""
         order, output = pending.order, pending.output
         task = self._tasks[pid] = StartedTask(order, pid, lifeline, output, Stacks(output, pid))
         self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
@@ -208,7 +205,6 @@ class Launcher:
 
     @property
     def running(self) -> list[StartedTask]:
-        """The tasks whose processes run."""
         return self._running(None)
 
     def request_stacks(self, names: Collection[str]) -> None:
@@ -366,6 +362,5 @@ class Launcher:
             process_groups.signal_process(pid, signal.SIGKILL)
 
     def _note(self, text: str) -> None:
-        """A line for the user, if there is one."""
         if text:
             self._link.send(messages.RunNoted(text, clock.now()))

@@ -39,8 +39,6 @@ _EVENT = struct.Struct("iIII")
 
 @dataclass(slots=True, eq=False)
 class TaskOutput:
-    """The files of one attempt of a task."""
-
     task: str
     attempt: int
     root: Directory

@@ -29,7 +29,6 @@ CREDIT = 1024 * 1024
 TURNS = 5
 """A file whose growth the kernel reports is looked at without a report, too, but only in each fifth second."""
 DISK_FULL_BYTES = 64 * 1024
-"""Free space at which the disk counts as full."""
 
 
 class LogForwarder:

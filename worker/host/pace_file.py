@@ -32,7 +32,6 @@ def read(directory: str) -> dict[str, Any]:
 
 
 def _load(directory: str) -> dict[str, float]:
-    """The numbers in the file."""
     if not directory:
         return {}
     try:

@@ -93,7 +93,6 @@ def cache_directory() -> str | None:
 
 
 def _keep(root: str, files: Mapping[str, str]) -> None:
-    """Write the files that are missing or differ."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     for name, text in files.items():
         path, data = os.path.join(root, name), text.encode()

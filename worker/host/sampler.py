@@ -36,13 +36,10 @@ GPUS_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A task that runs."""
-
     task: str
     attempt: int
     pid: int
     directory: str = ""
-    """Where its files for the agent are."""
 
 
 class Sampler:
@@ -63,7 +60,6 @@ class Sampler:
         self._loop, self._link, self._helpers, self._proc = loop, link, helpers, proc
         self._find_tasks, self._awaits_tasks = find_tasks, awaits_tasks
         self._is_on = False
-        """A timer calls `_sample`."""
         self._group = ControlGroup()
         self._before: Mapping[tuple[int, float], ProcessCounts] = {}
         """The processes at the last sample, by pid and start."""

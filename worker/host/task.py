@@ -33,7 +33,6 @@ class PendingTask:
     order: messages.TaskOrder
     output: TaskOutput
     env: Mapping[str, str]
-    """The environment of the task, complete."""
     bootstrap: messages.BootstrapOrder
     """What the first code in the task reads, if the program is Python."""
     stop_after_s: float = math.inf

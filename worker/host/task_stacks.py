@@ -27,7 +27,6 @@ class Stacks:
         self._size_at_request = self._size_seen = 0
         """The size of the file at the request, and when it was last read."""
         self._requested_at = self._grew_at = float("-inf")
-        """By the monotonic clock."""
 
     @property
     def _path(self) -> str:

@@ -30,7 +30,6 @@ class Templates:
         """`limits`: of open files (soft, hard). `ready`: a fork of the warm process, which becomes the first template."""
         self._loop, self._listener, self._limits, self._ready = loop, listener, limits, ready
         self._logs = ""
-        """The directory of the templates' logs."""
         self._first: Preload | None = None
         """What the first template imports; None: this run uses no templates."""
         self._no_template = ""

@@ -12,7 +12,6 @@ _GOOGLE = "0x1ae0"
 _TPUS = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
 _PCI = "/sys/bus/pci/devices"
 SEARCHED = f"a PCI device of Google's in {_PCI}"
-"""What `count_chips` searches for, in words."""
 
 METADATA_HOST = "metadata.google.internal"
 _METADATA_ADDRESS = "169.254.169.254"

@@ -21,8 +21,6 @@ from ..values.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NetAddress:
-    """An address of a host."""
-
     interface: str
     address: str
     prefix: Annotated[int, Between(0, 128)]
@@ -53,7 +51,6 @@ class GpuHolder:
     """Another run of this user's that holds a GPU of this host."""
 
     uuid: str
-    """The GPU's."""
     run_id: str
     pid: Count
     """Of the agent of that run; 0: not known."""
@@ -87,7 +84,6 @@ class HostReady:
     trouble: str | None = None
     """Why this host cannot be used at all, such as a port range that is used up."""
     at: Moment = 0.0
-    """When the agent sent this."""
     addresses: tuple[NetAddress, ...] = ()
     sees_run_dir: bool = False
     """`Hello.run_dir` is there, and may be written to."""
@@ -108,8 +104,6 @@ class HostReady:
 
 @dataclass(frozen=True, slots=True)
 class CodeWanted:
-    """The answer to `Code`."""
-
     digests: tuple[str, ...]
     """The contents that this host has not kept from another time."""
     trouble: str = ""
@@ -118,10 +112,7 @@ class CodeWanted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An address that was tried in vain."""
-
     host: str
-    """`Target.host`."""
     port: Port
     address: str
     refusal: str
@@ -137,8 +128,6 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class GpusTaken:
-    """The answer to `TakeGpus`."""
-
     holders: tuple[GpuHolder, ...] = ()
     """Empty: the GPUs are held. Else all GPUs that other runs hold: one of them was in the way, and none is held for this run."""
 
@@ -199,8 +188,6 @@ class RunNoted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """The process of a task runs."""
-
     task: str
     attempt: Positive
     pid: Positive
@@ -312,8 +299,6 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class TaskExited:
-    """A task's process has ended."""
-
     task: str
     attempt: Positive
     code: ExitCode

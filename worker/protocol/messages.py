@@ -36,7 +36,6 @@ Order = (
 HostEvent = TemplateReady | HostBroken | RunNoted
 """Events of a host, which an agent sends without a request."""
 TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept | TaskSaves
-"""Events of a task."""
 Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
 """The answers of an agent to `Hello`, `Try`, `Code`, `TakeGpus` and `Examine`. It answers orders of one kind in their order."""
 Frame = HostEvent | TaskEvent | Output | Answer | Pong | Sampled

@@ -19,8 +19,6 @@ from ..values.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Holds what a task runs."""
-
     kind: Literal["script", "module", "command", "serve", "data_service", "tensorboard"]
     """``script``: a Python file. ``module``: as ``python -m``. ``command``: any program, looked up on the PATH of the task's environment.
     ``serve``: orch's own `tf.distribute.Server`, for a worker or ps task whose script starts none. ``data_service``: a server of tf.data;
@@ -32,8 +30,6 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class TaskOrder:
-    """One task to be started on one host."""
-
     task: str
     attempt: Positive
     program: Program
@@ -68,7 +64,6 @@ class TemplateOrder:
     """The imports that a host makes once for all of its tasks, and their environment."""
 
     preload: tuple[OsText, ...]
-    """The modules."""
     tasks: Count
     """How many of the tasks that the host will get compute."""
     env: Mapping[OsText, OsText] = field(default_factory=dict)
@@ -80,8 +75,6 @@ class TemplateOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkdirState:
-    """The state of a working directory on one machine."""
-
     program: OsText = ""
     """The program's file: relative to the directory, or absolute if it lies outside; empty: the program has no file there."""
     digest: str = ""
@@ -145,8 +138,6 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A file of the working directory."""
-
     path: OsText
     """Relative to the working directory, with ``/``."""
     digest: OsText
@@ -177,7 +168,6 @@ class Target:
     """Ports of a host, which another host tries to reach at each address of this host."""
 
     host: OsText
-    """The name of the host, which the result repeats."""
     ports: tuple[Port, ...]
     word: str
     """The text that must come over the connection."""
@@ -206,8 +196,6 @@ class TakeGpus:
 
 @dataclass(frozen=True, slots=True)
 class StartTasks:
-    """Start these tasks. For each of them `TaskStarted` or `TaskNotStarted` comes."""
-
     orders: tuple[TaskOrder, ...]
     clusters: Mapping[str, str] = field(default_factory=dict)
     """The clusters of TF_CONFIG, as JSON, by the name that `TaskOrder.cluster` gives."""
@@ -304,7 +292,6 @@ class Ping:
     """A sign of life of the controller. The agent answers with `Pong`."""
 
     received: Size = 0
-    """As in `Ack`."""
 
 
 @dataclass(frozen=True, slots=True)

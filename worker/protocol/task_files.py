@@ -32,7 +32,6 @@ ORDER_BYTES = 32
 PACE = "pace.json"
 """How long the task's steps take, written once a second (task/observe/step_times.py)."""
 STACKS = "stacks.txt"
-"""The Python stacks, added at each request."""
 PROFILE_ASKED = "profile.asked"
 """The newest request for a profile, which the agent writes: JSON, the fields of `orders.Profile`, with `at` by CLOCK_MONOTONIC."""
 PROFILE = "profile.answers"

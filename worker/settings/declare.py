@@ -25,7 +25,6 @@ class Setting:
     """Everything about a field beyond its name, its type and its default."""
 
     about: str
-    """One sentence: what the setting does."""
     example: str = ""
     """A value as YAML, on one line, for the file that ``orch init`` writes; empty: the default, or a value of the type."""
     words: str = ""

@@ -11,8 +11,6 @@ from .declare import setting
 
 @dataclass(frozen=True, slots=True)
 class KerasSettings:
-    """Keras in a task."""
-
     SHORTHAND = "mode"
 
     mode: Literal["auto", "v3", "legacy", "off"] = setting(

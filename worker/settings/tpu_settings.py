@@ -25,7 +25,6 @@ class Partition:
     SHORTHAND = "dims"
 
     name: str
-    """The name for `worker.split`."""
     dims: tuple[int, ...] = setting((), "The number of equal parts into which each dimension of the tensor is split.")
     shape: tuple[int | None, ...] | None = setting(None, "The shape of the tensor; null for a size that is unknown.", words="unknown")
     dtype: str = setting("float32", "The type of the tensor's elements.")

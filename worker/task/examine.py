@@ -21,7 +21,6 @@ from typing import Any
 
 
 def describe_python() -> dict[str, Any]:
-    """The interpreter."""
     return {
         "executable": sys.executable or "",
         "version": platform.python_version(),

@@ -15,7 +15,6 @@ _SHARED = "_orch_shared"
 
 
 def shared(name: str, make: Callable[[], T]) -> T:
-    """The one object of this name in the process."""
     place = vars(sys.modules.setdefault(_SHARED, type(sys)(_SHARED)))
     if name not in place:
         place[name] = make()

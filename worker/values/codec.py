@@ -66,7 +66,6 @@ _WHOLE = re.compile("-?[0-9]{1,18}")
 
 _UNCHANGED = frozenset((str, int, float, bool, type(None)))
 _DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {}
-"""The fields of a class, with their defaults."""
 
 
 def to_json(value: Any) -> Any:

@@ -76,7 +76,6 @@ _OF_OPTION = re.compile(
     rf"(?<=[yY])(?:(?<=KEY)|{_after(_KEYS, 'key')})|(?<=[sS]){_after(_LOGINS, 'pass')})"
     rf"""[ \t]+(?=[^\s=:-])(?!{_PLAIN_VALUE})["']?){_VALUE}"""
 )
-"""`--token abc`."""
 _HEADERS = (
     re.compile(r"""([zZ](?<=(?i:authoriz))(?<!\w(?i:authoriz))(?i:ation)["']?\s*[=:]\s*["']?(?:(?i:bearer|basic|token)\s+)?)[^\s"',;…]+"""),
     re.compile(r"""(Bearer(?<!\wBearer)\s+(?=[^\s"',;…]{6}))[^\s"',;…]+"""),
@@ -269,5 +268,4 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def hide_secrets(text: str) -> str:
-    """The text of `redact`."""
     return redact(text)[0]

@@ -130,12 +130,10 @@ class AgentLink:
 
     @property
     def secret(self) -> str:
-        """`Hello.secret`."""
         return self._channel.secret
 
     @property
     def clock(self) -> HostClock:
-        """The clock of the host."""
         return self._incoming.clock
 
     @property
@@ -289,7 +287,6 @@ class AgentLink:
             self._lose("its agent has ended" if self._is_leaving else channel.cut or self.describe_end())
 
     async def _read_channel(self) -> None:
-        """Receive what comes until the channel ends."""
         process, broken = self._channel.process, ""
         assert process is not None
         assert process.stdout is not None

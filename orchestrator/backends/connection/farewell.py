@@ -28,8 +28,6 @@ def _lifeline() -> int:
 
 
 class Farewell:
-    """Lives as long as a channel."""
-
     def __init__(self, secret: str, orders: int) -> None:
         """`orders`: the descriptor of the channel, of which the program gets a copy. Raises OSError."""
         read, write = os.pipe()

@@ -62,8 +62,6 @@ LOOK_S = 0.5
 
 
 class Kubernetes:
-    """See `Backend`."""
-
     def __init__(self) -> None:
         self._turn = 0
         """How many allocations there were: the pods of each have names of their own."""
@@ -182,7 +180,6 @@ def _python(spec: ClusterSpec) -> str:
 
 
 def _request(run: RunFacts, turn: int) -> Request:
-    """The objects, and how the agents are started in them."""
     settings, python = _settings(run.spec), _python(run.spec)
     of_run = object_name(run.spec.name, run.run_id)
     name = of_turn(of_run, turn)
@@ -193,7 +190,6 @@ def _request(run: RunFacts, turn: int) -> Request:
 
 
 def _request_unattended(run: RunFacts) -> Request:
-    """The objects of a run whose controller is in a pod."""
     from . import objects
     from .inside import stand_ins
     from .kubernetes_engine import NAME as RUN

@@ -40,8 +40,6 @@ LATE_S = 600.0
 
 
 class DialledPods(HasNoEngine):
-    """See `Backend`."""
-
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         return ()
 

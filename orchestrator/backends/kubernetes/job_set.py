@@ -84,7 +84,6 @@ def _queued(labels: Mapping[str, str], settings: KubernetesSettings) -> dict[str
 
 
 def _job(group: Group, spec: ClusterSpec, *, in_set: bool) -> dict[str, Any]:
-    """The spec of an Indexed Job."""
     asked = {"containerName": MAIN, "operator": "In", "values": [PREEMPTED]}
     job: dict[str, Any] = {"completions": group.count, "parallelism": group.count, "completionMode": "Indexed"}
     # Two tasks with one name would be two members of one cluster: a new pod waits until the old one has ended.

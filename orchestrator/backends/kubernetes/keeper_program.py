@@ -127,7 +127,6 @@ class Keeper:
 
 
 def main(home: str, token_file: str, port: str, keep_s: str) -> None:
-    """The program."""
     with open(token_file, "rb") as file:
         token = file.read().strip()
     Keeper(home, token, int(port), float(keep_s)).run()

@@ -25,7 +25,6 @@ class Rule:
     """A sign in the output of kubectl, and what follows."""
 
     sign: str
-    """A regular expression."""
     remedy: str
     is_mistake: bool = False
     """The request will never be accepted as it is."""

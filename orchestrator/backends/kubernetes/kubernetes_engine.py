@@ -25,14 +25,11 @@ from .pods import Owner
 from .run_objects import OWNER_UID
 
 NAME = "run.yaml"
-"""The file of a request with the objects of a run."""
 DOING = "cannot submit to Kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesEngine:
-    """A namespace, as kubectl reaches it."""
-
     kubectl: tuple[str, ...]
     kubeconfig: str
     context: str

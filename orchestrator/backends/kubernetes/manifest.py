@@ -242,7 +242,6 @@ def _checkpoint_dir(planned: Plan) -> dict[str, str]:
 
 
 def _group(planned: Plan, settings: KubernetesSettings, kind: str, count: int, form: Form) -> Group:
-    """The pods of one type of tasks."""
     spec = planned.spec
     tasks = [task for task in planned.tasks if task.id.type == kind]
     strategy = named(spec.strategy)

@@ -54,8 +54,6 @@ def _worker() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file of an archive."""
-
     path: str
     data: bytes
     is_executable: bool = False

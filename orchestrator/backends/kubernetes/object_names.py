@@ -31,7 +31,6 @@ def of_turn(name: str, turn: int) -> str:
 
 
 def labels_of(name: str) -> Mapping[str, str]:
-    """The labels of all objects of a run."""
     return {INSTANCE: name, MANAGER: "orch"}
 
 

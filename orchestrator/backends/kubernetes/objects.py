@@ -50,7 +50,6 @@ def agents_job(name: str) -> str:
 
 
 def part_secret(name: str, number: int) -> str:
-    """The Secret with a part of the archive."""
     return f"{name}-files-{number}"
 
 
@@ -71,7 +70,6 @@ def objects(
 
 
 def secret(name: str, labels: Mapping[str, str], owner: Owner, texts: Mapping[str, str]) -> Manifest:
-    """A Secret of texts."""
     metadata = {"name": name, "labels": dict(labels), "ownerReferences": [owner.reference()]}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(texts)}
 

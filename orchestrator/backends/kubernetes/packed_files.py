@@ -60,7 +60,6 @@ def _files(run: RunFacts, settings: KubernetesSettings) -> Iterator[Packed]:
 
 @functools.lru_cache(maxsize=1)
 def _own_files() -> tuple[Packed, ...]:
-    """The packages of orch, as they are here."""
     root = Path(worker.__file__).parent.parent
     found = []
     for package in ("orchestrator", "worker"):

@@ -33,23 +33,17 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """A pod, as far as a run cares."""
-
     name: str
     is_ready: bool = False
-    """Its container runs, and it has an address."""
     address: str = ""
     node: str = ""
     waits: str = ""
     """Why it is not ready, in words."""
     reason: str = ""
-    """The word of Kubernetes for this."""
     has_ended: bool = False
-    """It will never be ready."""
 
 
 def read(pod: Mapping[str, Any]) -> PodState:
-    """The state of a pod, from its object."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     node = pod.get("spec", {}).get("nodeName", "")
     running = _container(status).get("state", {}).get("running")

@@ -68,7 +68,6 @@ class PodWait:
         return all(name in self._states and self._states[name].is_ready for name in self._names)
 
     async def _follow(self) -> None:
-        """Keep the states up to date."""
         words = ("get", "pods", "-l", self._selector, "-o", "json", "--watch", "--output-watch-events")
         while True:
             try:

@@ -50,8 +50,6 @@ class PodWish:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object with which others are deleted."""
-
     kind: str
     name: str
     uid: str
@@ -72,7 +70,6 @@ def gpus_of(spec: ClusterSpec, shares: Mapping[str, tuple[Any, ...]]) -> int:
 
 
 def pod(settings: KubernetesSettings, wish: PodWish, name: str, owner: Owner | None = None) -> Manifest:
-    """A plain pod."""
     made = pod_template(settings, wish)
     metadata = {"name": name, **({"ownerReferences": [owner.reference()]} if owner else {}), **made["metadata"]}
     spec = {**({"hostname": name} if wish.subdomain else {}), **made["spec"]}

@@ -46,7 +46,6 @@ def _metadata(name: str, labels: Mapping[str, str], owner: Owner | None) -> Mani
 
 
 def pod_names(settings: KubernetesSettings, spec: ClusterSpec, name: str) -> tuple[str, ...]:
-    """The names of the pods of a run."""
     return tuple(f"{name}-{number}" for number in range(settings.pods_for(spec.size)))
 
 

@@ -51,8 +51,6 @@ START_S = 120.0
 
 
 class Slurm:
-    """See `Backend`."""
-
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         if _settings(spec).allocation and not _has_programs():
             message = "Slurm's programs are not on PATH here: there is no srun"

@@ -30,7 +30,6 @@ class JobDetails:
     end: float | None = None
     """The time limit, in seconds since 1970; None: there is no limit."""
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """The GPUs on the nodes that have some."""
     steps_share: bool = True
     """A step gets all GPUs that the job has on its node. Those of ``--gpus`` and ``--gpus-per-task`` it gets only if it asks for them."""
     is_newer: bool = False

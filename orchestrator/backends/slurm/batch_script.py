@@ -30,8 +30,6 @@ _OWN = ("partition", "account", "qos", "nodes", "ntasks", "ntasks_per_node", "cp
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """Holds what is submitted for a run."""
-
     name: str
     output: str
     """The path of the file for the output of the batch step."""

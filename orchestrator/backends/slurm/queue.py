@@ -39,8 +39,6 @@ _NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal")
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job in the queue."""
-
     job: str
     state: str
     reason: str = ""

@@ -37,8 +37,6 @@ _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE, TENSORBOARD))}|master)(-
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """The values of the options below."""
-
     follow: bool
     since: str | None
     until: str | None

@@ -168,7 +168,6 @@ def _table(planned: Plan, envs: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
-    """The program and the settings of a task, by section."""
     settings = task.order.settings
     sections = {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
     return {"program": asdict(task.order.program), **sections}

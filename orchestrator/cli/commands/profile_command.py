@@ -93,7 +93,6 @@ def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], as
 
 
 def _seconds(text: str) -> float:
-    """Return how long to profile. Raises `SpecError`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)ms", text, re.ASCII)
     plain = text if re.fullmatch(r"\d+(?:\.\d+)?", text, re.ASCII) else ""
     seconds = float(found[1]) / 1000 if found else float(plain) if plain else seconds_of(text) if text else None

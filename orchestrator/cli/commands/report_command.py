@@ -65,7 +65,6 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
 
 
 def _serve(run: RunDir) -> int:
-    """Serve the page until Ctrl-C."""
     from ...views.report_server import ReportServer
 
     try:

@@ -80,5 +80,4 @@ def _py_spy_for(planned: Plan) -> str:
 
 
 def find_py_spy() -> str | None:
-    """py-spy of this interpreter, or on PATH."""
     return shutil.which("py-spy", path=os.path.dirname(sys.executable)) or shutil.which("py-spy")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MISSING = "orch top shows the state once: for the live view, pip install 'orch-tf[top]'"
 UNCUT = 100_000
-"""The width of a pipe or a file."""
 
 
 @click.command("top")

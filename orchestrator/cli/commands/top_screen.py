@@ -48,8 +48,6 @@ def show(watcher: Watcher) -> int:
 
 
 class Top(App[int]):
-    """One widget with all lines."""
-
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { background: ansi_default; color: ansi_default; overflow: hidden; }
@@ -106,7 +104,6 @@ class Top(App[int]):
         task.add_done_callback(self._tasks.discard)
 
     def _look(self) -> None:
-        """Read the run, and what is shown of it."""
         try:
             termios.tcgetattr(sys.stdin.fileno())
         except termios.error:  # the terminal is gone, and no SIGHUP came, as in a session without one
@@ -123,7 +120,6 @@ class Top(App[int]):
         self._draw()
 
     def _draw(self) -> None:
-        """Draw the lines, if they have changed."""
         lines = frame(self._state, self.size.width, self.size.height)
         if lines == self._lines:
             return

@@ -142,5 +142,4 @@ def _count(frames: int) -> str:
 
 
 def _end_of(lines: Sequence[str], start: int) -> int:
-    """The line after a frame and its source."""
     return next((place for place in range(start + 1, len(lines)) if not lines[place].startswith("    ")), len(lines))

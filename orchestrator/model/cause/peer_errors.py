@@ -36,8 +36,6 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One message."""
-
     text: str
     how: str
     peers: str = ""

@@ -24,8 +24,6 @@ _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9,
 
 
 class Remedy(NamedTuple):
-    """Holds what to do about a failure."""
-
     about: str
     """The anchor of the heading in docs/why.md."""
     text: str
@@ -311,7 +309,6 @@ OTHERS = {
         "apply it after distribute()",
     ),
 }
-"""For exceptions of all types."""
 
 _LEFT_EARLY = Remedy(
     "a-worker-that-ends-early",

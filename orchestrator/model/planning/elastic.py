@@ -14,7 +14,6 @@ BACK_S, BACK_MOST_S = 10.0, 3600.0
 
 
 def with_workers(spec: ClusterSpec, count: int) -> ClusterSpec:
-    """The spec with another number of workers."""
     return replace(spec, tasks=tuple(replace(tasks, count=count) if tasks.type == "worker" else tasks for tasks in spec.tasks))
 
 

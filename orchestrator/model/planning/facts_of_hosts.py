@@ -8,8 +8,6 @@ from worker.values.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The facts of a host that a plan needs."""
-
     name: str
     address: str
     """The name or IP address by which the other hosts reach this host."""

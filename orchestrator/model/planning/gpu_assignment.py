@@ -37,21 +37,15 @@ _MOST_LISTED = 4
 
 @dataclass(frozen=True, slots=True)
 class TaskGpus:
-    """The devices of one task."""
-
     visible: str | None
     """CUDA_VISIBLE_DEVICES of the task; None: orch does not set this variable."""
     settings: DeviceSettings
-    """The settings that the bootstrap applies in the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuAssignment:
-    """The devices of all tasks."""
-
     tasks: Mapping[TaskId, TaskGpus]
     notes: tuple[str, ...]
-    """Lines for the user."""
     problems: tuple[Problem, ...]
     """Why the assignment is not possible."""
     claims: Mapping[str, TakeGpus]
@@ -78,8 +72,6 @@ def assign_gpus(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, H
 
 
 class _Host:
-    """One host during the assignment."""
-
     def __init__(self, spec: ClusterSpec, facts: HostFacts, tasks: Sequence[TaskId]) -> None:
         self.name, self.gpus, self.is_known = facts.name, facts.gpus or (), facts.gpus is not None
         by_type = {tasks.type: tasks for tasks in spec.tasks}
@@ -194,7 +186,6 @@ class _Host:
             yield f"{group_tasks(split)} on {self.name}: logical_gpus has no effect, as the host has no GPU"
 
     def task_gpus(self, task: TaskId) -> TaskGpus:
-        """The devices of a task of this host."""
         wish, settings = self.devices[task].gpus, self.devices[task].settings
         gpus = self.assigned.get(task, ())
         if task in self.own:

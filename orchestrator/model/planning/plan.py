@@ -37,8 +37,6 @@ and no rank."""
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """One task of a plan."""
-
     id: TaskId
     host: str
     address: str

@@ -30,8 +30,6 @@ Applied = Literal["file", "data", "off"]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a dataset."""
-
     name: str
     size: int
     """In bytes."""
@@ -200,8 +198,6 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The sums of one epoch."""
-
     shares: tuple[Share, ...]
     steps: int
     """Those of the worker with the most steps."""

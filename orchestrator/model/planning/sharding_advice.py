@@ -22,13 +22,10 @@ _ORDER = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """An input, and its distribution to the workers."""
-
     sharding: Sharding
     found: Tally
     kinds: tuple[str, ...]
     names: tuple[str, ...]
-    """The names of the workers."""
     ignored: str = ""
     """Why the strategy shards nothing; empty if it does."""
 
@@ -48,12 +45,9 @@ class Sharded:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One piece of advice."""
-
     severity: Literal["error", "warning", "note"]
     """``error``: the run fails or hangs. ``warning``: the run wastes time or data, or trains on unexpected data."""
     topic: str
-    """A fixed name for programs."""
     what: str
     remedy: str = ""
 

@@ -14,11 +14,8 @@ from .sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class SpecInput:
-    """The input of the tasks that share one dataset."""
-
     files: tuple[str, ...] = ()
     names: tuple[str, ...] = ("worker-0",)
-    """The tasks."""
     sharding: Sharding = Sharding()
     ignored: str = ""
     """Why the strategy shards nothing, if it does not."""

@@ -17,7 +17,6 @@ from . import not_finite, readiness, restarts
 ABOUT_APART = "a-model-outside-of-the-scope"
 """The heading of docs/why.md."""
 Step = tuple[Cluster, tuple[Action, ...]]
-"""The next cluster, and the actions that the supervisor performs."""
 
 
 def end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None, *, again: bool = False) -> Step:

@@ -31,7 +31,6 @@ from .endings import Step, end, finish_if_empty, run_out
 
 
 def policy_of(spec: ClusterSpec) -> Policy:
-    """The policy of a run."""
     # A command can be any program. A user who sets start_s for a command says that the command opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
     is_command = spec.program.kind == "command"
@@ -42,7 +41,6 @@ def policy_of(spec: ClusterSpec) -> Policy:
 
 
 def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
-    """The event that begins an attempt with this plan."""
     with_port = [task for task in plan.tasks if task.order.port is not None]
     places = {str(task.id): f"{task.host}:{task.order.port}" for task in with_port} if len(plan.hosts) > 1 else {}
     return events.Planned(attempt, {str(task.id): task.host for task in plan.tasks}, at, places)

@@ -54,8 +54,6 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Holds what an engine says of a job."""
-
     state: Literal["waiting", "running", "ended", "unknown"]
     """``waiting``: it has no controller, and will get one. ``ended``: there will be none any more; also of a job that the engine has
     forgotten. ``unknown``: the engine cannot tell now."""
@@ -122,7 +120,6 @@ def verdict_of(submission: Submission, heard: Heard) -> Verdict:
 
 
 def listen(heard: Heard, word: Word, at: float, verdict_at: float) -> Heard:
-    """The word after an answer."""
     return Heard(word, at, heard.since if word == heard.word and heard.at else at, at, verdict_at=verdict_at)
 
 

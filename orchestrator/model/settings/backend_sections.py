@@ -83,8 +83,6 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings(BackendSpec):
-    """This machine."""
-
     HAS_PRIVATE_NETWORK = True
 
     @property
@@ -94,8 +92,6 @@ class LocalSettings(BackendSpec):
 
 @dataclass(frozen=True, slots=True)
 class SshSettings(BackendSpec):
-    """Hosts that ssh reaches."""
-
     IMPLIED_BY = "hosts"
 
     hosts: tuple[HostSpec, ...] = setting(
@@ -159,8 +155,6 @@ def _option_complaint(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node of an allocation of Slurm's."""
-
     SHORTHAND = "slots"
 
     name: str
@@ -360,7 +354,6 @@ SAME: dict[str, str] = {
     **dict.fromkeys(("localhost", "here", "none"), "local"),
     **dict.fromkeys(("sbatch", "srun"), "slurm"),
 }
-"""Words of users for them."""
 
 
 def read(given: Mapping[str, Any]) -> BackendSpec:

@@ -34,7 +34,6 @@ MEGABYTES = "write MB, or a size with a unit: 4096 or 4G"
 
 
 def struct_of(section: type) -> Struct:
-    """The type of a section's mapping."""
     if section not in _STRUCTS:
         _STRUCTS[section] = _derive(section)
     return _STRUCTS[section]

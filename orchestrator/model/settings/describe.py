@@ -59,7 +59,6 @@ class SpecOption:
 
 
 def options() -> tuple[SpecOption, ...]:
-    """The options of all settings."""
     return tuple(_options(root(), ""))
 
 

@@ -17,8 +17,6 @@ from .document import Node, place_of
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A document whose keys are checked one by one."""
-
     document: Node
     given: Mapping[str, Any]
     """The values of the document, without those with a mistake."""
@@ -43,7 +41,6 @@ def _most(count: int | tuple[int, int]) -> int:
 
 
 def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
-    """The draft of a document and its checked values."""
     asked = {kind: _most(tasks.get("count", 1)) for kind, tasks in given.get("tasks", {}).items()}
     strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(dict.fromkeys(given, 1) | asked)
     place = backend_sections.read(given.get("backend", {}))

@@ -21,7 +21,6 @@ class GpuWish:
 
     count: int | None = None
     ids: tuple[str, ...] = ()
-    """Indices and UUIDs."""
 
     @property
     def is_auto(self) -> bool:

@@ -46,7 +46,6 @@ class HostSpec:
     SHORTHAND = "slots"
 
     name: str
-    """The name of the host, for ssh."""
     slots: int | None = setting(
         None, "The number of tasks that the host takes.", example="2", words="1, or no limit if no host has slots", least=1, most=MAX_SLOTS
     )

@@ -132,8 +132,6 @@ class Number(Kind):
 
 
 class Integer(Number):
-    """A whole number."""
-
     __slots__ = ()
     WHOLE, WHAT = True, "whole number"
 
@@ -201,8 +199,6 @@ class Flag(Kind):
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Kind):
-    """One of several words."""
-
     words: tuple[str, ...]
     hint: str = ""
     """What to write in place of a word that is like none of them."""
@@ -276,8 +272,6 @@ class Numbers(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Kind):
-    """A list whose items have one type."""
-
     item: Kind
 
     def check(self, node: Node, path: str, findings: Findings) -> Any:
@@ -295,8 +289,6 @@ class Listing(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Mapping_(Kind):
-    """A mapping whose keys the user chooses."""
-
     value: Kind
     complaint: Callable[[str], str]
     """Returns what is wrong with a key (``is empty``), or an empty text."""
@@ -335,7 +327,6 @@ def sentence(key: Setting) -> str:
 _SAME_KEYS = {"type": ("kind", "name", "place", "engine", "scheduler"), "count": ("number", "replicas", "instances", "size", "n")}
 """Words of other programs for the key of a mapping that has a shorthand."""
 _MOST_KEYS = 25
-"""A message names no more keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +420,6 @@ class Struct(Kind):
         return {"$ref": f"#/$defs/{self.name}"} if self.name else self.definition()
 
     def definition(self) -> JsonSchema:
-        """The JSON Schema without a reference."""
         mapping = {
             "type": "object",
             "properties": {name: _described(name, key) for name, key in self.keys.items()},

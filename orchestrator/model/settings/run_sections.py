@@ -29,8 +29,6 @@ DEFAULT_PRELOAD = ("tensorflow",)
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The keys of `defaults:`."""
-
     env: Mapping[str, str] = setting({}, "Environment variables of every task.", example="{NAME: value}")
     devices: TaskDevices = setting(TaskDevices(), "Devices of every task.")
     log_level: Literal["debug", "info", "warning", "error"] | None = setting(
@@ -92,8 +90,6 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restarts after failures."""
-
     SHORTHAND = "max"
 
     max: int = setting(
@@ -144,7 +140,6 @@ _MISPLACED = {
     **dict.fromkeys(("entrypoint", "cmd", "run"), "write script: train.py, or command: PROGRAM, and the arguments as args: [...]"),
     "environment": "write it as defaults: {env: ...}",
 }
-"""What to write for keys of other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +177,6 @@ class ClusterSpec:
         flag="--workdir",
         metavar="DIR",
     )
-    """Absolute."""
     python: str = setting(
         "",
         "The Python of the tasks: a path, or a name that is looked up in PATH.",
@@ -193,7 +187,6 @@ class ClusterSpec:
     )
     """Also the Python of the agents. On hosts with `setup` or `code: ship` the default is a name, because the path may differ there."""
     env: Mapping[str, str] = setting({}, "", inline=DefaultsKey)
-    """The environment of every task."""
     serve: bool = setting(
         False, "Let orch run the TensorFlow server in worker and ps tasks. This is for a script that starts no server.", flag="--serve"
     )
@@ -271,7 +264,6 @@ class ClusterSpec:
 
     @property
     def size(self) -> int:
-        """The number of all tasks."""
         return sum(tasks.count for tasks in self.tasks)
 
     @property

@@ -111,7 +111,6 @@ class TaskSpec:
     """The fewest workers of an elastic cluster, of which `count` is the most; 0: there are always `count`."""
 
     def devices_of(self, index: int) -> TaskDevices:
-        """The devices of the task with this index."""
         return self.overrides.get(index, self.devices)
 
 

@@ -57,5 +57,4 @@ def _meaning(text: str) -> Scalar:
 
 
 def refusal(place: str, message: str, hint: str = "") -> SpecError:
-    """The exception for a mistake at one place."""
     return SpecError(Problem(place, message, hint))

@@ -27,7 +27,6 @@ class RunBegun:
 
     at: float
     run: str = ""
-    """The id of the run."""
     policy: Policy = Policy()
 
 
@@ -37,7 +36,6 @@ class RunResumed:
 
     at: float
     saved_at: float = 0.0
-    """See `CheckpointSeen`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,7 @@ class Allocated:
     hosts: tuple[str, ...]
     at: float
     until: float | None = None
-    """See `Cluster.until`."""
     spare_s: float = 0.0
-    """See `Cluster.spare_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +63,8 @@ class Planned:
 
     attempt: int
     tasks: Mapping[str, str]
-    """The host of each task, by the task's name."""
     at: float
     places: Mapping[str, str] = field(default_factory=dict)
-    """See `Cluster.places`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +73,6 @@ class NotPlanned:
 
     reason: str
     code: int
-    """The exit code of the run."""
     at: float
 
 

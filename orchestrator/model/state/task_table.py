@@ -25,7 +25,6 @@ class TaskTable(Mapping[str, "TaskStatus"]):
         self._parts = tuple(each[start : start + PART] for start in range(0, len(each), PART))
 
     def changed(self, name: str, change: Callable[[TaskStatus], TaskStatus]) -> TaskTable:
-        """The table with another value for this task."""
         at, place = self._places[name]
         part = self._parts[at]
         table = object.__new__(TaskTable)
@@ -81,5 +80,4 @@ def table(tasks: Mapping[str, TaskStatus]) -> TaskTable:
 
 
 def update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
-    """The cluster with changes to one task."""
     return replace(cluster, tasks=table(cluster.tasks).changed(name, lambda task: replace(task, **changes)))

@@ -40,7 +40,6 @@ class Messages:
         """The file of a stream has grown to this size. Only the console of an attached run shows output."""
 
     def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        """Any event."""
         text = describe_event(before, after, event)
         if text is not None:
             self.say(text)

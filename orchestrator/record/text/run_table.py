@@ -17,7 +17,6 @@ from .lines import clean
 from .noise import Noise
 
 LONGEST_REASON = 120
-"""Characters of the error of a task."""
 
 
 def table(cluster: Cluster, now: float, width: int | None = None, latest: Mapping[str, Sampled] | None = None) -> str:

@@ -37,7 +37,6 @@ class SameLines:
         self._apart_s = apart_s
         self._held: deque[SharedLine] = deque()
         self._by_text: defaultdict[str, deque[SharedLine]] = defaultdict(deque)
-        """The lines held, by their text."""
         self._last: dict[str, int] = {}
         """The number of each task's newest line: the next line of the task must have a higher one, or the order would change."""
         self._count = 0
@@ -71,7 +70,6 @@ class SameLines:
         )
 
     def release(self) -> list[SharedLine]:
-        """All lines that are held."""
         return self._taken(lambda line: True)
 
     def _taken(self, is_due: Callable[[SharedLine], bool]) -> list[SharedLine]:

@@ -43,7 +43,6 @@ class StackFrame:
 
 
 def frames_of(lines: Sequence[str]) -> list[StackFrame]:
-    """The frames among these lines."""
     return [StackFrame(*frame.groups()) for line in lines if (frame := FRAME.match(line))]
 
 

@@ -33,13 +33,11 @@ class Phases:
         self._begun = self._asked = 0.0
         self._hosts: dict[str, dict[str, float]] = {}
         self._marks: dict[tuple[str, int], dict[str, float]] = {}
-        """By task and attempt."""
         self._asked_at: dict[tuple[str, int], float] = {}
         """When an attempt of a task that restarts alone was asked for."""
         self._swept: dict[str, float] = {}
 
     def add(self, event: events.Event) -> None:
-        """Take note of an event."""
         match event:
             case events.RunBegun():
                 self._begun = event.at
@@ -78,7 +76,6 @@ class Phases:
 
 
 def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dict[str, float]]:
-    """`Phases.measure` of these events."""
     phases = Phases()
     for event in happened:
         phases.add(event)
@@ -86,7 +83,6 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
 
 
 def label(phase: str) -> str:
-    """The name of a phase for people."""
     return _LABELS.get(phase, phase)
 
 

@@ -45,7 +45,6 @@ class ControlGroup:
         self._cpu = _find(own, "cpu.stat") or _find(cpu_v1, "cpu.stat")
 
     def read(self) -> GroupCounts:
-        """Return what the group uses now."""
         limit = _number(self._limit)
         counts = dict(line.partition(" ")[::2] for line in _text(self._cpu).splitlines())
         periods, throttled = (int(value) if (value := counts.get(name, "")).isdigit() else 0 for name in ("nr_periods", "nr_throttled"))

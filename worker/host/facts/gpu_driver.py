@@ -48,12 +48,9 @@ exit $code
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA's driver of this host."""
-
     version: str = ""
     """Such as ``550.54.15``; empty: unknown."""
     gpus: tuple[Gpu, ...] = ()
-    """The GPUs that programs may use."""
     problem: str = ""
     """Why the driver does not list its GPUs; empty: there is no problem."""
 

@@ -31,7 +31,6 @@ class GpuLocks:
         """Why GPUs cannot be locked here; empty: they can."""
         self._uuids = uuids
         self._held: list[int] = []
-        """The files that this agent has locked."""
 
     def holders(self) -> tuple[GpuHolder, ...]:
         """The GPUs that other agents hold now."""
@@ -53,7 +52,6 @@ class GpuLocks:
         return ()
 
     def close(self) -> None:
-        """Release all GPUs."""
         for fd in self._held:
             os.close(fd)
         self._held.clear()

@@ -30,7 +30,6 @@ MAX_PORTS = 10_000
 
 
 def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
-    """All facts."""
     return {
         "hostname": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -125,7 +124,6 @@ def nvidia() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print all facts."""
     asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     ports = asked.get("ports")
     print(json.dumps(survey(asked.get("run_dir", ".orch"), tuple(ports) if ports else None)), flush=True)

@@ -22,7 +22,6 @@ class Checks:
     problems: list[str]
     """Why the tasks cannot run here, a sentence for each."""
     notes: list[str]
-    """Lines for the user."""
     tensorflow: str
     """The version of TensorFlow; empty: there is none, or no program needs it."""
     keras: str

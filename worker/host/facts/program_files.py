@@ -19,8 +19,6 @@ _MOST_FILES = 200
 
 
 class Source:
-    """The syntax of one file."""
-
     def __init__(self, path: str, tree: ast.Module, text: bytes = b"") -> None:
         """`path`: for messages."""
         self.path, self.tree, self.text = path, tree, text

@@ -46,7 +46,6 @@ class ForkRequest:
     """A task that is to be forked: what `template_server.py` reads before the fork."""
 
     order: Mapping[str, Any]
-    """The `BootstrapOrder` of the task."""
     env: Mapping[str, str]
     cwd: str
     stdout: str
@@ -79,8 +78,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """Holds what a template imports, and how."""
-
     modules: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
@@ -90,8 +87,6 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class TemplateProcess:
-    """A template, which is a child of this process."""
-
     pid: int
     lifeline: int
     """The agent's end of the template's lifeline."""
@@ -139,7 +134,6 @@ class TemplateLink:
         loop.on_readable(self._control, self.read)
 
     def fork(self, request: ForkRequest) -> None:
-        """Request a fork."""
         if self.gone:
             self._listener.on_refused(request, self.why_gone)
         else:

@@ -131,7 +131,6 @@ def show(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
@@ -142,7 +141,6 @@ class _Template:
     def __init__(self, control: socket.socket, safety: Safety, own_files: dict[int, str]) -> None:
         self._control, self._safety, self._own_files = control, safety, own_files
         self._tokens: dict[int, int] = {}
-        """The token of each fork, by its pid."""
         self._wake, self._feeder = socket.socketpair()
         for sock in (self._wake, self._feeder):
             sock.setblocking(False)

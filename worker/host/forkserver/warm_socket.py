@@ -77,7 +77,6 @@ def connect(directory: str) -> socket.socket:
 
 
 def open_socket() -> socket.socket:
-    """A socket of this kind."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 

@@ -48,7 +48,6 @@ class Dialler:
         self._after_s = after_s
         self._limit = time.monotonic() + before_s
         self._line: socket.socket | None = None
-        """The connection that waits for a program."""
         self._number = 0
         self._programs: dict[int, tuple[int, IO[bytes]]] = {}
         """By pid: the number of the connection, and the file that has the program's stderr."""
@@ -129,7 +128,6 @@ class Dialler:
             self._answer()
 
     def _answer(self) -> None:
-        """The connection that waits has got something: its end, the end of the run, or a program."""
         assert self._line is not None
         line, self._line = self._line, None
         try:
@@ -188,7 +186,6 @@ class Dialler:
 
 
 def read_end(said: IO[bytes]) -> str:
-    """The end of a file, which is closed."""
     with said:
         size = said.seek(0, os.SEEK_END)
         said.seek(max(0, size - SAID_BYTES))

@@ -36,7 +36,6 @@ class Link:
         self._is_writing = self._is_reading = False
         """The loop waits until more can be written; until there is more to read."""
         self._gathers = False
-        """Frames wait for the end of `gathered`."""
         self._broken = self._is_cut = False
         self._sent: Replay | None = Replay()
         """None: no one comes back, so nothing is kept."""

@@ -50,7 +50,6 @@ class Prober:
             self._loop.after(FIRST_S, self._probe)
 
     def forget(self, order: messages.TaskOrder) -> None:
-        """The task has ended."""
         self._awaited = [one for one in self._awaited if one.order is not order]
 
     def is_closed(self, order: messages.TaskOrder) -> bool:

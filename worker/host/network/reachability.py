@@ -73,7 +73,6 @@ def _all_with(refusal: str, targets: tuple[Target, ...]) -> tuple[Refused, ...]:
 
 
 def _all(targets: tuple[Target, ...]) -> list[tuple[Target, int, str]]:
-    """Each port of each target at each of its addresses."""
     return [(target, port, address) for target in targets for port in target.ports for address in target.addresses]
 
 

@@ -39,8 +39,6 @@ LOOK_S = 0.02
 
 
 class Helpers:
-    """All helpers of one agent."""
-
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._all: list[Helper] = []
@@ -52,7 +50,6 @@ class Helpers:
             self._all.append(helper)
 
     def call(self, function: Callable[[], Any], on_ended: Callable[[Any, str], None]) -> ForkedCall:
-        """`ForkedCall`, which is kept here."""
         started = ForkedCall(self._loop, function, on_ended)
         self.add(started)
         return started
@@ -70,7 +67,6 @@ class Helpers:
         return found is not None
 
     def end(self) -> None:
-        """Kill all helpers."""
         for helper in self._all:
             helper.end()
 

@@ -24,8 +24,6 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCounts:
-    """Holds what the kernel has counted for one process since its start."""
-
     state: str
     started_at: float
     """By the clock of `now`. With the pid, this tells a process from a later one of the same pid."""

@@ -21,8 +21,6 @@ class SpawnError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program to execute."""
-
     argv: tuple[str, ...]
     """One word may be ``{fd}``: the number of the inherited descriptor stands in its place."""
     cwd: str
@@ -31,9 +29,7 @@ class Command:
     """A path; the program's output is appended to this file."""
     stderr: str
     inherited_fd: int | None = None
-    """A descriptor that the program inherits."""
     devices: Mapping[str, Any] = field(default_factory=dict)
-    """See `enter`."""
 
 
 def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:

@@ -27,7 +27,6 @@ class Data:
     """Holds what a `fit` trains on."""
 
     dataset: Any
-    """As TensorFlow has divided it."""
     kind: str
     """``dataset`` or ``arrays``; empty: what orch does not know, such as a generator."""
     batch_size: int | None
@@ -363,5 +362,4 @@ class FitSession:
 
 
 def _raw(variable: Any) -> Any:
-    """The variable of TensorFlow in one of Keras."""
     return getattr(variable, "_value", variable)

@@ -75,14 +75,11 @@ def install() -> None:
 
 
 def begin(model: Any, given: dict[str, Any]) -> SavedFit | None:
-    """The saves of a `fit` that begins, if it is saved."""
     number, asked = next(_fits), asked_of(given["callbacks"])
     return SavedFit(number, model, asked) if asked is not None or context().settings.checkpoints.fit else None
 
 
 class SavedFit(Fit):
-    """One call of `fit`, whose data are a `Feed` each."""
-
     def __init__(self, number: int, model: Any, asked: Any) -> None:
         super().__init__(number, model, asked)
         self._training: Any = None
@@ -98,7 +95,6 @@ class SavedFit(Fit):
         self._is_whole = False
         """Epochs before the restart read all of their data: an epoch continues where the last one ended, or draws orders within it."""
         self._is_first = False
-        """No step of this epoch has run."""
         self._is_everything_over = False
         """The save is of a training that a callback has stopped."""
         self._shift = 0

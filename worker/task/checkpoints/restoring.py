@@ -17,7 +17,6 @@ from . import snapshots, world_facts
 from .storage import files_of
 
 Series = Any
-"""A `series.Series`, which imports this module."""
 _OF_EPOCH = (
     "the metrics of the epoch that goes on are not exact: they leave out the batches of workers that are gone, and count those of "
     "the chief again for each new worker"
@@ -26,8 +25,6 @@ _OF_EPOCH = (
 
 @dataclasses.dataclass(frozen=True)
 class FoundSave:
-    """A save that was read and checked."""
-
     save: Save
     tensors: dict[str, Tensor]
     note: dict[str, Any]

@@ -29,7 +29,6 @@ from ..observe import reports
 from ..patches.features import SAVES
 
 Series = Any
-"""A `checkpoints.series.Series`."""
 EXIT_CODE = 42
 """The exit code by which a program says that it has saved and wants to be started again, as `PreemptionCheckpointHandler` does."""
 ORDER_S = 10.0
@@ -42,10 +41,7 @@ _acting = threading.Lock()
 
 @dataclasses.dataclass
 class _State:
-    """Holds what this task knows of orders."""
-
     fd: int = -1
-    """Of the file of orders."""
     directory: str = ""
     step: int = 0
     """The last finished step."""

@@ -29,7 +29,6 @@ class Schedule:
 
     def __init__(self, size: int) -> None:
         self.every = 1
-        """The steps from one snapshot to the next."""
         self.interval_s = 0.0
         """The time of so many steps, if there are several; 0: not known, or each step has a snapshot."""
         self.cost_s = 0.0
@@ -54,7 +53,6 @@ class Schedule:
         return self._wait <= 0
 
     def made(self, seconds: float) -> None:
-        """A snapshot was made."""
         self._made += 1
         self._wait = self.every
         if self._made == _WARM_UP + 1:
@@ -70,7 +68,6 @@ class Schedule:
         return 0 < self._save_every <= self._save_wait
 
     def saved(self) -> None:
-        """The training was saved on the disk."""
         self._save_wait = 0
 
     # --- all workers together ----------------------------------------------------------------------

@@ -53,8 +53,6 @@ class Place:
 
 
 class Series:
-    """See `saves` for the directories."""
-
     def __init__(self, place: Place, name: str, strategy: Any) -> None:
         self.place, self.name, self.strategy = place, name, strategy
         self.files = files_of(place.base)
@@ -79,7 +77,6 @@ class Series:
 
     @property
     def _own(self) -> str:
-        """The name of the file of this worker."""
         return saves.file_of(self.place.task.task)
 
     @property

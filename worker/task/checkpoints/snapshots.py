@@ -19,7 +19,6 @@ from .schedule import Schedule
 from .values import Values
 
 Series = Any
-"""A `checkpoints.series.Series`, whose module imports this one."""
 
 MEMORY_SHARE = 0.25
 """The share of the free memory that snapshots may take."""
@@ -53,7 +52,6 @@ class TrainingSnapshots:
         self._schedule: Schedule | None = None
         self._memory: Memory | None = None
         self._told_s = 0.0
-        """The interval that a line has told."""
         if not self._is_on:
             return
         if _is_of_fit(series):

@@ -9,7 +9,6 @@ from ...formats.saves import LOCAL, Files
 
 
 def files_of(directory: str) -> Files:
-    """The functions for the files of a directory."""
     return TensorFlowFiles() if "://" in directory else LOCAL
 
 

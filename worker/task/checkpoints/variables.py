@@ -31,8 +31,6 @@ _DTYPES = {f"{kind}int{bits}".removeprefix("s"): f"{kind.upper().replace('S', 'I
 
 @dataclasses.dataclass(frozen=True)
 class NamedVariable:
-    """A variable with its name in a save."""
-
     name: str
     variable: Any
     """A `tf.Variable`, or one of a strategy, which has a component in each replica."""
@@ -40,7 +38,6 @@ class NamedVariable:
     """Each worker has values of its own: seeds, statistics of BatchNormalization, metrics. Otherwise all workers have the same."""
 
     def replicas(self) -> list[Any]:
-        """The variables of all replicas of this worker."""
         return list(getattr(self.variable, "values", ())) or [self.variable]
 
     def components(self) -> list[Any]:
@@ -48,7 +45,6 @@ class NamedVariable:
         return self.replicas() if self.is_own else self.replicas()[:1]
 
     def names(self) -> list[str]:
-        """The names of the components."""
         count = len(self.components())
         return [self.name] if count == 1 else [f"{self.name}@{index}" for index in range(count)]
 
@@ -150,7 +146,6 @@ def _raw(layer: Any) -> list[Any]:
 
 
 def _flat(states: Any) -> list[Any]:
-    """The variables in nested lists."""
     if isinstance(states, (list, tuple)):
         return [variable for each in states for variable in _flat(each)]
     return [states] if hasattr(states, "assign") else []
@@ -222,7 +217,6 @@ def read(named: list[NamedVariable], *, own: bool) -> dict[str, Tensor]:
 
 
 def tensor(array: Any, dtype: str | None = None) -> Tensor:
-    """An array of NumPy as a tensor."""
     import numpy as np
 
     array = np.asarray(array)
@@ -231,7 +225,6 @@ def tensor(array: Any, dtype: str | None = None) -> Tensor:
 
 
 def array(found: Tensor) -> Any:
-    """A tensor as an array of NumPy."""
     import numpy as np
     import tensorflow as tf
 

@@ -10,7 +10,6 @@ from typing import Any
 from ..context import Context
 
 _VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "TF_DETERMINISTIC_OPS")
-"""Variables on which the rounding of sums depends."""
 
 
 def is_multi_worker(strategy: Any) -> bool:

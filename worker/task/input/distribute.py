@@ -18,7 +18,6 @@ _jobs = itertools.count(1)
 
 
 def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options: Any, data_service: bool) -> Any:
-    """See `worker.distribute`."""
     import tensorflow as tf
 
     is_dataset = isinstance(source, tf.data.Dataset)
@@ -75,7 +74,6 @@ def has_start(data: Any) -> bool:
 
 
 def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Context, changes: Changes) -> Any:
-    """The dataset in batches of the global batch size."""
     given = None if isinstance(batch, bool) else batch
     size = given or task.settings.input.global_batch_size
     replicas, found = strategy.num_replicas_in_sync, _batch_size(dataset)

@@ -93,7 +93,6 @@ class Counter:
         self._variables: dict[tuple[int, int], Any] = {}
         """TensorFlow's variables. Key: the number of the first sum, and of how many sums."""
         self._context = meetings.current_context()
-        """What has these variables."""
         self._since = 0.0
         """When the fetch began that goes on in Python, in seconds since 1970; 0: none does."""
         self._since_of_graphs: Any = None

@@ -28,7 +28,6 @@ from ..shared import shared
 from . import same_numbers, shuffle_graph
 
 COPIED = "_orch_copied"
-"""An attribute of a copy: the dataset that was copied."""
 MOST_COPIED = 1 << 30
 """The graph of a dataset with more bytes of arrays is not copied: TensorFlow's limit is 2 GiB."""
 _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")

@@ -15,10 +15,8 @@ class WorkerParts:
     """
 
     batch: int
-    """The global batch size."""
     workers: int
     replicas: int = 1
-    """The number of replicas of each worker."""
 
     @property
     def are_equal(self) -> bool:

@@ -59,15 +59,12 @@ _here = shared("here", _Here)
 
 
 class _Meeting:
-    """The sums of one launcher."""
-
     def __init__(self) -> None:
         self.sums = [1.0, 1.0, *[0.0] * (_SUMS - 2)]
         """What Python has added. The launcher itself counts as one meeting that all came to."""
         self.variables: dict[str, Any] = {}
         """What graphs add to: resources of TensorFlow."""
         self.context = current_context()
-        """What has these resources."""
 
 
 _on_first: Any = None

@@ -15,7 +15,6 @@ _LISTENS = "0A"
 
 
 def own_port(tf_config: str) -> int:
-    """The port of the task that a TF_CONFIG is for."""
     config = json.loads(tf_config)
     address: str = config["cluster"][config["task"]["type"]][config["task"]["index"]]
     return int(address.rpartition(":")[2])

@@ -46,7 +46,6 @@ def _watch(log_dir: str) -> None:
 
 
 _begun: set[int] = set()
-"""The process that answers."""
 
 
 def begin(log_dir: str) -> None:

@@ -32,7 +32,6 @@ MOST_NUMBERS = 4096
 _settings: dict[str, Any] = shared("verify", dict)
 _files: list[str] = shared("verified files", list)
 recorders: list[Recorder] = shared("recorders", list)
-"""The recorder of this process, if there is one."""
 
 
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
@@ -64,8 +63,6 @@ def is_on() -> bool:
 
 
 class Step:
-    """One step of one replica."""
-
     def __init__(self, replica: int, line: str) -> None:
         self.replica, self.line = replica, line
         self.rows: tuple[list[int], list[list[int]]] = ([], [])
@@ -89,14 +86,10 @@ class Step:
 
 class _Here(threading.local):
     step: Step | None = None
-    """The step of the replica of this thread."""
     is_own = False
-    """The recorder itself computes."""
 
 
 class Recorder:
-    """What this process has written down."""
-
     def __init__(self, log_dir: str) -> None:
         self.log_dir, self.wanted = log_dir, int(_settings["steps"])
         self.here = _Here()
@@ -110,7 +103,6 @@ class Recorder:
         self._optimizers: dict[int, int] = {}
         self._lock, self._is_over = threading.RLock(), False
         self.active: dict[int, Step] = {}
-        """The steps that are marked and go on, by replica."""
         self.line_of_fit = ""
         self.draws = 0
         """How many random numbers the program has drawn outside of steps."""
@@ -207,7 +199,6 @@ class Recorder:
     # --- what happens in a step ----------------------------------------------------------------
 
     def loss(self, target: Any, sources: Any, gradients: Any) -> None:
-        """A gradient of a loss was taken."""
         import tensorflow as tf
 
         with self.of_own():
@@ -311,7 +302,6 @@ class Recorder:
 
 
 def value_of(variable: Any) -> Any:
-    """The value of a variable on this replica, as a tensor."""
     import tensorflow as tf
 
     return tf.convert_to_tensor(variable)

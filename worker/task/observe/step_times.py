@@ -61,7 +61,6 @@ class Pace:
         return os.getpid() == self._pid
 
     def mark(self, step: float) -> None:
-        """The step of this number is over."""
         self._is_marked = True
         self.step = step
         if self._clock() >= self._next:
@@ -136,8 +135,6 @@ class Pace:
 
 
 class _State:
-    """Holds what this process has begun to measure."""
-
     pace: Pace | None = None
     fits = 0
     """How many calls of Keras's `fit` go on, one inside the other."""
@@ -195,7 +192,6 @@ def begin_fit() -> None:
 
 
 def end_fit() -> None:
-    """`fit` is over."""
     _state.fits = max(0, _state.fits - 1)
 
 

@@ -16,7 +16,6 @@ from ..patches.import_hooks import print_once
 
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:
-    """See `worker.split`."""
     place = "worker.split: "
     if isinstance(dims, str):
         named = {one.name: one.dims for one in context().settings.tpu.partition}
@@ -34,12 +33,10 @@ def split(tensor: Any, dims: Sequence[int] | str) -> Any:
 
 
 def replicate(tensor: Any) -> Any:
-    """See `worker.replicate`."""
     return _annotate("replicate", "experimental_replicate_to_logical_devices", tensor)
 
 
 def assign(tensor: Any, device: int) -> Any:
-    """See `worker.assign`."""
     expected = _expected_devices()
     if device < 0 or device >= expected > 1:
         raise ValueError(f"worker.assign: there is no logical device {device}: a replica has {expected}, from 0 to {expected - 1}")
