@@ -158,7 +158,6 @@ class BedHost:
         _ip(f"link set {self._link} down")
 
     def join(self) -> None:
-        """Plug it in again."""
         _ip(f"link set {self._link} up")
 
     @contextmanager
@@ -191,7 +190,6 @@ class BedHost:
     # --- seen from outside ---------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
-        """What runs on this host."""
         found = subprocess.run(["ip", "netns", "pids", self.netns], capture_output=True, text=True, check=True)
         processes = []
         for pid in found.stdout.split():

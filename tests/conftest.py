@@ -74,7 +74,6 @@ LONGEST = {
     *("test_keras.py", "test_snapshots.py", "test_resume.py", "test_slow_causes.py", "test_keras_optimizers.py", "test_keras_2.py"),
     *("test_elastic.py", "test_preemption.py", "test_keras_parts.py", "test_ssh.py", "test_pace.py"),
 }
-"""Files with tests of a minute and more."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -49,7 +49,6 @@ def write_script(directory: Path, text: str, preload: Sequence[str] = ()) -> Pat
 
 
 def wait_until(find: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
-    """What `find` returns, once it returns something."""
     __tracebackhide__ = True
     deadline = time.monotonic() + patience_s
     while not (found := find()):
@@ -60,7 +59,6 @@ def wait_until(find: Callable[[], T | None], what: str, patience_s: float = PATI
 
 
 def wait_for_file(path: Path) -> str:
-    """The text of a file, once it is there."""
     __tracebackhide__ = True
     wait_until(path.exists, str(path))
     return path.read_text()
@@ -175,7 +173,6 @@ class LiveRun:
 
 
 def controller_of(run: Run) -> int:
-    """The process of the controller of a run that this process has launched."""
     assert run._process is not None
     return run._process.pid
 

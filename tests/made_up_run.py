@@ -138,7 +138,6 @@ class MadeUpRun:
         self.add(events.TaskSwept(name, attempt, at + 0.1))
 
     def _fail(self, attempt: int, at: float) -> float:
-        """When the next attempt begins."""
         self._end("worker-1", attempt, at, 1)
         for number in range(self.workers):
             if number != 1:
@@ -156,5 +155,4 @@ class MadeUpRun:
             self.run.write_verdict(self._cluster.verdict, {"run": self.run.run_id})
 
     def line(self) -> str:
-        """The state, for a message of a test."""
         return json.dumps({"phase": self._cluster.phase.value, "attempt": self._cluster.attempt})

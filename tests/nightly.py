@@ -53,8 +53,6 @@ _CALM = ("optimizers",)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Commands of the shell, of which `python` is this one."""
-
     name: str
     command: str
     minutes: float
@@ -157,7 +155,6 @@ def run(command: str, seconds: float) -> str:
 
 
 def end(process: psutil.Popen) -> None:
-    """End a process that began a session, and all that it has started."""
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
         family = [process, *process.children(recursive=True)]
         for number in (signal.SIGTERM, signal.SIGKILL):

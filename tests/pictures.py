@@ -42,7 +42,6 @@ print("total", float(total()))
 
 
 def good_run(directory: Path, env: Mapping[str, str]) -> str:
-    """What the terminal shows of the good run."""
     (directory / "examples").mkdir()
     for name in ("keras_fit.py", "digits.py"):
         shutil.copy(ROOT / "examples" / name, directory / "examples")

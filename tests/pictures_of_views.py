@@ -54,7 +54,6 @@ def screen_of(command: list[str], cwd: Path, env: Mapping[str, str], columns: in
 
 
 def svg_of(screen: pyte.Screen, title: str) -> str:
-    """A screen as a picture."""
     text = Text()
     for row in range(screen.lines):
         for column in range(screen.columns):

@@ -249,15 +249,12 @@ class SlurmBed:
         return done.stdout
 
     def states(self) -> dict[str, str]:
-        """The state of each node, such as ``idle``."""
         return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %t").splitlines())
 
     def jobs(self) -> dict[str, str]:
-        """The state of each job that is not over."""
         return dict(line.split() for line in self.run("squeue", "-h", "-o", "%i %T").splitlines())
 
     def job(self, number: str) -> dict[str, str]:
-        """Everything that Slurm knows of a job."""
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", number)))
 
     def cancel_all(self) -> None:
@@ -293,7 +290,6 @@ class SlurmBed:
         self.wait_idle()
 
     def left_behind(self) -> list[str]:
-        """The processes that a test has left on the nodes."""
         deadline = time.monotonic() + PATIENCE_S
         while left := [f"{host.name}: {each.cmdline()}" for host in self.bed.hosts.values() for each in self._steps(host) if _lives(each)]:
             if time.monotonic() > deadline:

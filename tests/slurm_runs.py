@@ -95,7 +95,6 @@ class Place:
 
     @contextmanager
     def no_room(self, *options: str) -> Iterator[str]:
-        """Another job has all nodes."""
         job = self.slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-o/dev/null", *options, "--wrap", "sleep 1000").strip()
         wait_until(lambda: self.slurm.jobs().get(job) == "RUNNING", "full cluster")
         try:
@@ -105,12 +104,10 @@ class Place:
 
 
 def attempts(run: LiveRun) -> list[list[str]]:
-    """The nodes that each attempt had."""
     return [event["hosts"] for event in run.events() if event["event"] == "allocated"]
 
 
 def ready(place: Place, attempt: int, tasks: int = 2) -> list[psutil.Process]:
-    """The processes of the tasks of one attempt of `GOES_ON`."""
     return [psutil.Process(int(wait_for_file(place.directory / f"worker-{index}.{attempt}.ready"))) for index in range(tasks)]
 
 

@@ -70,7 +70,6 @@ def extended(script: Callable[..., Path], tmp_path: Path) -> Callable[..., Compl
 
 
 def written(directory: Path) -> dict[str, list[object]]:
-    """What each task has written down."""
     return {path.stem: json.loads(path.read_text()) for path in directory.glob("*-*.json")}
 
 
@@ -155,7 +154,6 @@ class TaskSettings:
 
 @pytest.fixture
 def edited(tmp_path: Path) -> dict[str, str]:
-    """The environment in which `orch` is a copy with `EDITS`."""
     for room in ("orchestrator", "worker"):
         shutil.copytree(ROOT / room, tmp_path / "copy" / room, ignore=shutil.ignore_patterns("__pycache__"))
     for name, changes in EDITS.items():

@@ -61,7 +61,6 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_what_passes_alone_is_flaky_and_named_with_its_failure(run: Run) -> None:
-    """What was left behind once, too."""
     code, said = run(chance=CHANCE, teardown=TEARDOWN, fine=FINE)
     assert code == 0
     assert "FLAKY: test_chance.py::test_chance: failed among the others and passed alone: a bug to be found next" in said

@@ -136,7 +136,6 @@ PURE_IMPORTS = {
     "unicodedata",
 }
 PURE_NAMES = {"pathlib": {"PurePath", "PurePosixPath", "PureWindowsPath"}, "signal": {"Signals", "strsignal"}}
-"""Of these modules, only these names."""
 PURE_LATE_IMPORTS = {"yaml"}
 """Reading YAML from a text is pure, and slow to import: inside a function."""
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint", "__import__"}
@@ -204,7 +203,6 @@ def allowed(part: str, target: str) -> bool:
 
 
 def complaints(module: str, source: str, is_package: bool = False) -> list[str]:
-    """What is wrong with one module, each with its line."""
     tree = ast.parse(source)
     part = part_of(module)
     if part is None:
@@ -353,7 +351,6 @@ def room_of(module: str, house: Mapping[str, tuple[str, bool]]) -> str:
 
 
 def test_no_room_leads_back() -> None:
-    """A room and the rooms inside of it may use each other."""
     house = {module: (source, is_package) for module, source, is_package in modules()}
     arrows: dict[str, set[str]] = {room_of(module, house): set() for module in house}
     for module, (source, is_package) in house.items():

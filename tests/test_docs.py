@@ -28,7 +28,6 @@ INDEX = ROOT / "docs/README.md"
 OWN_VARIABLES = {
     *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE", "ORCH_ORDER"),
 }
-"""What one process of orch tells another one by."""
 TUTORIAL = ROOT / "docs/tutorial.md"
 """tests/real/test_tutorial.py types its commands."""
 NOT_RUN = {

@@ -49,7 +49,6 @@ def say(home: Path, state: str, **more: object) -> None:
 
 
 def submitted(home: Path, engine: str = "near") -> RunDir:
-    """A run that is the job 1."""
     run = create_run(home, "one")
     run.write("spec.yaml", f"{{script: script.py, backend: {{type: crate, crates: crates.txt, engine: {engine}}}}}")
     engine_files.keep_submission(run.path, Submission("1", "crate job 1", 1.0))
@@ -158,7 +157,6 @@ def reach(home: Path) -> None:
 
 
 def test_a_job_that_seemed_gone_and_answers_is_asked_for_again_and_not_removed(home: Path) -> None:
-    """As when kubectl was asked in another context."""
     run = engine_jobs.attach(submitted(home, "far"))
     say(home, "ended", is_gone=True)
     engine_jobs.hear(run, always=True)

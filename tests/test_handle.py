@@ -30,7 +30,6 @@ def rundir(tmp_path: Path) -> Iterator[RunDir]:
 
 
 def over(rundir: RunDir) -> Run:
-    """The handle of a run whose controller has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     return Run(rundir, process)
@@ -137,7 +136,6 @@ def test_a_request_that_no_controller_can_act_on_is_refused(rundir: RunDir) -> N
 
 
 def test_a_forked_child_sees_that_the_run_goes_on(tmp_path: Path) -> None:
-    """As that of multiprocessing: the controller is no child of it."""
     with held_run(tmp_path) as (rundir, process):
         run = Run(rundir, process)
         if not (child := os.fork()):

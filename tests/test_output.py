@@ -27,7 +27,6 @@ def numbered(word: str, count: int) -> bytes:
 
 
 def lines_of(task: str, console: str) -> str:
-    """What the console shows of one task, without the prefixes."""
     return "".join(line.partition(" | ")[2] + "\n" for line in console.splitlines() if line.partition(" | ")[0].strip() == task)
 
 
@@ -238,7 +237,6 @@ def test_a_task_that_cuts_its_own_log_is_told_so(orch: Orch, tmp_path: Path, run
 
 
 def test_a_task_that_makes_its_own_log_a_terabyte_long_holds_up_nobody(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    """The file has a hole, which reads as NULs."""
     write_script(tmp_path, "os.write(1, b'first\\n'); os.ftruncate(1, 1 << 40); os.lseek(1, 0, os.SEEK_END); os.write(1, b'last\\n')")
     done = orch("up", "script.py", "-n", "1", check=0)
     for shown in (done, orch("logs", check=0)):

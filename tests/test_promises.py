@@ -66,7 +66,6 @@ PROMISES = {
     "the same: a lost `ps`": ("test_a_coordinator_loses_nothing_with_a_worker_and_the_steps_since_the_save_with_a_ps",),
     "`fit` of Keras 2 (tf-keras): weights, optimizer, History, callbacks,": ("test_fit_that_is_killed_twice_ends_as_without",),
 }
-"""How a row begins, and its tests."""
 UNTESTED = (
     "a variable that a step changes and that no save has",
     "a shuffle before `repeat()` without an end",

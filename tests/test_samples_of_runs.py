@@ -44,7 +44,6 @@ def test_a_run_keeps_samples_and_no_events_of_them(orch: Orch, run: LiveRun, tmp
 
 @pytest.mark.root
 def test_hosts_without_the_run_directory_send_their_samples(orch: Orch, bed: Bed, run: LiveRun, tmp_path: Path) -> None:
-    """The hosts have another directory at the place of the run directory."""
     write_script(tmp_path, f"end = {str(tmp_path / 'end')!r}" + BUSY)
     home = bed.own / "home/runs"
     ssh = f"backend.ssh={json.dumps(bed.ssh)}"

@@ -33,7 +33,6 @@ SAID = ("--set", "collectives={implementation: ring, heartbeat_s: 5}", "--cpus",
 WORKER_0 = [["multi_worker_mirrored", 3, 5.0, "ring"], {"cpus": 3}, {"heartbeat_s": 5.0, "implementation": "ring"}]
 WORKER_1 = [["multi_worker_mirrored", 4, 5.0, "ring"], {"cpus": 4}, {"heartbeat_s": 5.0, "implementation": "ring"}]
 EVALUATOR = [["multi_worker_mirrored", 3, None, None], {"cpus": 3}, {}]
-"""It has no peers that it would wait for."""
 
 STUB = """
 import json, types
@@ -75,7 +74,6 @@ Write = Callable[..., Path]
 
 
 def show(orch: Orch, script: Write, directory: Path, *options: str) -> None:
-    """Tasks that run a script."""
     script(SHOW)
     orch("up", "script.py", "-n", "2", "--evaluator", *SAID, *options, check=0)
     assert shown(directory) == {"worker-0": WORKER_0, "worker-1": WORKER_1, "evaluator-0": EVALUATOR}
@@ -90,7 +88,6 @@ def show_executed(orch: Orch, script: Write, directory: Path, *options: str) -> 
 
 
 def show_command(orch: Orch, script: Write, directory: Path, *options: str) -> None:
-    """A program that is not Python has its environment."""
     script('#!/bin/sh\necho "$ORCH_TASK_SETTINGS"\n', "show.sh").chmod(0o700)
     orch("up", "--no-python", "./show.sh", "-n", "2", *options, check=0)
     assert list(shown(directory).values()) == [{"strategy": "multi_worker_mirrored"}] * 2

@@ -411,7 +411,6 @@ def test_down_now_is_at_once_though_the_controller_is_slow_to_hear(orch: Orch, t
 
 
 def is_readable(pipe: Path) -> bool:
-    """Whether something waits in the pipe."""
     with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         return bool(select.select([file], [], [], 0)[0])
 

@@ -50,8 +50,6 @@ NAME = "crate"
 
 @dataclass(frozen=True, slots=True)
 class CrateSettings(BackendSpec):
-    """The section `backend:` with `type: crate`."""
-
     crates: str = setting("", "The file that names the crates: a name and its slots on each line.", example="crates.txt")
     engine: str = setting("", "Where the engine runs the controller: near or far.", example="far", words="none")
 
@@ -62,8 +60,6 @@ def _list(spec: ClusterSpec) -> Path:
 
 
 class Crate:
-    """See `Backend`."""
-
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         path = _list(spec)
         return () if path.is_file() else (Problem("backend.crates", f"there is no file {path.name!r}", "name one with a crate a line"),)

@@ -55,15 +55,12 @@ if __name__ != "__main__":
     from worker.values.fast_dataclass import dataclass
 
     def order(run: RunFacts, yard: Path, where: str) -> dict[str, str]:
-        """What is submitted, as a file of the request."""
         argv = controller_argv(run.directory, program=str(yard / "control.py"))
         spec = to_document(run.spec) if where == "far" else None
         return {ORDER: json.dumps({"run": run.run_id, "argv": argv, "directory": run.directory, "spec": spec}, indent=2) + "\n"}
 
     @dataclass(frozen=True, slots=True)
     class CrateEngine:
-        """See `Engine`."""
-
         yard: Path
         is_far: bool
 
@@ -112,8 +109,6 @@ def write(path: Path, data: Any) -> None:
 
 
 class Job:
-    """A job in the daemon."""
-
     def __init__(self, yard: Path, place: Path) -> None:
         self._yard, self._place = yard, place
         self._process: subprocess.Popen[bytes] | None = None
@@ -198,7 +193,6 @@ class Job:
 
 
 def main(yard: Path) -> None:
-    """The loop of the daemon."""
     jobs: dict[str, Job] = {}
     print("ready", flush=True)
     while True:

@@ -40,8 +40,6 @@ def orch(directory: Path, *words: str, check: int = 0) -> subprocess.CompletedPr
 
 
 class Up:
-    """`orch up` that goes on, with what it has said."""
-
     def __init__(self, yard: Path, *words: str) -> None:
         self._said = yard / "said"
         with open(self._said, "wb") as said:

@@ -72,7 +72,6 @@ class Yard:
             wait_for_file(self.path / f"{task}.ready")
 
     def start(self, *words: str) -> str:
-        """The id of a run that is submitted."""
         return orch(self.path, "up", "-d", *words).stdout.strip()
 
 

@@ -16,7 +16,6 @@ RESTRICTED = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type"
 
 
 def pod(name: str, *command: str, node: str = "", image: str = Namespace.image, **spec: Any) -> dict[str, Any]:
-    """A pod that may run here."""
     main = {
         "name": "main",
         "image": image,

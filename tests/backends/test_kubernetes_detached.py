@@ -161,7 +161,6 @@ def test_a_run_goes_on_without_an_api_server_and_after_its_own_connections_were_
 
 
 def cut_connections(pod: str) -> None:
-    """All TCP connections of a pod to its controller."""
     [first] = [process for process in psutil.process_iter() if _variables(process).get(dialler.POD) == pod]
     enter = ["nsenter", "--net", f"--target={first.pid}", "ss", "--kill", "--no-header", "--tcp", "state", "established"]
     done = subprocess.run([*enter, f"dport = :{PORT}"], capture_output=True, text=True, check=True)

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 GOES_ON = "print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nsleep()\n"
 ONCE = "print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nif os.environ['ORCH_ATTEMPT'] == '1':\n    sleep()\n"
-"""Ends by itself in its second attempt."""
 COUNTS = """
 print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)
 number = 0
@@ -161,7 +160,6 @@ def test_connections_that_are_cut_are_made_again_and_nothing_is_lost_or_comes_tw
 
 
 def kill_exec(up: Running, pod: str) -> None:
-    """Kill the kubectl that is the connection to a pod."""
     execs = [child for child in psutil.Process(up.pid).children(recursive=True) if pod in child.cmdline()]
     assert len(execs) == 1
     execs[0].kill()

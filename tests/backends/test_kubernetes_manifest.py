@@ -382,7 +382,6 @@ def test_all_of_a_pod(orch: Orch, script: Callable[..., Path], form: str) -> Non
 
 @pytest.mark.parametrize("form", ["jobset", "job"])
 def test_the_schemas_of_every_release(planned: Planned, form: str) -> None:
-    """The page names these releases."""
     objects = planned("-n", "2", "--evaluator", form=form)
     for release in RELEASES:
         validate(objects, release)

@@ -269,7 +269,6 @@ def test_one_object_owns_all_others_and_comes_first() -> None:
 
 
 def test_values_of_variables_stand_in_no_manifest_and_no_command() -> None:
-    """They are data on the channel to the agents."""
     found = spec("", "defaults: {env: {API_KEY: hunter2}}\ntasks: {worker: {env: {OTHER: hunter3}}}")
     assert "hunter" not in "".join(load(found).request(RunFacts(found, RUN, "/runs/x")).texts().values())
 

@@ -133,7 +133,6 @@ def test_pods_of_a_dead_controller_end_by_themselves_and_orch_down_deletes_what_
 
 
 def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
-    """Each with one message. The namespace is as it was after each."""
     place.write(GOES_ON)
     refused = place.orch("up", "script.py", "--namespace", "nowhere", check=2)
     assert 'error: cannot make the pods: namespaces "nowhere" not found; name one that exists' in refused.err

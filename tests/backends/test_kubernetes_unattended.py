@@ -52,7 +52,6 @@ def started(argv: list[str], **env: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def dialling(port: int, token: Path, before_s: float = 60, after_s: float = 60) -> Iterator[subprocess.Popen[bytes]]:
-    """The first program of a pod."""
     token.write_text(TOKEN)
     argv = [sys.executable, "-I", dialler.__file__, "127.0.0.1", str(port), str(token), str(before_s), str(after_s)]
     env = {dialler.POD: "a", dialler.ADDRESS: "10.0.0.7"}

@@ -27,7 +27,6 @@ tell(f"{TASK}.variables", json.dumps({**found, "node": os.uname().nodename}))
 
 
 def start(orch: Orch, *words: str, nodes: str = "-N3", **more: Any) -> Running:
-    """orch in a shell of salloc's."""
     return orch.start("up", "script.py", *words, by=("salloc", "--quiet", *nodes.split()), **more)
 
 
@@ -153,7 +152,6 @@ def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed,
 
 
 def test_two_jobs_share_their_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    """Each has its own GPU of each node, and its own ports."""
     told = "print(os.environ['CUDA_VISIBLE_DEVICES'], server.getsockname()[1], flush=True)"
     write_script(tmp_path, f"server = listen()\n{told}\nwait_for('done')\n")
     both = [start(orch, "-q", "--run-dir", home, nodes="-N2 -n2 --gres=gpu:1") for home in "ab"]

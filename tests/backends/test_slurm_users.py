@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 
 class Person(User):
-    """Somebody with a script for one node."""
-
     def __init__(self, orch: Orch, slurm: SlurmBed, name: str) -> None:
         super().__init__(slurm, name)
         self._orch = orch

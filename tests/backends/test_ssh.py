@@ -149,7 +149,6 @@ def test_a_hostfile_and_uneven_slots(orch: Orch, bed: Bed, script: Callable[...,
 
 
 def test_a_run_directory_that_a_host_sees_is_named_there(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
-    """`tmp_path` is the same on all hosts, `bed.own` is not."""
     script(SHOW)
     up(orch, bed, "hostA", check=0)
     assert seen(tmp_path)["worker-0"]["env"]["ORCH_RUN_DIR"] == str(LiveRun(tmp_path).path)

@@ -278,7 +278,6 @@ def test_a_file_that_cannot_be_read_is_not_left_out_without_a_word(tmp_path: Pat
 
 
 def test_what_orch_prints_is_not_copied(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It grows while it is copied."""
     (tmp_path / "train.py").touch()
     with (tmp_path / "up.log").open("w") as log:
         kept = os.dup(2)

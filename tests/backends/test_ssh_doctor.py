@@ -92,7 +92,6 @@ def test_three_hosts_at_once_each_with_its_own_trouble(orch: Orch, bed: Bed) -> 
 
 
 def test_a_host_without_tensorflow_and_this_machine_beside_it(orch: Orch, bed: Bed, tmp_path: Path) -> None:
-    """This machine needs no ssh, and has its own interpreter."""
     here = tmp_path / "python"
     (tmp_path / "tensorflow.py").write_text(TENSORFLOW.format(21))
     here.write_text(f'#!/bin/sh\nexport PYTHONPATH={tmp_path}\nexec {os.path.realpath(sys.executable)} -S "$@"\n')

@@ -74,7 +74,6 @@ while not os.path.exists("go"):
     number += 1
     time.sleep(0.001)
 """
-"""Each line of its output has a number."""
 
 
 @pytest.mark.slow

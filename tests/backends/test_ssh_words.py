@@ -94,7 +94,6 @@ def test_why_there_is_no_agent(code: int, said: str, expected: str, passing: boo
     ],
 )
 def test_the_one_word_of_the_users_that_a_shell_reads(backend: dict[str, Any], expected: str, named: str) -> None:
-    """And what the doctor says that it has asked."""
     spec = spec_of(**backend)
     request = imagine(spec)
     (text,) = request.texts().values()
@@ -203,7 +202,6 @@ def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp
 
 @pytest.mark.parametrize("command", [("up",), ("up", "--dry-run"), ("plan",)])
 def test_this_machine_under_two_names_is_refused(orch: Orch, script: Callable[..., Path], command: tuple[str, ...]) -> None:
-    """Its GPUs would be given twice."""
     script("")
     done = orch(*command, "script.py", "-H", "localhost:2,127.0.0.1", check=2)
     assert "localhost and 127.0.0.1 are one machine, this one; name it once, with all of its slots: localhost:N" in done.err

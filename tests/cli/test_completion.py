@@ -23,7 +23,6 @@ def hello(script: Script) -> Path:
 
 
 def offered(orch: Orch, *words: str) -> list[str]:
-    """What is offered for the last of these words."""
     env = {"_ORCH_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["orch", *words]), "COMP_CWORD": str(len(words))}
     return [line.partition(",")[2] for line in orch(check=0, env=env).out.split()]
 

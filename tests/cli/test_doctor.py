@@ -170,7 +170,6 @@ def test_a_run_directory_that_cannot_be_written_to(orch: Orch, tmp_path: Path, w
 
 @pytest.mark.tensorflow
 def test_the_real_tensorflow_is_described_and_judged_for_a_strategy(orch: Orch, tmp_path: Path) -> None:
-    """And GPUs that are asked for and are not there are an error."""
     import importlib.metadata
 
     (tmp_path / "no-driver").mkdir()

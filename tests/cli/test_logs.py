@@ -22,7 +22,6 @@ ENOUGH = 40 * len(LINES)
 
 @pytest.mark.parametrize("words", [(), ("-f",)], ids=["once", "followed"])
 def test_a_task_that_writes_faster_than_it_is_read_hides_no_other(orch: Orch, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """For each byte that is read worker-0 writes two."""
     with held_run(tmp_path / ".orch", workers=2) as (run, _):
         first = write(run, "worker-0", LINES)
         write(run, "worker-1", b"line of worker-1\n")

@@ -205,7 +205,6 @@ def test_what_is_mounted_in_a_run_is_not_emptied(orch: Orch, home: Path, tmp_pat
 
 @pytest.mark.parametrize("command", ["prune", "down", "ps", "logs", "report", "wait", "restart", "stacks"])
 def test_an_empty_name_is_a_mistake(orch: Orch, home: Path, command: str) -> None:
-    """Such as a variable of the shell that is not set."""
     assert "must not be empty" in orch.in_process(command, "", check=2).err
     assert len(names(home)) == 5
 

@@ -27,7 +27,6 @@ def test_it_writes_the_page_here_and_prints_its_name(orch: Orch, tmp_path: Path)
 
 @pytest.mark.parametrize("lives", [False, True])
 def test_a_run_of_which_nothing_has_happened_yet_has_a_page(orch: Orch, tmp_path: Path, lives: bool) -> None:
-    """Such as one that waits in the queue of an engine."""
     with held_run(tmp_path / ".orch", workers=0) as (_, holder):
         if not lives:
             holder.kill()

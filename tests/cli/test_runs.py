@@ -245,7 +245,6 @@ def test_wait_gives_up_after_its_time_and_ctrl_c_ends_only_the_waiting(orch: Orc
 
 
 def wait_until_blocked(pid: int) -> None:
-    """Until the process waits for the lock of a run."""
     process = psutil.Process(pid)
     while not any(file.path.endswith("/lock") for file in process.open_files()):
         assert process.is_running()

@@ -79,7 +79,6 @@ def test_native_frames_are_shown_by_py_spy(orch: Orch, running: Running) -> None
 
 
 def test_native_frames_need_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is looked for beside the interpreter, then on PATH."""
     with held_run(tmp_path / ".orch"):
         monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
         monkeypatch.setenv("PATH", str(tmp_path / "path"))

@@ -56,7 +56,6 @@ class Terminal:
         self.process.send_signal(signal.SIGWINCH)
 
     def read(self) -> list[str]:
-        """The lines on the screen now."""
         with contextlib.suppress(BlockingIOError, OSError):
             while data := os.read(self.master, 65536):
                 self.raw += data

@@ -41,13 +41,11 @@ def show(script: Script) -> Path:
 
 
 def seen(home: Path, task: str = "worker-0") -> dict[str, Any]:
-    """What the task of the latest run was given."""
     found: dict[str, Any] = json.loads((home / "latest" / "attempt-1" / task / "seen.json").read_text())
     return found
 
 
 def spec_of(home: Path) -> dict[str, Any]:
-    """The spec of the latest run, as it was kept."""
     found: dict[str, Any] = json.loads((home / "latest" / "spec.yaml").read_text())
     return found
 

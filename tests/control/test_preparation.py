@@ -45,8 +45,6 @@ ANSWER_S = 60.0
 
 
 class SeveralHere(local.Local):
-    """Hosts that are all this machine."""
-
     def __init__(self, names: tuple[str, ...], argv: Mapping[str, tuple[str, ...]]) -> None:
         self._names, self._argv = names, argv
 

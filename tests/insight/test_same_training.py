@@ -14,7 +14,6 @@ START = [0.5, 0.25, 0.125]
 
 
 def step(replica: int, rows: list[int], gradient: list[float], *terms: tuple[str, float], **event: Any) -> dict[str, Any]:
-    """A step of a replica: what it reads, and the gradient that it gives to an optimizer."""
     listed = [{"line": line, "value": value} for line, value in terms]
     loss = {"kind": "loss", "line": "train.py:9", "variables": [0], "grads": [gradient], "terms": listed}
     apply = {

@@ -37,7 +37,6 @@ Words = dict[str, dict[str, dict[str, str]]]
 
 
 def verdicts(answers: Mapping[str, Mapping[tuple[str, str], Answers]], worlds: Mapping[str, World] = WORLDS) -> Verdicts:
-    """The verdicts on the answers of all worlds; a world without its world of one process has none."""
     found: Verdicts = {}
     for name, world in worlds.items():
         reference, of_world = answers.get(world.reference, {}), answers.get(name, {})
@@ -75,7 +74,6 @@ def _with_lines_of_model(unit: Unit, of_tasks: Answers, said: Said) -> Answers:
 
 
 def wrong(found: Verdicts) -> Iterator[str]:
-    """A line for each bad verdict."""
     for world, rows in found.items():
         for row, forms in rows.items():
             for form, verdict in forms.items():
@@ -84,7 +82,6 @@ def wrong(found: Verdicts) -> Iterator[str]:
 
 
 def words(found: Verdicts) -> Words:
-    """The words alone."""
     rows: Words = {}
     for world, of_world in found.items():
         for row, forms in of_world.items():
@@ -191,7 +188,6 @@ def render_all(kept: Mapping[str, Any]) -> str:
 
 
 def _shown(row: str) -> str:
-    """Code as code."""
     return f"`{row}`" if re.fullmatch(r"[\w.]+\(.*\)|\w+=[\w.]+", row) else row
 
 

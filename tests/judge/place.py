@@ -138,7 +138,6 @@ def state(model: Any) -> dict[str, Any]:
 
 
 Branch = tuple[Callable[[], list[Any]], Callable[[], Any]]
-"""What makes the layers and the loss of a branch."""
 
 
 def branches(

@@ -22,9 +22,7 @@ BY_HAND = "fails without orch too"
 DIFFERS, WORKERS_DIFFER, CRASHES, HANGS = "differs", "workers differ", "crashes", "hangs"
 GOOD, BAD = (AS_ONE, SAYS_SO, REFUSED, BY_HAND, ABSENT), (DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
 ORDER = (ABSENT, AS_ONE, REFUSED, BY_HAND, SAYS_SO, DIFFERS, WORKERS_DIFFER, CRASHES, HANGS)
-"""From the best to the worst."""
 UNEVEN = re.compile("parts of (unequal|different) size")
-"""What a line has that tells of uneven parts."""
 UNCLEAR = ("AttributeError", "TypeError", "KeyError", "IndexError", "AssertionError", "NameError", "UnboundLocalError")
 """Exceptions that are no refusal: a program was not ready for what it got."""
 
@@ -38,7 +36,6 @@ class Verdict:
 
 
 def judge(case: Case, row: str, answers: Answers, reference: Answers) -> Verdict:
-    """The verdict on one row of one unit."""
     (truth,) = reference.values()
     if "result" not in truth:
         return Verdict(ABSENT, f"one process: {truth.get('error') or truth.get('ended')}"[:300])

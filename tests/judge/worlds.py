@@ -30,8 +30,6 @@ Answers = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class World:
-    """A cluster, or one process."""
-
     name: str
     title: str
     settings: Mapping[str, Any]

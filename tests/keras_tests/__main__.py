@@ -42,7 +42,6 @@ TEST_S, START_S = 30.0, 120.0
 LEFT_OUT, NEVER, DIED, APART = "left out", "never ended", "died", "ended differently"
 WRONG = ("failed", NEVER, DIED, APART)
 Outcomes = dict[str, tuple[str, str]]
-"""By test: what became of it, and why."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -73,12 +73,10 @@ class Namespace:
         self.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects]}))
 
     def items(self, kind: str, *selector: str) -> list[dict[str, Any]]:
-        """All objects of this kind."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json", *selector))["items"]
         return found
 
     def phases(self) -> dict[str, str]:
-        """The phase of each pod, such as ``Running``."""
         return {pod["metadata"]["name"]: pod["status"]["phase"] for pod in self.items("pods")}
 
     def wait_for(self, *argv: str, timeout: float = PATIENCE_S) -> None:
@@ -90,7 +88,6 @@ class Namespace:
         _wait_until(lambda: self.phases().get(pod) == phase, f"pod {pod} to be {phase}", TRAINING_S)
 
     def wait_for_log(self, pod: str, text: str) -> None:
-        """Wait until a pod has written this."""
         _wait_until(lambda: text in self.kubectl("logs", pod, check=False), f"{text!r} in the log of pod {pod}")
 
     def claim(self, name: str = "checkpoints") -> Path:
@@ -127,7 +124,6 @@ class Namespace:
         self.bed.order("start", "kubelet", node)
 
     def kill_node(self, node: str) -> None:
-        """The node has lost its power, with all that ran on it."""
         self.bed.order("kill", "node", node)
 
     def restart_api_server(self) -> None:

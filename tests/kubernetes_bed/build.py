@@ -103,8 +103,6 @@ def build() -> Path:
 
 
 class _Build:
-    """One build, below one directory."""
-
     def __init__(self, work: Path) -> None:
         self.work = work
         self.whole = work / "whole"

@@ -97,7 +97,6 @@ spec:
 
 
 def pods_of(node: str) -> str:
-    """The network of a node's pods."""
     return f"10.88.{NODES.index(node) + 1}.0/24"
 
 

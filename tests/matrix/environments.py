@@ -37,7 +37,6 @@ class NotMade(Exception):
 
 
 def user_of(cell: Cell) -> tuple[str, ...]:
-    """The words before each command of a cell."""
     if not cell.ordinary or os.geteuid() != 0:
         return ()
     if shutil.which(AS_NOBODY[0]) is None:

@@ -36,8 +36,6 @@ Case = tuple[Callable[[], Any], dict[str, Any]]
 
 
 class Halves(keras.losses.Loss):
-    """A loss that is one number."""
-
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.square(y_true - y_pred)) / 2
 
@@ -84,7 +82,6 @@ CASES = {**AS_KERAS, **BEFORE_THE_SUM, **ONE_NUMBER, **REFUSED, **OVERFLOW}
 
 
 def made(case: str) -> tuple[Any, Any]:
-    """A model with the optimizer of this case, and its data."""
     make, options = CASES[case]
     keras.utils.set_random_seed(1)
     keras.mixed_precision.set_global_policy(options.get("dtype", "float32"))
@@ -101,7 +98,6 @@ def made(case: str) -> tuple[Any, Any]:
 
 
 def weights(model: Any) -> list[float]:
-    """All weights of the model, and what its optimizer counts."""
     found = [float(number) for weight in model.get_weights() for number in weight.ravel()]
     scale = getattr(model.optimizer, "dynamic_scale", None)
     return [*found, float(model.optimizer.iterations.numpy()), *([] if scale is None else [float(scale.numpy())])]

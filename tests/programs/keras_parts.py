@@ -43,7 +43,6 @@ def compiled(*layers: Any, shape: tuple[int, ...] = (8,)) -> Any:
 
 
 def told(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
-    """The logs of each epoch, and all weights."""
     logs = {name: np.asarray(values).tolist() for name, values in history.history.items()} if history is not None else {}
     return {**logs, "weights": [weight.ravel().tolist() for weight in model.get_weights()], **more}
 
@@ -56,8 +55,6 @@ def fitted(model: Any, x: Any, epochs: int = 2, **options: Any) -> dict[str, Any
 
 
 class Largest(keras.metrics.Metric):
-    """No sum over rows."""
-
     def __init__(self, name: str) -> None:
         super().__init__(name=name)
         self.kept = self.add_weight(name="kept", initializer="zeros")
@@ -75,8 +72,6 @@ class Running(Largest):
 
 
 class Kept(Largest):
-    """A variable that has one value in all replicas."""
-
     def __init__(self, name: str) -> None:
         keras.metrics.Metric.__init__(self, name=name)
         self.kept = self.add_variable((), "zeros", name="kept", aggregation="mean")
@@ -87,7 +82,6 @@ def farthest(y: Any, y_pred: Any) -> Any:
 
 
 def far(y: Any, y_pred: Any) -> Any:
-    """A number for each row."""
     return tf.reduce_max(tf.abs(y - y_pred), axis=-1)
 
 
@@ -133,8 +127,6 @@ def losses_that_a_step_shows() -> dict[str, Any]:
 
 
 class Logarithm(keras.layers.Layer):
-    """Refuses rows of zeros."""
-
     def call(self, x: Any) -> Any:
         return tf.debugging.check_numerics(tf.math.log(x), "a row of zeros")
 

@@ -23,7 +23,6 @@ strategy = worker.strategy()
 BATCH, STEPS = 16, 20
 CASES: dict[str, Callable[[], dict[str, Any]]] = {}
 DIRECTORY = Path()
-"""For files; `run` sets it."""
 
 draws = np.random.default_rng(0)
 FEATURES = draws.normal(size=(64, 8)).astype("float32")
@@ -130,7 +129,6 @@ def backup_and_restore(directory: str, dies: bool) -> dict[str, Any]:
 
 
 def run(directory: str) -> dict[str, dict[str, Any]]:
-    """What each case gave, by name."""
     global DIRECTORY
     DIRECTORY = Path(directory)
     return {name: function() for name, function in CASES.items()}

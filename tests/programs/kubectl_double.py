@@ -45,7 +45,6 @@ def _ready(name: str) -> dict[str, Any]:
 
 
 def main(home: Path, words: list[str]) -> int:
-    """One call of kubectl."""
     words = [word for word in words if not word.startswith(("--context=", "--namespace=", "--kubeconfig="))]
     match words:
         case ["auth", *_]:

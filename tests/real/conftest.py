@@ -21,7 +21,6 @@ from tests import conftest
 from tests.worker.template_double import ForkedTask, TemplateProcess
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-"""The environment of the imports."""
 
 
 @pytest.fixture(scope="session")

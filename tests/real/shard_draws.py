@@ -18,7 +18,6 @@ POOL = 40
 
 Draw = dict[str, Any]
 Batches = list[list[list[str]]]
-"""Steps -> replicas -> elements."""
 
 
 def takes_file(sharding: Sharding, index: int, worker: int) -> bool:
@@ -120,7 +119,6 @@ def _of_replicas(strategy: Any, step: Any) -> list[list[str]]:
 
 
 def ask_workers(strategy: Any, draws: list[Draw], directory: str) -> list[Batches]:
-    """What this worker of the cluster gets of each draw."""
     answers = []
     for draw in draws:
         steps = strategy.experimental_distribute_dataset(_dataset(draw, directory))

@@ -148,8 +148,6 @@ def orders(strategy: Any, directory: str) -> dict[str, Any]:
         return epochs(strategy.experimental_distribute_dataset(dataset))
 
     class Reader(keras.Model):
-        """Notes what it is given to train on."""
-
         def train_step(self, batch: Any) -> Any:
             rows: Any
             (rows,) = batch if isinstance(batch, tuple) else (batch,)
@@ -291,7 +289,6 @@ def check_off(found: list[dict[str, Any]], workers: int) -> None:
 
 
 def steps_of_plan(elements: int, batch: int, workers: int) -> int:
-    """The steps that `orch shards` shows."""
     return sum(1 for _ in steps(Sharding("off", workers=workers, batch=batch), tally([File("rows.txt", elements, elements)], workers)))
 
 
@@ -364,8 +361,6 @@ def test_what_one_worker_has_read_ahead_does_not_change_the_next_order() -> None
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """A call of `worker.files`."""
-
     sizes: tuple[int, ...]
     batch: int
     shard: str
@@ -383,7 +378,6 @@ def draw_files(workers: int) -> Files:
 
 
 def read_files(strategy: Any, directory: str, draws: list[Files]) -> list[list[list[int]]]:
-    """In each task: for each draw, the elements of each step."""
     import worker
 
     found = []

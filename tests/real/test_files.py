@@ -33,7 +33,6 @@ SIZES = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> str:
-    """The directory of `SIZES`."""
     for name, sizes in SIZES.items():
         (tmp_path / name).mkdir()
         numbers = (str(number).encode() for number in itertools.count())
@@ -172,7 +171,6 @@ def test_two_workers_share_files(files: str) -> None:
 
 
 Steps = dict[int, list[int]]
-"""What a worker got in each step that it took."""
 KILLED_IN = 6
 """The step in whose middle worker-1 dies: inside the second epoch, and behind what was saved."""
 
@@ -200,8 +198,6 @@ def train(strategy: Any, files: str, on_step: Callable[[str, Steps], None] | Non
 
 
 def test_a_training_goes_on_at_the_element_at_which_a_worker_was_killed(files: str) -> None:
-    """Each element once in each epoch."""
-
     def write_or_die(task: str, steps: Steps) -> None:
         Path(files, f"{task}.json").write_text(json.dumps(list(steps.items())))
         if task == "worker-1" and KILLED_IN in steps:

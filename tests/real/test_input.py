@@ -139,7 +139,6 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     * 2,
     **dict.fromkeys(("fit of Keras 3", "fit of Keras 2"), (pytest.approx(sum(number * number for number in range(12)) / 12),) * 2),
 }
-"""What worker-0 and worker-1 are given, by case."""
 SAID = (
     "input: auto_shard data (experimental_distribute_dataset at {program}:",
     "input: auto_shard stays file, which the program has set, and not data (experimental_distribute_dataset at {program}:",

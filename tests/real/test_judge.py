@@ -17,12 +17,10 @@ from tests.judge.verdicts import ABSENT, AS_ONE, CRASHES, DIFFERS, HANGS, REFUSE
 assert cases  # importing them has filled the list
 
 DEADLINE_S = 900
-"""It guards against a hang."""
 PLAIN = Case("plain", "models", dict)  # type: ignore[arg-type]
 
 
 def on_tensorflow(test: Any) -> Any:
-    """A test that starts real clusters."""
     for mark in (pytest.mark.timeout(DEADLINE_S), pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.usefixtures("warm_tensorflow")):
         test = mark(test)
     return test

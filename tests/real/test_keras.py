@@ -25,7 +25,6 @@ from tests.judge.worlds import ALONE, OLDEST, WORLDS, Answers, World, judge_worl
 assert cases  # importing them has filled the list of the judge
 
 DEADLINE_S = 900
-"""It guards against a hang."""
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -58,13 +57,11 @@ def installed(version: str) -> Path:
 
 
 def judged(world: World, units: Sequence[Unit], directory: Path) -> dict[Unit, Answers]:
-    """What these units give in this world."""
     packages = {world.keras: installed(world.keras)} if world.keras else {}
     return judge_world(world, list(units), directory, packages, lambda text: print(text, flush=True))
 
 
 def verdicts(world: World, answers: dict[Unit, Answers], reference: dict[Unit, Answers]) -> findings.Words:
-    """The words, and what is wrong of them is printed."""
     found = findings.verdicts({world.name: answers, world.reference: reference}, {world.name: world})
     print(*findings.wrong(found), sep="\n")
     return findings.words(found)
@@ -126,14 +123,12 @@ TWO_EPOCHS = {"steps": 40, "epochs": 2}
 
 
 def run_with_servers(directory: str) -> Cases:
-    """In the chief."""
     from tests.programs import keras_servers
 
     return keras_servers.run(directory)
 
 
 def back_up_with_servers(directory: str, dies: bool) -> dict[str, Any]:
-    """In the chief."""
     from tests.programs import keras_servers
 
     return keras_servers.backup_and_restore(directory, dies)
@@ -162,19 +157,16 @@ def test_keras_2_trains_with_parameter_servers(tmp_path: Path) -> None:
 
 
 def with_packages(directory: Path) -> dict[str, Any]:
-    """The keywords of a cluster whose Keras is that of this directory."""
     return {"workers": 2, "env": {"PYTHONPATH": f"{directory}{os.pathsep}{os.environ['PYTHONPATH']}"}, "timeout": DEADLINE_S}
 
 
 def version_of_keras() -> str:
-    """In a task."""
     import keras
 
     return str(keras.__version__)
 
 
 def fit_a_dataset() -> None:
-    """In a task."""
     import keras
     import numpy as np
     import tensorflow as tf

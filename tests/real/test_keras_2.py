@@ -89,7 +89,6 @@ EXAMPLES = (
     f"{MODEL}; tf.keras.models.save_model(m, 'directory')",
     f"{MODEL}; name = 'd/m'; legacy and m.save(name); m.load_weights('d/m')",
 )
-"""What fails with Keras 3."""
 FINE = (
     "import numpy as np; np.save('x', np.ones(2))",
     "tf.train.Checkpoint().save('x')",
@@ -106,7 +105,6 @@ ALL = (*EXAMPLES, *FINE, BARS)
 
 
 def run_examples(directory: str) -> None:
-    """In a task."""
     from tests.programs import provoke
 
     legacy, examples = os.environ.get("TF_USE_LEGACY_KERAS") == "1", list(ALL)

@@ -9,7 +9,6 @@ import pytest
 from orchestrator.testing import cluster
 
 DEADLINE_S = 600
-"""It guards against a hang."""
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.timeout(2 * DEADLINE_S),

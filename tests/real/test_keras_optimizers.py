@@ -10,7 +10,6 @@ import pytest
 from orchestrator.testing import cluster
 
 DEADLINE_S = 600
-"""It guards against a hang."""
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.timeout(2 * DEADLINE_S),
@@ -24,7 +23,6 @@ ONE_NUMBER = ("function_of_one_number", "class_of_one_number", "sum_that_is_one_
 
 
 def fit(names: Iterable[str]) -> dict[str, Any]:
-    """In a task, as the functions that follow."""
     from tests.programs import keras_optimizers as program
 
     return program.run(names)
@@ -49,7 +47,6 @@ def empty_parts() -> list[float]:
 
 
 def alone(function: Any, *args: Any) -> Any:
-    """What a function gives in one process."""
     with cluster(workers=1, strategy="none", timeout=DEADLINE_S) as c:
         return c.run(function, *args)["worker-0"]
 

@@ -39,7 +39,6 @@ Cases = dict[str, dict[str, Any]]
 
 
 def run_cases(names: Iterable[str]) -> Cases:
-    """In a task."""
     from tests.programs import keras_parts
 
     return keras_parts.run(names)
@@ -50,7 +49,6 @@ def flat(value: Any) -> list[float]:
 
 
 def messages_of_a_step() -> dict[str, int]:
-    """In a task."""
     from tests.programs import keras_parts
 
     return keras_parts.messages_of_a_step()
@@ -90,7 +88,6 @@ def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, nam
 
 
 def save_in_turn(directory: str, order: list[str], ending: str) -> dict[str, float]:
-    """In a task."""
     from tests.programs import keras_parts
 
     return keras_parts.save_in_turn(directory, order, ending)

@@ -61,7 +61,6 @@ def start_pods(kubernetes: Namespace, text: str) -> list[str]:
 
 
 def ended(kubernetes: Namespace, pod: str) -> dict[str, Any]:
-    """How a container has ended."""
     found = next(item for item in kubernetes.items("pods") if item["metadata"]["name"] == pod)
     state: dict[str, Any] = found["status"]["containerStatuses"][0]["state"]["terminated"]
     return state

@@ -62,7 +62,6 @@ STATEMENTS = {
 
 
 def provoke(directory: str) -> None:
-    """In a task."""
     from tests.programs import provoke
 
     provoke.run(list(STATEMENTS), directory)

@@ -29,7 +29,6 @@ def soaks(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> str:
-    """The directory of the files of the draws."""
     shard_draws.write_pool(tmp_path)
     return str(tmp_path)
 

@@ -144,7 +144,6 @@ def test_another_run_on_a_full_host_is_named(
 
 @pytest.fixture
 def swap(tmp_path: Path) -> Iterator[None]:
-    """Swap space in a file."""
     path = tmp_path / "swap"
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 2 << 30)

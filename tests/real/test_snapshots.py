@@ -124,7 +124,6 @@ def check_lost(said: str, series: str, finished: int, by: str = r"attempt \d+") 
 
 
 def check(tmp_path: Path, whole: RunDir, *numbers: int) -> None:
-    """`numbers`: of the trainings."""
     killed = latest(tmp_path)
     for number in numbers:
         assert saved(killed, f"loop-{number}") == saved(whole, f"loop-{number}"), f"training {number}"

@@ -15,7 +15,6 @@ from tests.conftest import ROOT
 
 PROGRAM = ROOT / "tests/programs/same_training.py"
 LINES = {found[1]: number for number, line in enumerate(PROGRAM.read_text().splitlines(), 1) if (found := re.search(r"# HERE (\w+)", line))}
-"""The line of each planted error."""
 _TEXT = PROGRAM.read_text()
 SAME = tuple(dict.fromkeys(re.findall(r'word == "(\w+)"', _TEXT.partition("def wrong")[0])))
 WRONG = {

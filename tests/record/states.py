@@ -18,7 +18,6 @@ TAMED = "red \\x01\\x9b"
 def begun(
     policy: Policy, tasks: Mapping[str, str], at: float = 100.0, *, run: str = "", places: Mapping[str, str] | None = None
 ) -> Cluster:
-    """A cluster whose attempt has begun. `tasks`: the host of each."""
     state = Cluster()
     for event in (events.RunBegun(at, run, policy), events.Planned(1, tasks, at, places or {})):
         state, _ = lifecycle.step(state, event)

@@ -41,7 +41,6 @@ def pool() -> Iterator[Cluster]:
 
 @pytest.fixture
 def two() -> Iterator[Cluster]:
-    """Two workers, fresh processes."""
     with cluster(workers=2) as c:
         yield c
 
@@ -67,8 +66,6 @@ def test_arguments_arrive(pool: Cluster) -> None:
 
 
 def test_the_end_of_the_others_does_not_hide_an_error(two: Cluster) -> None:
-    """test_terminate_all_does_not_ignore_error"""
-
     def fails_in_one() -> None:
         if own_task() == ("worker", 0):
             raise ValueError("This is an error.")
@@ -284,8 +281,6 @@ def test_variables_go_round_the_parameter_servers(served: Cluster) -> None:
 
 
 def test_a_variable_is_cut_into_shards(served: Cluster) -> None:
-    """VariablePartitioningTest.testBasic, testDefaultNoPartition"""
-
     def cuts() -> tuple[list[Any], list[str], int]:
         import tensorflow as tf
 
@@ -303,8 +298,6 @@ def test_a_variable_is_cut_into_shards(served: Cluster) -> None:
 
 
 def test_a_distributed_dataset_is_not_read_in_the_coordinator(served: Cluster) -> None:
-    """testDistributeDatasetUsedDirectly"""
-
     def reads(strategy: Any) -> None:
         import tensorflow as tf
 

@@ -29,8 +29,6 @@ Project = Callable[..., "PytestRun"]
 
 
 class PytestRun:
-    """A finished run of pytest."""
-
     def __init__(self, code: int, out: str) -> None:
         self.code, self.out = code, out
 
@@ -39,12 +37,10 @@ class PytestRun:
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """By the name of the test."""
         found = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL) (?:\[\d+\] )?(\S+)", self.out, re.MULTILINE)
         return {name.rpartition("::")[2]: outcome.lower() for outcome, name in found}
 
     def report(self, test: str) -> str:
-        """What is said of a failing test."""
         return re.split(r"^_{3,} .* _{3,}$", self.out.partition(f" {test} ___")[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 
@@ -106,7 +102,6 @@ WRONG = {
     "orch(2)": "@pytest.mark.orch takes keywords, as in @pytest.mark.orch(workers=2)",
     "orch_everywhere": "@pytest.mark.orch_everywhere needs a number of tasks, as in @pytest.mark.orch_everywhere(workers=2)",
 }
-"""Markers with a mistake, and what is said of each."""
 
 
 def test_a_mistake_in_a_marker_is_a_message_at_the_collection(tmp_path: Path) -> None:
@@ -150,7 +145,6 @@ COLD = """
 
 @pytest.mark.slow
 def test_a_cluster_works_where_an_import_has_started_a_thread(tmp_path: Path) -> None:
-    """The import of TensorFlow imports pandas, if it is there."""
     (tmp_path / "site").mkdir()
     thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     (tmp_path / "site" / "pandas.py").write_text(thread)

@@ -37,7 +37,6 @@ class Outcome:
 
     @classmethod
     def of(cls, code: int, log_dir: Path) -> Outcome:
-        """Of a task that wrote its output to `log_dir`."""
         out, err = ((log_dir / f"{name}.log").read_bytes().decode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
         return cls(code, out, err, log_dir)
 
@@ -131,8 +130,6 @@ def start_task(program: Program, cwd: Path, *, options: Sequence[str] = (), star
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task that runs."""
-
     process: subprocess.Popen[bytes]
     log_dir: Path
 

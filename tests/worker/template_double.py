@@ -174,7 +174,6 @@ class ForkedTask:
 
 @contextmanager
 def template(directory: Path, *preload: str, env: Mapping[str, str] | None = None) -> Iterator[TemplateProcess]:
-    """A template that is ready."""
     process = TemplateProcess(directory, preload, env)
     try:
         process.wait_until_ready()

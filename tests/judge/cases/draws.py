@@ -54,8 +54,6 @@ WORKERS = ("two", "three")
 
 @dataclass(frozen=True)
 class Drawn:
-    """A model."""
-
     family: str
     optimizer: str
     options: dict[str, Any]
@@ -66,8 +64,6 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Draw:
-    """A model, and its training."""
-
     model: Drawn
     form: str
     policy: str

@@ -103,7 +103,6 @@ def sliced(place: Place, form: str, parts: tuple[Any, ...], batch: int = BATCH, 
 
 
 def _rows(place: Place, x: Any, y: Any, policy: str = "AUTO") -> Any:
-    """A dataset of the rows."""
     options = place.tf.data.Options()
     options.experimental_distribute.auto_shard_policy = place.tf.data.experimental.AutoShardPolicy[policy]
     return place.tf.data.Dataset.from_tensor_slices((x, y)).with_options(options)

@@ -75,7 +75,6 @@ Circle()
 
 
 def labels(place: Place, kind: str) -> Any:
-    """Labels of this form, for `place.draws(8)`."""
     target = place.target(place.draws(8))[:, 0]
     classes = np.digitize(target, [-0.5, 0.5])
     found = {

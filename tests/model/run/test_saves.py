@@ -23,7 +23,6 @@ def say(task: str, state: str, step: int, at: float = 110.0) -> ev.TaskSaves:
 
 
 def training(policy: Policy = MIRRORED, names: tuple[str, ...] = ALL) -> History:
-    """A cluster whose trainings can save."""
     history = History(policy).start_all()
     history.happen(*(say(name, "ready", 0) for name in names))
     return history

@@ -638,7 +638,6 @@ def tasks_of(counts: st.SearchStrategy[int], devices: st.SearchStrategy[Any]) ->
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """Valid documents, as plain data."""
     strategy = draw(st.sampled_from([*STRATEGIES, None]))
     kind = draw(st.sampled_from(["script", "module", "command"]))
     memory = draw(st.sampled_from([GROWTH, LIMITS] if kind != "command" else [GROWTH]))

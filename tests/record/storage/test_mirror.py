@@ -35,7 +35,6 @@ NOT_OURS = (
 
 
 def answer(source: Path, copy: Path) -> bytes:
-    """What the source sends to the mirror."""
     out, given = source.with_name("answer"), json.loads(mirror.have(copy))
     fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -29,7 +29,6 @@ def spec_with(resume: str, workdir: Path) -> ClusterSpec:
 
 
 def save(base: Path, series: str, step: int, **more: object) -> None:
-    """A manifest as that of a save, with `more` in it."""
     directory = base / series / saves.name_of(step)
     directory.mkdir(parents=True)
     place: dict[str, object] = {"by": "worker-0", "step": step, "input": {"epoch": 0, "batch": step}}

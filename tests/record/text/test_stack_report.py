@@ -125,7 +125,6 @@ def test_a_users_own_worker_directory_is_his_own_code(ours: str) -> None:
 
 @pytest.mark.parametrize("start", sorted(str(path.relative_to(WORKER)) for path in WORKER.rglob("start_*.py")))
 def test_wherever_a_task_begins_orchs_own_calls_are_not_the_users(start: str) -> None:
-    """One of its own and one that was forked from a template, of the run or a warm one."""
     serving = f'"{WORKER}/task/serve.py", line 31 in serve'
     waiting = f'"{LIBRARY}/tensorflow/python/training/server_lib.py", line 9 in join'
     assert place(dump(waiting, serving, f'"{WORKER}/{start}", line 3 in <module>')) == "in join (server_lib.py:9)"
@@ -133,7 +132,6 @@ def test_wherever_a_task_begins_orchs_own_calls_are_not_the_users(start: str) ->
 
 @pytest.mark.timeout(60)
 def test_a_source_is_read_only_if_it_is_a_file_of_some_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task may name any file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "long.py").write_text("one()\n" * 100)
     monkeypatch.setattr(stack_report, "SOURCE_BYTES", 60)

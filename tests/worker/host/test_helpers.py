@@ -115,7 +115,5 @@ def test_what_a_function_raises_or_dies_of_is_told() -> None:
 
 
 class _Link(list[Any]):
-    """Takes what is sent to the controller."""
-
     is_full = False
     send = list.append

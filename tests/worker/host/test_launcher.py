@@ -85,13 +85,11 @@ def start(launcher: Launcher, program: messages.Program, count: int, directory: 
 
 @pytest.fixture
 def many(launcher: Launcher, tmp_path: Path) -> Launcher:
-    """A launcher with many tasks."""
     start(launcher, messages.Program("command", "true"), COUNT, tmp_path)
     return launcher
 
 
 def wait_for_ends(told: Frames) -> None:
-    """Without taking them in."""
     for frame in told:
         if isinstance(frame, messages.TaskStarted):
             os.waitid(os.P_PID, frame.pid, os.WEXITED | os.WNOWAIT)

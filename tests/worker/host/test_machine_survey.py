@@ -54,7 +54,6 @@ def test_where_none_are_found_nvidia_smi_says_why(nvidia: Any) -> None:
 
 @pytest.mark.root
 def test_a_driver_that_lets_no_sigkill_through_holds_up_no_survey(nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """nvidia-smi is in state D then."""
     monkeypatch.setattr(driver_of_host, "ANSWER_S", 2.0)
     smi = f"#!/bin/sh\ncd {shlex.quote(str(tmp_path))}; echo $$ >part; mv part pid; exec sleep 1000\n"
     with ThreadPoolExecutor() as pool:

@@ -32,7 +32,6 @@ def tried(loop: Loop, *targets: Target) -> dict[str, str]:
 
 @contextmanager
 def answering(loop: Loop) -> Iterator[int]:
-    """A port at which "word" is said."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("0.0.0.0", 0))

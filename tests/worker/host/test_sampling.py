@@ -43,7 +43,6 @@ class Channel:
         pass
 
     def sample(self) -> Sampled:
-        """The next sample."""
         self.due.pop()()
         return self.sent[-1]
 

@@ -45,7 +45,6 @@ time.sleep(1000)
 
 
 def training() -> str:
-    """The command of a task."""
     return f"exec {shlex.join([sys.executable, '-c', TRAINING.format(root=str(ROOT))])}"
 
 

@@ -370,7 +370,6 @@ def test_a_run_finds_it_where_the_shell_says_also_if_the_spec_says_otherwise(orc
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of installed packages, one of which is `part`."""
     directory = tmp_path / "site-packages"
     directory.mkdir()
     (directory / "part.py").write_text("value = 1\n")
@@ -603,7 +602,6 @@ def test_a_caller_in_other_surroundings_does_not_use_it(orch: Any, tmp_path: Pat
 
 
 def test_a_scope_of_systemd_counts_only_if_it_limits_something(tmp_path: Path) -> None:
-    """Each terminal and each login has one."""
     path = tmp_path / "user.slice/app.slice/vte-1.scope"
     path.mkdir(parents=True)
     (path / "memory.max").write_text("max\n")

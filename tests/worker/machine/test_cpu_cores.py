@@ -37,7 +37,6 @@ def test_parts_of_the_cores_do_not_share_a_core_s_hardware_threads(
     ],
 )
 def test_a_limit_of_time_counts_as_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: int) -> None:
-    """As a container with such a limit sees it."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(cpu_cores, "QUOTAS", (str(tmp_path / "cpu.max"), str(tmp_path / "cpu.cfs_quota_us")))

@@ -165,7 +165,6 @@ class Numbered:
 
 
 def test_keys_that_are_numbers_are_numbers_again() -> None:
-    """JSON has texts only."""
     numbered = Numbered({0: "a", 12: "b"})
     assert from_json(Numbered, json.loads(json.dumps(to_json(numbered)))) == numbered
 

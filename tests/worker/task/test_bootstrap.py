@@ -380,7 +380,6 @@ def test_sigquit_writes_the_stacks_of_all_threads_and_the_task_goes_on(tmp_path:
 
 
 def test_a_task_can_be_asked_for_its_stacks_once_the_file_for_them_is_there_and_no_sooner(tmp_path: Path) -> None:
-    """Sooner, SIGQUIT would kill it."""
     text = """
 import faulthandler, os
 from worker.task import bootstrap

@@ -14,8 +14,6 @@ from worker.task.checkpoints import callback_state, variables
 
 
 class Stops:
-    """As EarlyStopping of Keras."""
-
     def __init__(self, path: str, patience: int) -> None:
         self.path, self.patience = path, patience
         self.wait, self.best = 0, float("inf")

@@ -31,8 +31,6 @@ def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Loader:
-    """One loader for several modules."""
-
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in ("waited_for", "another") else None  # type: ignore[arg-type]
 

@@ -34,7 +34,6 @@ def _without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def worker(base: Path, index: int, *, count: int = 2, resume: tuple[Path, ...] = ()) -> Series:
-    """One of the workers of a cluster."""
     task: Any = SimpleNamespace(task=f"worker-{index}", run_id="run", attempt=1)
     made = Series(Place(str(base), tuple(map(str, resume)), 3, task), NAME, None)
     made.chief, made.workers = "worker-0", [f"worker-{each}" for each in range(count)]

@@ -12,7 +12,6 @@ from worker.task.input import shuffle_order
 
 
 def draws(monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[int]:
-    """What a new task draws."""
     for name in ("ORCH_RUN_ID", "ORCH_ATTEMPT", "ORCH_ORDER", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -68,7 +68,6 @@ def test_a_server_that_says_nothing_is_given_up(told: Callable[..., str]) -> Non
 
 @pytest.mark.parametrize("says", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["a byte at a time", "that the answer comes soon"])
 def test_a_server_that_never_comes_to_an_end_is_given_up(told: Callable[..., str], says: bytes) -> None:
-    """Each byte comes within the time limit of a socket."""
     given_up = threading.Event()
 
     def serve(server: socket.socket) -> None:

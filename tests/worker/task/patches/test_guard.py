@@ -27,8 +27,6 @@ def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Library:
-    """A function of a library, which counts its calls."""
-
     def __init__(self, error: Exception | None = None) -> None:
         self.calls, self._error = 0, error
 
