@@ -21,6 +21,7 @@ from kubernetes_validate.utils import all_versions
 
 from tests.conftest import ROOT, Orch
 
+TEXTS = Path(__file__).parent / "texts"
 JOB_SET = json.loads(Path(__file__).with_name("jobset.schema.json").read_text())
 RELEASES = [release for release in dict.fromkeys(all_versions()) if tuple(map(int, release.split(".")[:2])) >= (1, 30)]
 IMAGE = "registry.example/team/tf:1"
@@ -66,145 +67,8 @@ def environment(template: Manifest) -> dict[str, Any]:
     return {one["name"]: one.get("value", one.get("valueFrom")) for one in template["spec"]["containers"][0]["env"]}
 
 
-JOB_SET_TEXT = """\
-apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
-metadata:
-  name: train
-  labels:
-    app.kubernetes.io/instance: train
-    app.kubernetes.io/managed-by: orch
-spec:
-  network:
-    enableDNSHostnames: true
-    subdomain: train
-    publishNotReadyAddresses: true
-  successPolicy:
-    operator: All
-    targetReplicatedJobs:
-    - worker
-  failurePolicy:
-    maxRestarts: 3
-    rules:
-    - name: late
-      action: FailJobSet
-      onJobFailureReasons:
-      - DeadlineExceeded
-    - name: asked
-      action: RestartJobSetAndIgnoreMaxRestarts
-      onJobFailureReasons:
-      - PodFailurePolicy
-  replicatedJobs:
-  - name: worker
-    replicas: 1
-    template:
-      metadata:
-        labels:
-          app.kubernetes.io/instance: train
-          app.kubernetes.io/managed-by: orch
-      spec:
-        completions: 2
-        parallelism: 2
-        completionMode: Indexed
-        podReplacementPolicy: Failed
-        backoffLimit: 0
-        podFailurePolicy:
-          rules:
-          - action: FailJob
-            onExitCodes:
-              containerName: main
-              operator: In
-              values:
-              - 42
-          - action: FailJob
-            onPodConditions:
-            - type: DisruptionTarget
-              status: 'True'
-        activeDeadlineSeconds: 3600
-        template:
-          metadata:
-            labels:
-              app.kubernetes.io/instance: train
-              app.kubernetes.io/managed-by: orch
-          spec:
-            restartPolicy: Never
-            terminationGracePeriodSeconds: 5
-            automountServiceAccountToken: false
-            enableServiceLinks: false
-            securityContext:
-              runAsNonRoot: true
-              runAsUser: 1000
-              runAsGroup: 1000
-              fsGroup: 1000
-              seccompProfile:
-                type: RuntimeDefault
-            containers:
-            - name: main
-              image: registry.example/team/tf:1
-              command:
-              - python3
-              - /orch-files/start.py
-              - /orch-files
-              - worker
-              ports:
-              - containerPort: 2222
-              env:
-              - name: HOME
-                value: /orch
-              - name: USER
-                value: orch
-              - name: JOB_COMPLETION_INDEX
-                valueFrom:
-                  fieldRef:
-                    fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
-              - name: JOBSET_RESTART_ATTEMPT
-                valueFrom:
-                  fieldRef:
-                    fieldPath: metadata.annotations['jobset.sigs.k8s.io/restart-attempt']
-              - name: TF_CONFIG
-                value: '{"cluster": {"worker": ["train-worker-0-0.train:2222", "train-worker-0-1.train:2222"]}, "task": {"type": "worker",
-                  "index": $(JOB_COMPLETION_INDEX)}}'
-              securityContext:
-                allowPrivilegeEscalation: false
-                capabilities:
-                  drop:
-                  - ALL
-              volumeMounts:
-              - name: orch-home
-                mountPath: /orch
-              - name: orch-files
-                mountPath: /orch-files
-                readOnly: true
-              terminationMessagePolicy: FallbackToLogsOnError
-            volumes:
-            - name: orch-home
-              emptyDir: {}
-            - name: orch-files
-              configMap:
-                name: train
-"""
-POLICY_TEXT = """\
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  name: train
-  labels:
-    app.kubernetes.io/instance: train
-    app.kubernetes.io/managed-by: orch
-spec:
-  podSelector:
-    matchLabels:
-      app.kubernetes.io/instance: train
-      app.kubernetes.io/managed-by: orch
-  policyTypes:
-  - Ingress
-  ingress:
-  - from:
-    - podSelector:
-        matchLabels:
-          app.kubernetes.io/instance: train
-          app.kubernetes.io/managed-by: orch
-"""
+JOB_SET_TEXT = (TEXTS / "job_set.yaml").read_text()
+POLICY_TEXT = (TEXTS / "policy.yaml").read_text()
 
 
 def test_a_job_set_as_a_whole_text(orch: Orch, script: Callable[..., Path]) -> None:
