@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
 from tests import tfrecords
@@ -178,9 +177,6 @@ def test_files_of_an_unknown_kind_are_shared_out_by_size(orch: Orch, tmp_path: P
     assert shards(orch, "*.bin", "-n", "2", "-b", "4", "--elements-per-file", "10")["steps"] == 5
     tfrecords.write(tmp_path / "train-00000-of-00002", [b"x"] * 3)
     assert shards(orch, "train-*")["kinds"] == ["tfrecord"]
-    numpy.savez(tmp_path / "uneven.npz", x_train=numpy.zeros([9, 2]), x_test=numpy.zeros([4, 2]))
-    told = shards(orch, "uneven.npz", "-n", "2")
-    assert (told["elements"], told["advice"][1]["remedy"]) == (None, "say how many each has with --elements-per-file")
 
 
 def test_each_file_and_each_step_is_listed(orch: Orch) -> None:
@@ -280,7 +276,6 @@ def test_few_files_are_a_warning_since_the_script_may_share_them_out_itself(orch
     assert "only empty batches, unless the script shares them out itself; set auto_shard: data, or write 3 files or more" in done.err
     assert done.out.count("trained") == 3
     assert "input" not in up(orch, tmp_path, few, "-n", "2").err
-
 
 
 def test_files_without_an_element_are_refused(orch: Orch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Counts the elements of a file without decoding them: TFRecords and NumPy's arrays by their headers, and lines. Standard library only.
+"""Counts the elements of a file without decoding them: TFRecords by their headers, and lines. Standard library only.
 
 A TFRecord file is records of: length (8 bytes, little endian), the masked CRC-32C of these 8 bytes (4), the data, the data's CRC (4)
 (tensorflow/core/lib/io/record_writer.h). This module skips the data of a record; the first CRC shows that the length is right. So it finds
@@ -13,15 +13,15 @@ import os
 import re
 import zlib
 from collections.abc import Callable
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
-KINDS = ("tfrecord", "text", "csv", "image", "array", "other")
+KINDS = ("tfrecord", "text", "csv", "image", "other")
 WITH_READER = ("tfrecord", "text")
 """The kinds that TensorFlow can divide by files: `TFRecordDataset`, `TextLineDataset` (`kReaderDatasetOps` in auto_shard.cc)."""
 
 _BY_NAME = re.compile(
     r"(?P<tfrecord>\.(tfrecords?|tfr|tfrec)\b)|(?P<csv>\.[ct]sv\b)|(?P<text>\.(txt|text|jsonl|ndjson|lines)\b)"
-    r"|(?P<image>\.(jpe?g|png|gif|bmp|webp)$)|(?P<array>\.np[yz]$)",
+    r"|(?P<image>\.(jpe?g|png|gif|bmp|webp)$)",
     re.IGNORECASE,
 )
 _BLOCK = 1 << 16
@@ -59,8 +59,6 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
         return _count_compressed(file, head, _count_records) if is_compressed else _count_records(file, size)
     if kind in ("text", "csv"):
         return _count_compressed(file, head, _count_lines) if head.startswith(_GZIP) else _count_lines(file)
-    if kind == "array":
-        return _count_rows(file)
     return 1 if kind == "image" else None
 
 
@@ -158,32 +156,3 @@ def _count_lines(file: BinaryIO) -> int:
         lines += chunk.count(b"\n")
         last = chunk[-1:]
     return lines + (last != b"\n")
-
-
-# --- arrays -------------------------------------------------------------------------------------
-
-_NPY = b"\x93NUMPY"
-_LONGEST_HEADER = 10_000
-"""NumPy reads no longer header, unless it is told to trust the file (`_read_array_header` in numpy/lib/format.py)."""
-
-
-def _count_rows(file: BinaryIO) -> int | None:
-    """The length that all arrays of a .npy or .npz file have in common; None: they have none, or a header cannot be read."""
-    import zipfile
-
-    try:
-        if not zipfile.is_zipfile(file):
-            file.seek(0)
-            return _length_of_array(file)
-        with zipfile.ZipFile(file) as archive:
-            lengths = {_length_of_array(archive.open(name)) for name in archive.namelist()}
-    except Exception:  # a damaged archive, one that is encrypted, a compression that this Python lacks: each has errors of its own
-        return None
-    return lengths.pop() if len(lengths) == 1 else None
-
-
-def _length_of_array(file: IO[bytes]) -> int | None:
-    """The first number of the shape in the header of a .npy file, which is the text of a dict; None: there is none."""
-    head = file.read(_LONGEST_HEADER)
-    shape = re.search(rb"'shape': \((\d{1,18}),", head) if head.startswith(_NPY) else None
-    return int(shape[1]) if shape else None

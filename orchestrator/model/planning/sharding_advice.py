@@ -74,9 +74,8 @@ def _advise(planned: Sharded) -> Iterator[Advice]:
         what = "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line is counted as an element, also that of a header"
         yield Advice("note", "csv", what, "say --format text, if the script reads lines with TextLineDataset")
     if planned.found.uncounted:
-        what, remedy = "it is not known how many elements these files hold", "say how many each has with --elements-per-file"
-        remedy += "" if "array" in planned.kinds else ", or what they are with --format"
-        yield Advice("note", "not counted", what, remedy)
+        what = "it is not known how many elements these files hold"
+        yield Advice("note", "not counted", what, "say how many each has with --elements-per-file, or what they are with --format")
 
 
 def _cannot_shard(planned: Sharded) -> Iterator[Advice]:
