@@ -62,25 +62,6 @@ def test_of_those_that_fail_within_the_same_moment_the_culprit_is_named(orch: Or
     }.items()
 
 
-def test_one_that_had_failed_and_was_still_ending_when_we_stopped_it_is_named(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_failing(
-        tmp_path,
-        """
-        import atexit
-        if TASK == "worker-0":
-            atexit.register(lambda: (tell("failed"), sleep()))
-            raise ValueError("the reason")
-        wait_for("failed")
-        lose("worker-0")
-        """,
-    )
-    orch("up", "script.py", "-n", "2", "--grace", "0.5", check=1)
-    ended = run.event("task_exited", task="worker-0")
-    assert (ended["stopped"], ended["evidence"]["failed_first"]) == (True, True)
-    assert (run.cause()["task"], run.cause()["failure"]["type"]) == ("worker-0", "ValueError")
-    assert [end["task"] for end in run.cause()["secondary"]] == ["worker-1"]
-
-
 def test_the_lines_and_the_report_name_one_task_as_the_cause_whatever_the_order_of_the_exits(orch: Orch, tmp_path: Path) -> None:
     write_failing(
         tmp_path,
@@ -98,32 +79,6 @@ def test_the_lines_and_the_report_name_one_task_as_the_cause_whatever_the_order_
     assert done.err.count("worker-0 failed") == 0
     assert report(done.err).startswith("first failure: worker-0 ")
     assert "failed after it: worker-1 (exit code 1)" in report(done.err)
-
-
-@pytest.mark.parametrize("code", [3, 0])
-def test_one_that_had_left_and_was_still_being_torn_down_when_we_stopped_it_is_named(
-    orch: Orch, tmp_path: Path, run: LiveRun, code: int
-) -> None:
-    """As TensorFlow's connections close when its runtime goes, before the process does."""
-    write_failing(
-        tmp_path,
-        f"""
-        class Runtime:
-            def __del__(self, open=os.open, create=os.O_CREAT | os.O_WRONLY, sleep=time.sleep):
-                open("gone", create)  # not `tell`: pathlib of Python 3.13.5 imports another module, which is too late now
-                sleep(1000)
-        if TASK == "worker-0":
-            runtime = Runtime()
-            sys.exit({code})
-        wait_for("gone")
-        lose("worker-0")
-        """,
-    )
-    orch("up", "script.py", "-n", "2", "--grace", "0.5", check=code or 1)
-    ended = run.event("task_exited", task="worker-0")
-    assert (ended["stopped"], ended["code"]) == (False, code)
-    assert (run.cause()["task"], run.cause()["code"]) == ("worker-0", code)
-    assert [end["task"] for end in run.cause()["secondary"]] == ["worker-1"]
 
 
 def test_one_that_leaves_early_with_0_is_named_and_the_run_fails_with_1(orch: Orch, tmp_path: Path, run: LiveRun) -> None:

@@ -73,14 +73,6 @@ def test_a_killed_task_is_the_cause(orch: Orch, tmp_path: Path, run: LiveRun) ->
     assert run.cause()["task"] == "worker-1"
 
 
-@pytest.mark.parametrize("code", [124, 125])
-def test_codes_that_mean_something_else_are_given_as_1_and_explained(orch: Orch, tmp_path: Path, code: int) -> None:
-    write_script(tmp_path, f"sys.exit({code})")
-    done = orch("up", "script.py", "-n", "1", check=1)
-    assert f"first failure: worker-0 on local: exit code {code}\n" in done.err
-    assert f"exit code 1 (worker-0 ended with {code}, which means something else here)\n" in done.err
-
-
 def test_an_exception_is_shown_with_its_traceback(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "def deep():\n    raise ValueError('that is why')\ndeep()")
     done = orch("up", "script.py", "-n", "1", check=1)
@@ -88,51 +80,6 @@ def test_an_exception_is_shown_with_its_traceback(orch: Orch, tmp_path: Path, ru
     assert "in deep" in report
     assert "ValueError: that is why" in report
     assert run.cause()["failure"]["type"] == "ValueError"
-
-
-@pytest.mark.parametrize("prepare", ["", "ignore()"])
-def test_of_two_failures_the_earlier_is_the_cause_though_its_exit_came_later(
-    orch: Orch, tmp_path: Path, run: LiveRun, prepare: str
-) -> None:
-    write_script(
-        tmp_path,
-        f"""
-        if TASK == "worker-0":
-            import atexit
-            {prepare}
-            atexit.register(lambda: (tell("failed"), wait_for("later")))
-            raise ValueError("first")
-        wait_for("failed")
-        raise KeyError("second")
-        """,
-    )
-    running = orch.start("up", "script.py", "-n", "2")
-    run.event("task_exited", task="worker-1")
-    (tmp_path / "later").touch()
-    done = running.wait(check=1)
-    assert run.cause()["task"] == "worker-0"
-    report = done.err[done.err.index("first failure") :]
-    assert "ValueError: first" in report
-    assert "failed after it: worker-1 (exit code 1)" in report
-
-
-def test_the_report_of_one_error_in_all_tasks_names_the_task_that_the_screen_has_named(orch: Orch, tmp_path: Path) -> None:
-    write_script(
-        tmp_path,
-        """
-        ignore()
-        ready()
-        [wait_for(f"worker-{i}.ready") for i in range(3)]
-        raise ValueError(f"no layer for {TASK}")
-        """,
-    )
-    done = orch("up", "script.py", "-n", "3", "--all", check=1)
-    told = done.err.split(" has failed (exit code 1)")[0].rsplit("orch: ", 1)[1]
-    others = {"worker-0": "worker-1..2", "worker-1": "worker-0, worker-2", "worker-2": "worker-0..1"}[told]
-    report = done.err[done.err.index("first failure") :]
-    assert report.startswith(f"first failure: {told} on local: exit code 1")
-    assert f"failed with the same error: {others}\n" in report
-    assert "failed after it" not in report
 
 
 @pytest.mark.parametrize("answer", ["sys.exit(9)", "raise RuntimeError('stopped, not failed')", "os.abort()"])
@@ -189,23 +136,6 @@ def test_the_chiefs_success_ends_the_servers(orch: Orch, tmp_path: Path, run: Li
     assert states == {"chief-0": (0, False), "ps-0": (137, True), "worker-0": (137, True)}
 
 
-@pytest.mark.parametrize("task", ["ps-0", "worker-0"])
-def test_a_server_that_ends_before_the_chief_is_a_failure(orch: Orch, tmp_path: Path, run: LiveRun, task: str) -> None:
-    write_script(tmp_path, f"if TASK != '{task}':\n    ready()\n    sleep()\nwait_for('chief-0.ready')")
-    done = orch(*PS, check=1)
-    assert f"{task} ended by itself (exit code 0) before the training was done" in done.err
-    assert run.cause()["task"] == task
-
-
-def test_a_failing_evaluator_does_not_fail_the_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "if TASK == 'evaluator-0':\n    sys.exit(3)\nwait_for('go')")
-    running = orch.start("up", "script.py", "-n", "1", "--chief", "--evaluator")
-    assert run.event("task_exited", task="evaluator-0")["code"] == 3
-    (tmp_path / "go").touch()
-    running.wait(check=0)
-    assert run.result()["outcome"] == "succeeded"
-
-
 # --- deadlines ---------------------------------------------------------------------------------
 
 
@@ -227,15 +157,6 @@ def test_a_cluster_that_does_not_form_names_who_is_late(orch: Orch, tmp_path: Pa
     assert "waiting for worker-1: no port is open yet" in last
     assert "worker-0" not in last
     assert run.result()["outcome"] == "timed_out"
-
-
-def test_a_cluster_that_has_formed_in_time_is_left_alone(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "server = listen()\nwait_for('go')")
-    running = orch.start("up", "script.py", "-n", "2", "--start-timeout", "60")
-    running.wait_for("cluster formed after")
-    assert {event["task"] for event in run.events() if event["event"] == "task_up"} == {"worker-0", "worker-1"}
-    (tmp_path / "go").touch()
-    running.wait(check=0)
 
 
 def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are(orch: Orch, tmp_path: Path) -> None:

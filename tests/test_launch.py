@@ -253,18 +253,6 @@ def test_reports_are_seen_as_they_are_made(program: Callable[[str], str]) -> Non
         wait_until(lambda: run.tasks and run.tasks["worker-0"].report == {"step": 2}, "last report")
 
 
-def test_a_killed_task_is_the_first_cause(waiting: Run) -> None:
-    with pytest.raises(UsageError, match="has no task 'worker-2'"):
-        waiting.kill("worker-2")
-    waiting.kill("worker-1")
-    result = waiting.wait()
-    assert (result.exit_code, result.tasks["worker-0"].state) == (137, "stopped")
-    assert result.cause is not None
-    assert (result.cause.task, result.cause.killed) == ("worker-1", True)
-    with pytest.raises(UsageError, match="worker-1 does not run: it is failed"):
-        waiting.kill("worker-1")
-
-
 def test_a_task_is_stopped_continued_and_asked_where_it_is(waiting: Run, tmp_path: Path) -> None:
     pid = waiting.tasks["worker-0"].pid
     assert pid is not None

@@ -179,45 +179,6 @@ def test_what_the_children_of_a_task_write_is_its_output(orch: Orch, tmp_path: P
 # --- awkward output ----------------------------------------------------------------------------
 
 
-def test_a_last_line_without_its_end_is_shown(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "os.write(1, b'one\\ntwo')")
-    assert orch("up", "script.py", "-n", "1", check=0).out == "worker-0 | one\nworker-0 | two\n"
-    assert run.log("worker-0") == b"one\ntwo"
-
-
-def test_an_unfinished_line_is_shown_while_its_task_waits(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, "os.write(1, b'name? '); wait_for('answer'); os.write(1, b'thanks\\n')")
-    running = orch.start("up", "script.py", "-n", "1")
-    running.wait_for("name?")
-    (tmp_path / "answer").touch()
-    assert "thanks" in running.wait(check=0).out
-
-
-def test_a_progress_bar_stays_readable_and_its_bytes_stay(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "os.write(1, b''.join(b'\\r%3d%%' % percent for percent in range(101)) + b'\\ndone\\n')")
-    done = orch("up", "script.py", "-n", "1", check=0)
-    assert run.log("worker-0") == b"".join(b"\r%3d%%" % percent for percent in range(101)) + b"\ndone\n"
-    assert "\r" not in done.out
-    assert done.out.endswith("worker-0 | 100%\nworker-0 | done\n")
-
-
-def test_bytes_that_are_no_text_stay_as_they_are_in_the_files(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "os.write(1, bytes(range(256)) * 8 + b'\\nend\\n')")
-    done = orch("up", "script.py", "-n", "1", check=0)
-    assert run.log("worker-0") == bytes(range(256)) * 8 + b"\nend\n"
-    assert done.out.endswith("worker-0 | end\n")
-    assert all(line.startswith("worker-0 | ") for line in done.out.rstrip("\n").split("\n"))
-    done.out.encode("utf-8")  # no lone surrogates: what was shown is UTF-8
-
-
-def test_a_line_of_two_megabytes_is_shown_whole_or_in_marked_pieces(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "print('x' * 2_000_000); print('end')")
-    done = orch("up", "script.py", "-n", "1", check=0)
-    assert run.log("worker-0") == b"x" * 2_000_000 + b"\nend\n"
-    assert done.out.count("x") == 2_000_000
-    assert done.out.endswith("worker-0 | end\n")
-
-
 def test_a_task_that_cuts_its_own_log_is_told_so(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(
         tmp_path,
@@ -278,18 +239,6 @@ def test_ctrl_c_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, ru
     done = running.wait(check=130)
     os.close(read_fd)
     assert done.err.splitlines()[-1] == "orch:   exit code 130"
-
-
-def test_ctrl_c_at_the_end_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, f"{MUCH}\nsys.exit(7)")
-    read_fd, write_fd = os.pipe()
-    running = orch.start("up", "script.py", "-n", "1", stdout=write_fd)
-    os.close(write_fd)
-    wait_until((run.path / "result.json").exists, "verdict")
-    running.signal(signal.SIGINT)
-    done = running.wait(check=7)
-    os.close(read_fd)
-    assert done.err.splitlines()[-1] == "orch:   exit code 7"
 
 
 @pytest.mark.parametrize("moment", ["while it stops", "at the end"])

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import IMPATIENT, Orch
+from tests.conftest import Orch
 from tests.live import LiveRun, is_alive, kill, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 ATTEMPT = 'ATTEMPT = int(os.environ["ORCH_ATTEMPT"])\n'
@@ -52,14 +51,6 @@ def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_w
     assert len([event for event in run.events() if event["event"] == "template_ready"]) == len(preload)
 
 
-def test_when_the_budget_is_spent_the_last_failure_counts(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, ATTEMPT + "sys.exit(10 + ATTEMPT)")
-    done = orch("up", "script.py", "-n", "1", "--max-restarts", "2", *QUICK, "--set", "restart.without_progress=0", check=13)
-    assert "gave up: all 2 restarts that --max-restarts allows had been used" in done.err
-    assert [past["cause"]["code"] for past in run.result()["past"]] == [11, 12]
-    assert "first failure: worker-0 on local: exit code 13" in done.err
-
-
 def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given_up(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     text = """
     folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
@@ -77,42 +68,6 @@ def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given
     done = orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--", "forget", check=9)
     assert "gave up: 3 attempts in a row made no progress" in done.err
     assert run.result()["attempt"] == 3
-
-
-def test_a_worker_that_leaves_early_with_0_and_has_saved_has_made_progress(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    text = """
-    if TASK == "worker-0" and ATTEMPT < 3:
-        folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
-        folder.mkdir(exist_ok=True)
-        (folder / str(ATTEMPT)).touch()
-        sys.exit()
-    if TASK == "worker-0":
-        tell("trained")
-    if TASK == "chief-0":
-        wait_for("trained")
-        sys.exit()
-    sleep()
-    """
-    write_script(tmp_path, ATTEMPT + textwrap.dedent(text))
-    orch("up", "script.py", "-n", "1", "--ps", "1", "--max-restarts", "9", *QUICK, "--set", "restart.without_progress=1", check=0)
-    assert [(past["task"], past["cause"]["code"], past["progressed"]) for past in run.result()["past"]] == [("worker-0", 0, True)] * 2
-
-
-@pytest.mark.parametrize("code", [42, 143])
-def test_saved_restart_me_is_free_of_charge(orch: Orch, tmp_path: Path, run: LiveRun, code: int) -> None:
-    write_script(tmp_path, ATTEMPT + f"sys.exit({code} if ATTEMPT == 1 else 0)")
-    done = orch("up", "script.py", "-n", "2", check=0)
-    assert "(does not count against --max-restarts)" in done.err
-    assert run.result()["past"][0]["free"] is True
-
-
-def test_a_shell_whose_child_sigterm_has_ended_asks_for_no_restart(orch: Orch, run: LiveRun) -> None:
-    """It exits with 143 by itself, as TensorFlow does on Google Compute Engine when it has saved."""
-    done = orch("up", "--no-python", "sh", "--", "-c", "sleep 1000 & kill $!; wait $!", check=143)
-    assert "--max-restarts" not in done.err
-    assert run.result()["past"] == []
-    orch("up", "--no-python", "sh", "--", "-c", "test $ORCH_ATTEMPT = 2 || exit 42", check=0)
-    assert [past["free"] for past in run.result()["past"]] == [True]
 
 
 def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
@@ -158,35 +113,6 @@ def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch: 
     """
     write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
     orch("up", "script.py", "-n", "1", "--max-restarts", "1", check=0)
-
-
-def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, ATTEMPT + "if TASK == 'evaluator-0' and ATTEMPT == 1:\n    sys.exit(1)\nwait_for('go')")
-    running = orch.start("up", "script.py", "-n", "2", "--evaluator", "--max-restarts", "1", env=IMPATIENT)
-    running.wait_for("evaluator-0 starts again alone (attempt 2)")
-    running.wait_for("waiting for worker-0..1")
-    (tmp_path / "go").touch()
-    running.wait(check=0)
-
-
-def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_run(orch: Orch, tmp_path: Path) -> None:
-    text = """
-    server = listen() if ATTEMPT == 1 else None
-    if TASK == "worker-0" and ATTEMPT == 1:
-        wait_for("go")
-        sys.exit(1)
-    sleep()
-    """
-    write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
-    # The second deadline, of the one task, ends it for good: the budget is spent.
-    options = ("-n", "1", "--ps", "1", "--max-restarts", "1", "--start-timeout", "10")
-    running = orch.start("up", "script.py", "--strategy", "parameter_server", *options)
-    running.wait_for("cluster formed after")
-    (tmp_path / "go").touch()
-    running.wait_for("worker-0 starts again alone (attempt 2)")
-    running.wait_for("waiting for worker-0: no port is open yet\n")
-    done = running.wait(check=124)
-    assert "the restarted tasks had not come up 10 s after its start (--start-timeout); waiting for worker-0" in done.err
 
 
 def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
@@ -242,40 +168,7 @@ def test_the_last_report_is_known_though_nothing_else_happens(orch: Orch, tmp_pa
     running.wait(check=0)
 
 
-def test_any_sound_of_any_task_is_a_sign_of_life(orch: Orch, tmp_path: Path) -> None:
-    sounds = {"out": "print('.', end='', flush=True)", "report": "worker.report(step=1)", "err": "print('!', file=sys.stderr, flush=True)"}
-    running = []
-    for name, sound in sounds.items():  # at once: each takes longer than the hang timeout
-        text = f"""
-        import worker
-        for _ in range(120 if TASK == 'worker-1' else 0):
-            {sound}
-            time.sleep(0.1)
-        if TASK == 'worker-0':
-            wait_for('done')
-        tell('done')
-        """
-        (tmp_path / name).mkdir()
-        write_script(tmp_path / name, text)
-        options = ("--hang-timeout", "10", "--set", "timeouts.run_s=150")
-        running.append(orch.start("up", "script.py", "-n", "2", *options, cwd=tmp_path / name))
-    for run in running:
-        run.wait(check=0)
-
-
 # --- the user, the controller ------------------------------------------------------------------
-
-
-def test_ctrl_c_during_a_pause_ends_the_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "sys.exit(3)")
-    running = orch.start(
-        "up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=1000", "--set", "restart.backoff_max_s=1000"
-    )
-    running.wait_for("starting again in")
-    assert "; now restarting" in orch("ps").out
-    running.signal(signal.SIGINT)
-    running.wait(check=130)
-    assert (run.result()["outcome"], len(run.result()["past"])) == ("cancelled", 2)
 
 
 def test_asked_for_a_restart_the_cluster_begins_anew(orch: Orch, tmp_path: Path, run: LiveRun) -> None:

@@ -35,9 +35,9 @@ FOLDED_S = (0.0, 30.0, 300.0)
 """The time that a line of each file is about; 0: one sample."""
 MOST_BYTES = 4 << 20
 """The size of a file from which on another one is begun."""
-_HIGHEST = frozenset({"memory", "own_memory", "threads", "swap", "group_memory", "waits", "reads"})
+_HIGHEST = frozenset({"memory", "own_memory", "threads", "swap", "waits", "reads"})
 """Of these numbers, a folded line has the highest; of the limits and names the last; of all others the mean."""
-_LAST = frozenset({"task", "attempt", "cores", "memory_total", "group_limit", "index", "step", "window", "came", "met"})
+_LAST = frozenset({"task", "attempt", "cores", "memory_total", "index", "step", "window", "came", "met"})
 
 T = TypeVar("T", TaskUse, HostUse, GpuUse)
 

@@ -167,8 +167,6 @@ class Sampler:
             swap=max(0, host.swap),
             received=rate(host.received, before.received),
             sent=rate(host.sent, before.sent),
-            group_memory=group.memory,
-            group_limit=group.limit,
             throttled=round(100 * max(0, group.throttled - stall.throttled) / max(1, group.periods - stall.periods), 1),
             stalled_cpu=stalled[0],
             stalled_memory=stalled[1],

@@ -398,13 +398,11 @@ class GpuUse:
     """The percentage of the last moment in which any kernel ran: a task that only waits for its peers in a kernel counts as busy."""
     memory: Size = 0
     """In bytes."""
-    power_w: Rate = 0.0
-    celsius: Rate = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """Holds what a host, and the control group of its tasks, used. Zero where the kernel does not tell."""
+    """Holds what a host used. Zero where the kernel does not tell."""
 
     cpu: Rate = 0.0
     """In percent of one core: all processes of the host."""
@@ -418,9 +416,6 @@ class HostUse:
     received: Rate = 0.0
     sent: Rate = 0.0
     """Bytes per second over all network interfaces but the loopback. The kernel does not count them for each process."""
-    group_memory: Size = 0
-    group_limit: Size = 0
-    """The memory of the control group, and its limit; 0: no limit."""
     throttled: Rate = 0.0
     """The percentage of the periods of a limit on CPU time (usually 100 ms each) in which the group reached the limit, and had to wait."""
     stalled_cpu: Rate = 0.0

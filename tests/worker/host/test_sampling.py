@@ -227,28 +227,15 @@ def test_an_agent_samples_its_tasks(agent: AgentProcess) -> None:
     agent.read_to_end()
 
 
+STAT = "usage_usec 1\nnr_periods 40\nnr_throttled 25\nthrottled_usec 2500000\n"
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (
-            {
-                "proc": "0::/job\n",
-                "job/memory.current": "7\n",
-                "job/memory.max": "9\n",
-                "job/cpu.stat": "usage_usec 1\nnr_periods 40\nnr_throttled 25\nthrottled_usec 2500000\n",
-            },
-            GroupCounts(7, 9, 40, 25),
-        ),
-        ({"proc": "0::/outside\n", "memory.current": "7\n", "memory.max": "max\n"}, GroupCounts(7, 0)),
-        (
-            {
-                "proc": "4:memory:/a\n1:cpu,cpuacct:/a\n",
-                "memory/a/memory.usage_in_bytes": "7\n",
-                "memory/a/memory.limit_in_bytes": "9223372036854771712\n",
-                "cpu,cpuacct/a/cpu.stat": "nr_periods 40\nnr_throttled 25\nthrottled_time 2500000000\n",
-            },
-            GroupCounts(7, 0, 40, 25),
-        ),
+        ({"proc": "0::/job\n", "job/cpu.stat": STAT}, GroupCounts(40, 25)),
+        ({"proc": "0::/outside\n", "cpu.stat": STAT}, GroupCounts(40, 25)),
+        ({"proc": "4:memory:/a\n1:cpu,cpuacct:/a\n", "cpu,cpuacct/a/cpu.stat": STAT}, GroupCounts(40, 25)),
         ({"proc": "nonsense\n"}, GroupCounts()),
     ],
     ids=["version 2", "in a container", "version 1", "unknown"],
@@ -262,8 +249,8 @@ def test_it_reads_the_control_group(tmp_path: Path, files: dict[str, str], expec
 
 
 def test_it_reads_what_the_gpus_do() -> None:
-    out = "0, 97, 12345, 310.52, 64\n1, [N/A], 0, [Not Supported], 30\nFailed to initialize NVML\n"
-    assert gpu_driver.read_use(out) == (GpuUse(0, 97.0, 12345 << 20, 310.52, 64.0), GpuUse(1, 0.0, 0, 0.0, 30.0))
+    out = "0, 97, 12345\n1, [N/A], 0\nFailed to initialize NVML\n"
+    assert gpu_driver.read_use(out) == (GpuUse(0, 97.0, 12345 << 20), GpuUse(1))
 
 
 def test_a_process_that_is_gone_is_none() -> None:

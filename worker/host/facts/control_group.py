@@ -1,4 +1,4 @@
-"""Defines what the control group of an agent and its tasks uses: memory, and how often a limit on CPU time kept the group waiting.
+"""Counts how often a limit on CPU time kept the control group of an agent and its tasks waiting.
 
 A limit on CPU time is so many milliseconds in each period, usually of 100 ms. The kernel counts the periods in which the group wanted to
 run, and those in which the limit was reached. Its other count, the time that the group was kept waiting (``throttled_usec``), says less:
@@ -15,16 +15,11 @@ import os
 from ...values.fast_dataclass import dataclass
 from .host_facts import CGROUPS
 
-_NO_LIMIT = 1 << 60
-"""Version 1 writes a number near 2**63 for a group without a limit."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
     """Zero where the kernel does not tell."""
 
-    memory: int = 0
-    limit: int = 0
     periods: int = 0
     """Periods of the limit on CPU time in which the group wanted to run, since the group was made."""
     throttled: int = 0
@@ -36,19 +31,17 @@ class ControlGroup:
 
     def __init__(self, proc: str = "/proc/self", cgroups: str = CGROUPS) -> None:
         paths = _paths(os.path.join(proc, "cgroup"))
-        memory, cpu = paths.get("memory", "/"), paths.get("cpu", "/")
+        cpu = paths.get("cpu", "/").lstrip("/")
         own = [os.path.join(cgroups, paths.get("", "/").lstrip("/")), cgroups]
-        memory_v1 = [os.path.join(cgroups, "memory", memory.lstrip("/")), os.path.join(cgroups, "memory")]
-        cpu_v1 = [os.path.join(cgroups, kind, cpu.lstrip("/")) for kind in ("cpu", "cpu,cpuacct")] + [os.path.join(cgroups, "cpu")]
-        self._memory = _find(own, "memory.current") or _find(memory_v1, "memory.usage_in_bytes")
-        self._limit = _find(own, "memory.max") or _find(memory_v1, "memory.limit_in_bytes")
-        self._cpu = _find(own, "cpu.stat") or _find(cpu_v1, "cpu.stat")
+        version_1 = [os.path.join(cgroups, kind, cpu) for kind in ("cpu", "cpu,cpuacct")] + [os.path.join(cgroups, "cpu")]
+        places = (os.path.join(place, "cpu.stat") for place in (*own, *version_1))
+        self._cpu = next((path for path in places if _text(path)), "")
+        """The first of these files that can be read; empty if there is none."""
 
     def read(self) -> GroupCounts:
-        limit = _number(self._limit)
         counts = dict(line.partition(" ")[::2] for line in _text(self._cpu).splitlines())
         periods, throttled = (int(value) if (value := counts.get(name, "")).isdigit() else 0 for name in ("nr_periods", "nr_throttled"))
-        return GroupCounts(_number(self._memory), limit if limit < _NO_LIMIT else 0, periods, throttled)
+        return GroupCounts(periods, throttled)
 
 
 def _paths(path: str) -> dict[str, str]:
@@ -59,16 +52,6 @@ def _paths(path: str) -> dict[str, str]:
         if len(parts) == 3:
             found.update(dict.fromkeys(parts[1].split(","), parts[2]))
     return found
-
-
-def _find(directories: list[str], name: str) -> str:
-    """The first of these files that can be read; empty if there is none."""
-    return next((path for directory in directories if _text(path := os.path.join(directory, name))), "")
-
-
-def _number(path: str) -> int:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() else 0
 
 
 def _text(path: str) -> str:

@@ -67,7 +67,7 @@ def command() -> list[str]:
 
 def use_command() -> list[str]:
     """The program that prints what each GPU does now."""
-    query = "index,utilization.gpu,memory.used,power.draw,temperature.gpu"
+    query = "index,utilization.gpu,memory.used"
     return ["/bin/sh", "-c", f"PATH=$PATH:{_WSL}\nexec nvidia-smi --query-gpu={query} --format=csv,noheader,nounits"]
 
 
@@ -76,9 +76,9 @@ def read_use(out: str) -> tuple[GpuUse, ...]:
     found = []
     for line in out.splitlines():
         index, *numbers = (word.strip() for word in line.split(","))
-        if index.isdigit() and len(numbers) == 4:
-            busy, memory, power, celsius = (float(word) if re.fullmatch(r"\d{1,9}(\.\d+)?", word) else 0.0 for word in numbers)
-            found.append(GpuUse(int(index), busy, int(memory) << 20, power, celsius))
+        if index.isdigit() and len(numbers) == 2:
+            busy, memory = (float(word) if re.fullmatch(r"\d{1,9}(\.\d+)?", word) else 0.0 for word in numbers)
+            found.append(GpuUse(int(index), busy, int(memory) << 20))
     return tuple(found)
 
 
