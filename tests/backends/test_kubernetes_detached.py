@@ -128,7 +128,7 @@ def test_a_run_ends_while_nobody_looks_and_its_record_is_fetched_later(place: Pl
 
 def test_a_run_that_waits_for_pods_says_why_and_can_be_withdrawn(place: Place) -> None:
     """Also one that `orch up` follows: Ctrl-C ends it."""
-    place.write(GOES_ON, node_selector={"no": "such"}, controller="cluster")
+    place.write(GOES_ON, pod_template={"spec": {"nodeSelector": {"no": "such"}}}, controller="cluster")
     place.submit()
     wait_until(lambda: "unschedulable: 0/2 nodes are available" in place.orch("ps", check=0).out, "the words of Kubernetes")
     place.orch("down", check=0)

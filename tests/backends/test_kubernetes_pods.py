@@ -89,15 +89,8 @@ backend:
   tasks_per_pod: 2
   resources: {cpu: 8, memory: 16Gi}
   requests: {cpu: 500m}
-  node_selector: {pool: gpu}
-  tolerations: [{key: nvidia.com/gpu, operator: Exists}]
-  priority_class: batch
-  service_account: trainer
-  runtime_class: nvidia
   secrets: [wandb]
   volumes: {/checkpoints: my-claim, /keys: {secret: {secretName: keys}}}
-  labels: {team: vision}
-  annotations: {owner: me}
   queue: team-a
   namespace: ml
   context: lab
@@ -242,15 +235,14 @@ def test_pods_have_an_end_in_any_case(more: str, seconds: int) -> None:
     [
         ("namespace: My_NS", "backend.namespace"),
         ("namespace: " + "x" * 64, "must be made of at most 63 of a-z"),
-        ("service_account: -a", "each part beginning and ending with a letter or digit"),
+        ("queue: -a", "each part beginning and ending with a letter or digit"),
         ("resources: {cpu: many}", "must be a quantity, such as 2, 500m or 4Gi"),
         ("resources: {a b: 1}", "the name 'a b' must be a name of at most 63"),
-        ("labels: {app.kubernetes.io/instance: x}", "is set by orch itself"),
-        ("labels: {a: 'b c'}", "must be made of at most 63 letters"),
+        ("labels: {a: b}", "write it as pod_template: {metadata: {labels: ...}}"),
         ("volumes: {data: my-claim}", "the name 'data' must be an absolute path"),
         ("volumes: {/data: My_Claim}", "must be made of a-z"),
         ("volumes: {/data: {a: 1, b: 2}}", "must be the name of a claim, or one source of a volume"),
-        ("tolerations: {key: a}", "must be a list, not a mapping"),
+        ("tolerations: [{key: a}]", "unknown key 'tolerations' (write it as pod_template: {spec: {tolerations: ...}})"),
         ("pod_template: [a]", "must be a mapping, not a list"),
         ("image_pull_policy: always", "did you mean 'Always'?"),
         ("secrets: [A]", "must be made of a-z"),

@@ -194,7 +194,7 @@ def log_in_by_plugin(config: Path) -> None:
 
 
 def test_a_run_that_waits_for_pods_can_be_looked_at_and_ended(place: Place) -> None:
-    place.write(GOES_ON, node_selector={"no": "such"})
+    place.write(GOES_ON, pod_template={"spec": {"nodeSelector": {"no": "such"}}})
     up = place.orch.start("up", "script.py")
     up.wait_for("unschedulable: 0/2 nodes are available: 2 node(s) didn't match")
     assert "it has no tasks yet: 0 of 1 pod ready; orch-script-" in place.orch("ps", check=0).out

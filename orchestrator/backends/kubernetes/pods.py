@@ -79,7 +79,7 @@ def pod(settings: KubernetesSettings, wish: PodWish, name: str, owner: Owner | N
 def pod_template(settings: KubernetesSettings, wish: PodWish) -> Manifest:
     """The metadata and the spec of a pod, with the user's overlay. Raises `SpecError` if the result is no pod."""
     own = settings.pod
-    labels, annotations = {**own.labels, **wish.labels}, dict(own.annotations)
+    labels, annotations = dict(wish.labels), dict[str, str]()
     if own.queue:
         labels |= {QUEUE: own.queue}
         if wish.group_size:
@@ -121,11 +121,6 @@ def _spec(own: PodSettings, wish: PodWish) -> Manifest:
     optional = {
         "activeDeadlineSeconds": math.ceil(wish.deadline_s) if wish.deadline_s else None,
         "subdomain": wish.subdomain,
-        "nodeSelector": dict(own.node_selector),
-        "tolerations": json.loads(own.tolerations) if own.tolerations else None,
-        "priorityClassName": own.priority_class,
-        "serviceAccountName": own.service_account,
-        "runtimeClassName": own.runtime_class,
         "imagePullSecrets": [{"name": name} for name in own.image_pull_secrets],
     }
     return {

@@ -18,7 +18,7 @@ from worker.values.words import count_of
 from .derive import make, struct_of
 from .host_list import MAX_SLOTS, SETUP, Hosts, HostSpec
 from .kinds import ANY_TEXT, Listing, Mapping_, OneOf, Struct, Text
-from .pod_section import DNS_LABEL, PodSettings
+from .pod_section import DNS_LABEL, OF_A_POD, PodSettings
 from .tree import Node
 
 Section: TypeAlias = "type[BackendSpec]"
@@ -385,4 +385,5 @@ class AnyBackend(Struct):
 
 def keys_of_all() -> Struct:
     """The type of the mapping `backend:`, with the keys of all backends."""
-    return AnyBackend({name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}, BackendSpec.SHORTHAND)
+    keys = {name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}
+    return AnyBackend(keys, BackendSpec.SHORTHAND, OF_A_POD)

@@ -23,25 +23,21 @@ DNS_LABEL = Text(LABEL, "must be made of at most 63 of a-z, 0-9 and '-', and beg
 DNS_NAME = Text(
     rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*", "must be made of a-z, 0-9, '-' and '.', each part beginning and ending with a letter or digit"
 )
-LABEL_VALUE = Text(
-    "([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?",
-    "must be made of at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit",
-)
 QUANTITY = Text(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]+)?", "must be a quantity, such as 2, 500m or 4Gi")
 _PART = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_IN_TEMPLATE = {
+    "metadata": ("labels", "annotations"),
+    "spec": ("nodeSelector", "tolerations", "affinity", "priorityClassName", "serviceAccountName", "runtimeClassName"),
+}
+OF_A_POD = {key: f"write it as pod_template: {{{part}: {{{key}: ...}}}}" for part, keys in _IN_TEMPLATE.items() for key in keys}
+"""What to write for keys that a pod has in Kubernetes."""
 _KEY = re.compile(rf"({LABEL}(\.{LABEL})*/)?{_PART}")
-OUR_PREFIX = "app.kubernetes.io/"
-"""The recommended labels of Kubernetes, which orch sets."""
 
 
 def _key_complaint(name: str) -> str:
     if not _KEY.fullmatch(name) or len(name.rpartition("/")[0]) > 253:
         return "must be a name of at most 63 letters, digits, '-', '_' and '.', perhaps with a domain and a slash in front"
     return ""
-
-
-def _label_complaint(name: str) -> str:
-    return "is set by orch itself" if name.startswith(OUR_PREFIX) else _key_complaint(name)
 
 
 def plain_data(node: Node) -> Any:
@@ -51,22 +47,21 @@ def plain_data(node: Node) -> Any:
     return [plain_data(item) for item in node.value] if isinstance(node.value, list) else node.value
 
 
-@dataclass(frozen=True, slots=True)
-class Yaml(Kind):
-    """A part of a manifest, which orch passes on: a list or a mapping. The value is its JSON text."""
+class Overlay(Kind):
+    """A part of a manifest, which orch passes on. The value is its JSON text."""
 
-    is_list: bool = False
+    __slots__ = ()
 
     def read(self, node: Node) -> Any:
-        if not isinstance(node.value, list if self.is_list else dict):
-            raise refusal(node.place, f"must be a {'list' if self.is_list else 'mapping'}, not {shown(node)}")
+        if not isinstance(node.value, dict):
+            raise refusal(node.place, f"must be a mapping, not {shown(node)}")
         return json.dumps(plain_data(node))
 
     def write(self, text: str) -> Any:
         return json.loads(text) if text else None
 
     def json_schema(self) -> JsonSchema:
-        return {"type": "array" if self.is_list else "object"}
+        return {"type": "object"}
 
 
 class VolumeSource(Kind):
@@ -131,21 +126,6 @@ class PodSettings:
     requests: Mapping[str, str] = setting(
         {}, "Requests that are less than the limits in resources.", kind=Mapping_(QUANTITY, _key_complaint), example="{cpu: 500m}"
     )
-    node_selector: Mapping[str, str] = setting(
-        {}, "Labels that a node must have.", kind=Mapping_(LABEL_VALUE, _key_complaint), example="{pool: gpu}"
-    )
-    tolerations: str = setting(
-        "",
-        "Taints that the pods tolerate, as in a pod.",
-        kind=Yaml(is_list=True),
-        example="[{key: nvidia.com/gpu, operator: Exists}]",
-        words="none",
-    )
-    priority_class: str = setting("", "The PriorityClass.", kind=DNS_NAME, example="batch", words="the cluster's default")
-    service_account: str = setting(
-        "", "The ServiceAccount. Its token is not mounted.", kind=DNS_NAME, example="trainer", words="the namespace's default"
-    )
-    runtime_class: str = setting("", "The RuntimeClass.", kind=DNS_NAME, example="nvidia", words="the cluster's default")
     user: int | None = setting(
         1000,
         "The user that the processes in a pod are, and the group of its volumes. The restricted Pod Security Standard forbids 0.",
@@ -163,16 +143,13 @@ class PodSettings:
         example="{/checkpoints: my-claim}",
         words="none",
     )
-    labels: Mapping[str, str] = setting({}, "Labels of the pods.", kind=Mapping_(LABEL_VALUE, _label_complaint), example="{team: vision}")
-    annotations: Mapping[str, str] = setting(
-        {}, "Annotations of the pods.", kind=Mapping_(Text("(?s).*"), _key_complaint), example="{owner: me}"
-    )
     queue: str = setting("", "The LocalQueue of Kueue, which admits the pods together.", kind=DNS_NAME, example="team-a", words="none")
     pod_template: str = setting(
         "",
-        "Anything else of a pod, as {metadata: …, spec: …}: laid over what orch makes. Mappings are merged, lists whose items have names "
-        "are merged by name (the container is called main), and other values are replaced.",
-        kind=Yaml(),
-        example="{spec: {hostIPC: false}}",
+        "Anything else of a pod, such as its nodeSelector, tolerations and labels, as {metadata: …, spec: …}: laid over what orch makes. "
+        "Mappings are merged, lists whose items have names are merged by name (the container is called main), and other values are "
+        "replaced.",
+        kind=Overlay(),
+        example="{spec: {nodeSelector: {pool: gpu}}}",
         words="none",
     )
