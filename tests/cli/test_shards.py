@@ -116,6 +116,7 @@ def test_files_without_a_reader(orch: Orch, tmp_path: Path) -> None:
 def test_advice(orch: Orch, words: tuple[str, ...], topic: str, what: str) -> None:
     found = {one["topic"]: one["what"] for one in shards(orch, "data/*", *words)["advice"]}
     assert what in found[topic]
+    assert "hint" not in topics(shards(orch, "data/*", "-n", "1", "-p", "hint"))
 
 
 def test_a_worker_without_elements_has_nothing_to_do(orch: Orch, data: Path) -> None:

@@ -103,6 +103,12 @@ def test_rows_that_are_read_twice_and_never() -> None:
     assert line.endswith("(train.py:3)")
 
 
+def test_a_row_that_is_another_is_not_said_to_be_read_again() -> None:
+    (line,) = found(step(0, [1, 2], times(0.5)), step(1, [3, 5], times(0.5)))
+    assert "1 of 4 were not read in 1 step; " in line
+    assert "read again" not in line
+
+
 def test_a_batch_that_grows_with_the_workers_is_a_verdict_of_its_own() -> None:
     datasets = {"BatchDatasetV2 train.py:4": [8]}
     (line,) = found(step(0, [1, 2, 3, 4], times(1)), step(1, [5, 6, 7, 8], times(1)), datasets=datasets)
