@@ -64,6 +64,17 @@ def test_a_copy_beside_a_run_does_not_take_the_word_of_its_engine(home: Path) ->
     assert not (copy / "engine.json").exists()
 
 
+def test_the_words_of_a_record_have_a_limit_and_command_no_terminal(home: Path) -> None:
+    """A directory that somebody has sent may have any."""
+    run, odd = submitted(home), "\x1b[2J" + "x" * 1_000_000
+    engine_files.keep_submission(run.path, Submission("1", odd, 1.0, place=odd))
+    engine_files.keep_heard(run.path, Heard(Word("ended", odd, odd), trouble=odd))
+    heard, made = engine_files.read_heard(run.path), engine_files.read_submission(run.path)
+    assert made is not None
+    told = (heard.word.words, heard.word.cause, heard.trouble, made.words, made.place)
+    assert [(len(words), "\x1b" in words) for words in told] == [(engine_files.MOST_WORDS, False)] * 5
+
+
 def test_new_words_of_the_engine_hide_no_event_of_the_run(home: Path) -> None:
     """The controller may record an event between the look at its events and the words of the engine."""
     run = submitted(home)

@@ -30,15 +30,18 @@ from ..errors import OrchError
 from ..model.policy.submission import Heard, Submission
 from .run_files import open_own, read_file, write_all, write_whole
 from .run_lock import try_lock
+from .text.lines import clean
 
 T = TypeVar("T")
 
 KEY_BYTES = 32
+MOST_WORDS = 4000
 
 
 def read_submission(run: Path) -> Submission | None:
     """Return what was submitted; None for a run whose controller is no job of an engine."""
-    return _read(run, "submission.json", Submission)
+    found = _read(run, "submission.json", Submission)
+    return found and replace(found, words=_shown(found.words), place=_shown(found.place))
 
 
 def keep_submission(run: Path, submitted: Submission) -> None:
@@ -107,7 +110,9 @@ def _key_path() -> Path:
 
 def read_heard(run: Path) -> Heard:
     """The last word of the engine: a run of which the engine was not asked yet waits."""
-    return _read(run, "engine.json", Heard) or Heard()
+    found = _read(run, "engine.json", Heard) or Heard()
+    word = replace(found.word, words=_shown(found.word.words), cause=_shown(found.word.cause))
+    return replace(found, word=word, trouble=_shown(found.trouble))
 
 
 def keep_heard(run: Path, heard: Heard) -> None:
@@ -154,6 +159,11 @@ def exclusive(path: Path, patience_s: float) -> Iterator[bool]:
             while not (is_alone := try_lock(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
                 time.sleep(0.05)
         yield is_alone
+
+
+def _shown(words: str) -> str:
+    """Words for people, as much as an engine of orch writes: the directory may be one that somebody has sent."""
+    return clean(words)[:MOST_WORDS]
 
 
 def _read(run: Path, name: str, kind: type[T]) -> T | None:
