@@ -13,7 +13,7 @@ from typing import Any
 
 from .case import CASES, Case, find
 from .tasks import Unit
-from .verdicts import AS_ONE, BAD, ORDER, UNEVEN, Verdict, judge
+from .verdicts import ABSENT, AS_ONE, BAD, ORDER, UNEVEN, Verdict, judge
 from .worlds import WORLDS, Answers, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,8 @@ def write(rows: Words, versions: Mapping[str, str], *, is_whole: bool) -> None:
     for row, worlds in rows.items():
         for world, forms in worlds.items():
             of_world = kept.setdefault(row, {}).setdefault(world, {})
+            if not WORLDS[world].has_every_form and {*forms.values()} <= {AS_ONE, ABSENT}:
+                of_world.clear()  # the easier forms are not judged any longer
             of_world.update(forms)
     kept = {row: kept[row] for row in row_names() if row in kept}
     lines = ",\n".join(f"{json.dumps(row)}: {json.dumps(worlds)}" for row, worlds in kept.items())

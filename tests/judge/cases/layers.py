@@ -26,6 +26,7 @@ LAYERS: dict[tuple[str, str], str] = {
 Dense(4, 'gelu')
 Dense(4, kernel_constraint='non_neg')
 EinsumDense('ab,bc->ac', output_shape=4)
+TernaryDense(4)
 PReLU()
 LeakyReLU()
 ELU()

@@ -64,6 +64,7 @@ CategoricalHinge()
 SparseCategoricalCrossentropy()
 CategoricalGeneralizedCrossEntropy()
 SparseCategoricalCrossentropy(ignore_class=1)
+SparseCategoricalFocalCrossentropy()
 """,
     "sums of labels": """
 SparseCategoricalCrossentropy(reduction='sum')
