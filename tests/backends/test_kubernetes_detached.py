@@ -12,7 +12,7 @@ import psutil
 import pytest
 import yaml
 
-from orchestrator.backends.kubernetes.listener import PORT
+from orchestrator.backends.connection.listener import PORT
 from tests.backends import test_kubernetes_runs as runs
 from tests.backends.test_kubernetes_failures import COUNTS, compare_counts
 from tests.backends.test_kubernetes_runs import holds

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from orchestrator.backends import RunFacts, load
+from orchestrator.backends.connection.listener import Listener
 from orchestrator.backends.kubernetes import inside, kubectl, packed_files
 from orchestrator.backends.kubernetes.job_words import GONE, words_of
-from orchestrator.backends.kubernetes.listener import Listener
 from orchestrator.backends.kubernetes.packed_files import CODE_DIR, PART_BYTES, pack
 from orchestrator.errors import UsageError
 from orchestrator.model.policy.submission import Submission, Word
@@ -266,7 +266,7 @@ def test_pods_that_do_not_come_are_told_of_again(monkeypatch: pytest.MonkeyPatch
         found = unattended(EVERYTHING)
         request = load(found).request(RunFacts(found, RUN, "/home/me/.orch/runs/x"))
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(inside._wait(Listener("x"), request, said.append), 0.5)
+            await asyncio.wait_for(inside._wait(Listener(b"x"), request, said.append), 0.5)
 
     asyncio.run(use())
     assert len(said) == 2

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,29 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Diagnosis, Host, Transport
+from orchestrator.backends.connection import listener
 from orchestrator.backends.connection.agent_link import AgentLink
-from orchestrator.backends.kubernetes import keeper_program, listener
-from orchestrator.backends.kubernetes.listener import DialledAgent, Listener, read_end
+from orchestrator.backends.connection.listener import DialledAgent, Listener, read_end
+from orchestrator.backends.kubernetes import keeper_program
 from tests.live import wait_until
-from worker.host.network import dialler
+from worker.host.network import dialler, proof
 from worker.protocol import messages
 
 TOKEN = "0123456789abcdef" * 4
-HELLO = f'{TOKEN} {{"pod": "a", "address": "10.0.0.7", "number": 1}}\n'.encode()
+SECRET = TOKEN.encode()
+HELLO = b'{"node": "a", "address": "10.0.0.7", "number": 1}\n'
+
+
+def greet(line: socket.socket, words: bytes = HELLO) -> proof.Seal:
+    """Say these words over a connection, as a pod that knows the token."""
+    seal = proof.meet(line, SECRET)
+    line.sendall(seal.seal(words))
+    return seal
 
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[Listener, int]]:
-    found = Listener(TOKEN)
+    found = Listener(SECRET)
     port = await found.open(0, "127.0.0.1")
     try:
         yield found, port
@@ -81,7 +90,7 @@ def test_programs_are_started_in_a_pod_that_dials_one_after_the_other_and_at_the
         async with listening() as (found, port):
             with dialling(port, tmp_path / "token"):
                 line = await line_of(found)
-                assert (line.pod, line.address) == ("a", "10.0.0.7")
+                assert (line.node, line.address) == ("a", "10.0.0.7")
                 both = (
                     run_program(found, tmp_path / "log", f"print({n});import sys;sys.stderr.write('e{n}');sys.exit({n})") for n in (3, 4)
                 )
@@ -97,12 +106,12 @@ def test_programs_are_started_in_a_pod_that_dials_one_after_the_other_and_at_the
 
 def test_a_pod_dials_again_when_the_controller_listens_again_and_ends_with_the_controller(tmp_path: Path) -> None:
     async def use() -> None:
-        first = Listener(TOKEN)
+        first = Listener(SECRET)
         port = await first.open(0, "127.0.0.1")
         with dialling(port, tmp_path / "token", after_s=3) as pod:
             await line_of(first)
             first.close()
-            second = Listener(TOKEN)
+            second = Listener(SECRET)
             await second.open(port, "127.0.0.1")
             await line_of(second)
             second.close()
@@ -201,7 +210,8 @@ def keeping(directory: Path, *, stranger_s: float = keeper_program.STRANGER_S) -
         port = free.getsockname()[1]
     (directory / "token").write_text(TOKEN)
     (directory / "alive").touch()
-    program = f"import sys; names = {{'__name__': 'keeper'}}; exec(open({keeper_program.__file__!r}).read(), names)\n"
+    program = f"import sys; names = {{'__name__': 'keeper', '__file__': {proof.__file__!r}}}\n"
+    program += f"exec(open({keeper_program.__file__!r}).read(), names)\n"
     program += f"names['STRANGER_S'] = {stranger_s}; names['main'](*sys.argv[1:])"
     with started([sys.executable, "-I", "-c", program, str(directory), str(directory / "token"), str(port), "600"]) as keeper:
         yield keeper, port
@@ -211,10 +221,11 @@ def test_the_keeper_tells_the_pods_of_the_run_alone_that_it_is_over(tmp_path: Pa
     with keeping(tmp_path) as (keeper, port):
         with dialling(port, tmp_path / "token") as pod:
             assert pod.wait() == 0
-        for said in (b"", b"x" * 64, HELLO[:63], b"\0" * 5000):
+        for said in (b"", b"x" * 64, TOKEN.encode()[:63], b"\0" * 5000):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
-                assert _said_to(stranger, said) == b""
+                assert len(_said_to(stranger, said)) in (0, proof.NONCE_BYTES)
         with socket.create_connection(("127.0.0.1", port)) as silent:
+            assert len(silent.recv(proof.NONCE_BYTES)) == proof.NONCE_BYTES
             assert silent.recv(1) == b""
         keeper.send_signal(signal.SIGTERM)
         assert keeper.wait() == 0
@@ -231,6 +242,7 @@ def test_a_crowd_of_strangers_keeps_no_pod_from_the_keeper(tmp_path: Path) -> No
         ]
         with dialling(port, tmp_path / "token") as pod:
             assert pod.wait() == 0
+        assert len(crowd[0].recv(proof.NONCE_BYTES)) == proof.NONCE_BYTES
         assert crowd[0].recv(1) == b""
 
 
@@ -261,27 +273,28 @@ async def said_to(port: int, data: bytes) -> bytes:
 
 
 def test_nobody_without_the_token_is_answered_or_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand byte strings, of which many are almost right, change nothing."""
+    """A thousand byte strings, of which many are almost right, get nothing but random bytes and change nothing."""
     monkeypatch.setattr(listener, "HELLO_S", 5.0)
+    monkeypatch.setattr(os, "urandom", lambda size: b"\1" * size)  # so that an answer of before would fit again
     rng = random.Random(30)
+    right, _ = proof.greet(SECRET, b"\1" * proof.NONCE_BYTES)
 
     def mutant() -> bytes:
-        data = bytearray(HELLO)
+        data = bytearray(right)
         for _ in range(rng.randint(1, 4)):
-            data[rng.randrange(TOKEN.__len__())] = rng.randrange(256)
-        return bytes(data) if data[:64] != HELLO[:64] else b""
+            data[rng.randrange(len(right))] = rng.randrange(256)
+        return bytes(data) if data != right else b""
 
     async def use() -> None:
         async with listening() as (found, port):
             for _ in range(20):
                 tries = [mutant() if rng.random() < 0.7 else rng.randbytes(rng.randrange(200)) for _ in range(50)]
-                assert set(await asyncio.gather(*(said_to(port, data) for data in tries))) == {b""}
+                assert set(await asyncio.gather(*(said_to(port, data) for data in tries))) <= {b"", b"\1" * proof.NONCE_BYTES}
             assert not found.lines
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(HELLO)
-            assert (await line_of(found)).pod == "a"
-            writer.close()
-            del reader
+            assert await said_to(port, right + HELLO) in (b"", b"\1" * proof.NONCE_BYTES), "who waits for no answer has not made the proof"
+            with socket.create_connection(("127.0.0.1", port)) as line:
+                await asyncio.to_thread(greet, line)
+                assert (await line_of(found)).node == "a"
 
     asyncio.run(use())
 
@@ -289,14 +302,17 @@ def test_nobody_without_the_token_is_answered_or_kept(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "words",
     [
-        "", "[]", "{", '{"pod": 1}', '{"pod": "A/../b", "address": "1.1.1.1", "number": 1}', '{"pod": "a", "address": "$(x)", "number": 1}',
-        '{"pod": "a", "address": "1.1.1.1", "number": true}', "[" * 100_000, '{"pod": "' + "a" * 20_000 + '"}', '{"ended": "x"}',
+        "", "[]", "{", '{"node": 1}', '{"node": "A/../b", "address": "1.1.1.1", "number": 1}',
+        '{"node": "a", "address": "$(x)", "number": 1}',
+        '{"node": "a", "address": "1.1.1.1", "number": true}', "[" * 100_000, '{"node": "' + "a" * 20_000 + '"}', '{"ended": "x"}',
     ],
 )  # fmt: skip
 def test_words_with_the_token_that_no_pod_sends_are_dropped(words: str) -> None:
     async def use() -> None:
         async with listening() as (found, port):
-            assert await said_to(port, f"{TOKEN} {words}\n".encode()) == b""
+            with socket.create_connection(("127.0.0.1", port)) as line:
+                await asyncio.to_thread(greet, line, words.encode() + b"\n")
+                assert await asyncio.to_thread(_end_of, line) == b""
             assert not found.lines
 
     asyncio.run(use())
@@ -310,13 +326,13 @@ def test_strangers_are_bounded_in_number_time_and_bytes(monkeypatch: pytest.Monk
         async with listening() as (found, port):
             lines = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
             for reader, writer in lines:  # all are closed, though none of them says anything
-                assert await _until_end(reader) == b""
+                assert len(await _until_end(reader)) in (0, proof.NONCE_BYTES)
                 writer.close()
             assert not found._strangers
             monkeypatch.setattr(listener, "HELLO_S", 1e6)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"x" * len(TOKEN))  # no more is waited for
-            assert await _until_end(reader) == b""
+            writer.write(b"x" * proof.GREETING_BYTES)  # no more is waited for
+            assert len(await _until_end(reader)) in (0, proof.NONCE_BYTES)
             writer.close()
 
     asyncio.run(use())
@@ -338,15 +354,21 @@ def test_a_crowd_of_strangers_keeps_no_pod_out(monkeypatch: pytest.MonkeyPatch) 
                 for _ in range(30):
                     come("127.0.0.2")
                     await asyncio.sleep(0.01)
-                slow.sendall(HELLO)
+                await asyncio.to_thread(greet, slow)
                 await line_of(found)
                 come("127.0.0.2")
-                come("127.0.0.1").sendall(HELLO.replace(b'"a"', b'"b"'))
+                await asyncio.to_thread(greet, come("127.0.0.1"), HELLO.replace(b'"a"', b'"b"'))
                 while "b" not in found.lines:
                     await found.until_changed()
                 assert 7 <= len(found._strangers) <= 8
 
     asyncio.run(use())
+
+
+def _end_of(line: socket.socket) -> bytes:
+    with suppress(ConnectionError):
+        return line.recv(100)
+    return b""
 
 
 async def _until_end(reader: asyncio.StreamReader) -> bytes:
@@ -357,8 +379,8 @@ async def _until_end(reader: asyncio.StreamReader) -> bytes:
 
 
 def test_the_word_about_an_end() -> None:
-    word = {"pod": "a", "ended": 3, "code": -9, "said": "x"}
+    word = {"node": "a", "ended": 3, "code": -9, "said": "x"}
     assert read_end(word) == listener.End("a", 3, -9, "x")
-    for key, value in (("pod", 1), ("ended", "3"), ("ended", True), ("code", None), ("said", b"")):
+    for key, value in (("node", 1), ("ended", "3"), ("ended", True), ("code", None), ("said", b"")):
         assert read_end({**word, key: value}) is None
     assert json.dumps(word)

@@ -6,12 +6,12 @@ cluster, and nothing of orch in the image.
 With `orch up -d` the controller is in the cluster, too, and nothing on the submitting machine is needed while the run goes on:
 
 the submitting machine                the pod of the controller                     the pods of the tasks
-kubectl create (kubernetes_engine,  →   start_program → orchestrator.controller   ←   dialler: dials, with the token
-objects, packed_files)                with inside and listener
+kubectl create (kubernetes_engine,  →   start_program → orchestrator.controller   ←   dialler: dials, and proves that it knows the token
+objects, packed_files)                with inside
 kubectl exec: requests, the mirror →  keeper_program
 
 May import: orchestrator.backends, orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker,
-    worker.host.network.dialler, worker.host.pod_entry, worker.machine, worker.protocol.
+    worker.host.network.dialler, worker.host.network.proof, worker.host.pod_entry, worker.machine, worker.protocol.
 """
 
 from __future__ import annotations

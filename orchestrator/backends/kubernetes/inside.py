@@ -28,7 +28,7 @@ from .. import (
     interpreters,
     remote_worker,
 )
-from .listener import DialledAgent, Listener, sorted_lines
+from ..connection.listener import DialledAgent, Listener
 from .object_names import object_name
 from .objects import RUN_DIR
 
@@ -50,7 +50,7 @@ class DialledPods(HasNoEngine):
     @asynccontextmanager
     async def allocate(self, request: Request, on_waiting: Callable[[str], None]) -> AsyncIterator[tuple[Host, ...]]:
         """As many pods as there are stand-ins, once they have dialled. They dial again after each allocation."""
-        listener = Listener(Path(RUN_DIR, "token").read_text(encoding="ascii").strip())
+        listener = Listener(Path(RUN_DIR, "token").read_bytes().strip())
         try:
             await listener.open()
         except OSError as error:
@@ -80,11 +80,11 @@ async def _wait(listener: Listener, request: Request, on_waiting: Callable[[str]
     return tuple(
         replace(
             model,
-            name=line.pod,
+            name=name,
             address=line.address,
-            transport=replace(model.transport, argv=("dial", line.pod), begin=partial(DialledAgent, listener, line.pod)),
+            transport=replace(model.transport, argv=("dial", name), begin=partial(DialledAgent, listener, name)),
         )
-        for line in sorted_lines(lines.values())[:wanted]
+        for name, line in sorted(lines.items())[:wanted]
     )
 
 

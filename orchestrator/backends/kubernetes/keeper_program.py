@@ -1,52 +1,46 @@
 """The second program of a controller's pod: keeps the record of the run after the end of the controller, until somebody has fetched it.
 
-It is sent as text. As soon as the controller has ended, however it did, the pods of the run that still dial are told that the run is over.
+It is sent as text, with proof.py beside it. As soon as the controller has ended, however it did, the pods of the run that still dial are
+told that the run is over.
 Strangers may dial, too: they get nothing, and their time and their number are bounded.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
-import hmac
+import importlib
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
+
+if __package__:
+    from worker.host.network import proof
+else:  # sent as text
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    globals()["proof"] = importlib.import_module("proof")
 
 ALIVE = "alive"
-OVER = b"over\n"
-TOKEN_BYTES = 64
+OVER = b'{"over": 0}\n'
 LOOK_S = 0.5
 LEAVING_S = 5.0
 """How long the pods are told that the run is over when this pod is to end."""
 STRANGER_S = 2.0
-"""How long a connection may take to send the token, and to take the answer."""
+"""How long a connection may take to prove itself, and to take the answer."""
 MOST_GUESTS = 64
-"""How many connections may be open at a time. A further one takes the place of the `first_to_go`."""
-Key = TypeVar("Key")
-
-
-def first_to_go(addresses: Mapping[Key, str]) -> Key:
-    """Return, of connections in the order in which they came, with their addresses, the oldest one of the address that has the most of
-    them.
-
-    So anyone who opens many connections closes his own.
-    """
-    crowd = collections.Counter(addresses.values()).most_common(1)[0][0]
-    return next(one for one, address in addresses.items() if address == crowd)
+"""How many connections may be open at a time. A further one takes the place of the `proof.first_to_go`."""
 
 
 class Guest:
-    """A connection whose token is still to come, or that has been told that the run is over."""
+    """A connection whose proof is still to come, or that has been told that the run is over."""
 
     def __init__(self, address: str) -> None:
         self.address, self.said, self.until = address, b"", time.monotonic() + STRANGER_S
+        self.nonce = os.urandom(proof.NONCE_BYTES)
 
 
 class Keeper:
@@ -102,23 +96,25 @@ class Keeper:
 
     def _receive(self, line: socket.socket, peer: tuple[Any, ...]) -> None:
         if len(self._guests) >= MOST_GUESTS:
-            self._send_away(first_to_go({line: guest.address for line, guest in self._guests.items()}))
+            self._send_away(proof.first_to_go({line: guest.address for line, guest in self._guests.items()}))
         line.setblocking(False)
-        self._guests[line] = Guest(peer[0])
+        self._guests[line] = guest = Guest(peer[0])
+        line.sendall(guest.nonce)
 
     def _hear(self, line: socket.socket) -> None:
-        """Tell a pod of this run that the run is over, once its token has come whole; nothing to anybody else."""
+        """Tell a pod of this run that the run is over, once its proof has come whole; nothing to anybody else."""
         guest = self._guests[line]
-        missing = TOKEN_BYTES - len(guest.said)
+        missing = proof.GREETING_BYTES - len(guest.said)
         try:
             data = line.recv(missing or 4096)
             guest.said += data[:missing]
-            if not data or (len(data) == missing and not hmac.compare_digest(guest.said, self._token)):
+            if not data:
                 self._send_away(line)
             elif len(data) == missing:
-                line.sendall(OVER)
+                answer, seal = proof.admit(self._token, guest.nonce, guest.said)
+                line.sendall(answer + seal.seal(OVER))
                 line.shutdown(socket.SHUT_WR)  # and then the rest is read, which would take the words back otherwise
-        except OSError:
+        except (OSError, ValueError):
             self._send_away(line)
 
     def _send_away(self, line: socket.socket) -> None:

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from worker.host.network import dialler
+from worker.host.network import dialler, proof
 from worker.machine.clock import patience
 
 from ...model.settings import ClusterSpec, KubernetesSettings, PodSettings
+from ..connection.listener import PORT
 from . import keeper_program, start_program
-from .listener import PORT
 from .object_names import INSIDE, MAIN, labels_of
 from .packed_files import MOST_PARTS, directory_of
 from .pods import HOME, QUEUE, Manifest, Owner, PodWish, literal, pod, pod_template
@@ -58,7 +58,7 @@ def objects(
 ) -> tuple[Manifest, ...]:
     """The objects in the order in which they are made, the Service first; without the archive's Secrets."""
     labels, owner = labels_of(name), Owner("Service", name, OWNER_UID)
-    programs = {"start.py": start_program, "keep.py": keeper_program, "dial.py": dialler}
+    programs = {"start.py": start_program, "keep.py": keeper_program, "dial.py": dialler, "proof.py": proof}
     texts = {file: Path(str(module.__file__)).read_text(encoding="utf-8") for file, module in programs.items()}
     return (
         service(name, labels, labels),

@@ -1,0 +1,329 @@
+"""The port of a controller to which the other nodes of its run dial (worker/host/network/dialler.py).
+
+Anyone who has reached the port can send what he wants: until somebody has proved that he knows the secret of the run, he is sent nothing
+but random bytes, nothing is read but as many bytes as a proof has, and the time and the number of such connections are bounded. A crowd of
+strangers keeps no node out, because a new connection takes the place of one of the crowd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from worker.host.network import proof
+from worker.host.network.dialler import START
+from worker.values.fast_dataclass import dataclass
+
+from .agent_pipes import MOST_BYTES, UNKNOWN, make_protocol
+
+PORT = 7468
+HELLO_S = 10.0
+"""How long a connection may take to prove itself, and to send its line."""
+MOST_STRANGERS = 256
+"""How many connections may be open that have not sent their line yet. A further one takes the place of the `proof.first_to_go`."""
+LINE_BYTES = 16384
+END_S = 5.0
+"""How long after the end of a connection the word may come how its program ended."""
+FAREWELL_S = 5.0
+"""How long nodes that dial again are waited for at the end of the run."""
+MOST_ENDS = 4096
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_ADDRESS = re.compile(r"[0-9a-fA-F:.]{0,45}")
+
+
+class SealedReader(asyncio.StreamReader):
+    """Reads the data of the records of a connection, once `seal` is set."""
+
+    seal: proof.Seal | None = None
+
+    def __init__(self) -> None:
+        super().__init__(MOST_BYTES)
+        self.raw = 0
+        """How many bytes have come without a seal."""
+        self._abort: Callable[[], None] = lambda: None
+
+    def set_transport(self, transport: asyncio.BaseTransport) -> None:
+        super().set_transport(transport)
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._abort = transport.abort
+
+    def feed_data(self, data: Any) -> None:
+        if self.seal is None:
+            self.raw += len(data)
+            super().feed_data(data)
+            return
+        try:
+            for part in self.seal.open(data):
+                super().feed_data(part)
+        except ValueError:
+            self._abort()
+
+
+class SealedWriter(asyncio.StreamWriter):
+    """Writes records."""
+
+    def __init__(self, writer: asyncio.StreamWriter, seal: proof.Seal) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(writer.transport, writer.transport.get_protocol(), None, loop)
+        self._seal, self._writer = seal, writer  # kept: the end of a writer closes its transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        super().write(self._seal.seal(bytes(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class DialledLine:
+    """A connection of a node that waits for a program, or has become one."""
+
+    node: str
+    address: str
+    """By which other nodes reach this one; empty: it has not said so."""
+    number: int
+    facts: Mapping[str, Any]
+    """What else the node has told."""
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+    def tell(self, **words: Any) -> None:
+        """Send a line to the node, which waits for a program."""
+        self.writer.write(json.dumps(words).encode("ascii") + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Tells how a program has ended, and the end of what it has written to stderr."""
+
+    node: str
+    number: int
+    code: int
+    said: str
+
+
+class Listener:
+    """`open` it, wait `until_changed` until there are enough `lines`, start programs by `take`, and `close` it.
+
+    `judge` returns the words with which a node is refused, by its first line; None: it is welcome. `on_signal` is called when a node was
+    told to end the run.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        judge: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda facts: None,
+        on_signal: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._secret, self._judge, self._on_signal = secret, judge, on_signal
+        self._server: asyncio.Server | None = None
+        self._strangers: dict[asyncio.Task[None], tuple[str, asyncio.StreamWriter]] = {}
+        """The connections that have not sent their line yet, in the order in which they came, with their addresses."""
+        self._lines: dict[str, DialledLine] = {}
+        self._taken: dict[str, DialledLine] = {}
+        """The newest connection of each node that has become a program."""
+        self._ends: dict[tuple[str, int], End] = {}
+        self._over: Mapping[str, Any] | None = None
+        self._changed = asyncio.Event()
+
+    async def open(self, port: int = PORT, host: str | None = None) -> int:
+        """Listen, at all addresses or at one. Returns the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: make_protocol(SealedReader(), self._on_guest), host, port)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    def close(self) -> None:
+        """Close the port, and the connections that wait."""
+        if self._server is not None:
+            self._server.close()
+        for stranger in list(self._strangers):
+            self._send_away(stranger)
+        for line in self._lines.values():
+            line.writer.close()
+        self._lines.clear()
+
+    async def end(self, **words: Any) -> None:
+        """Tell all nodes that the run is over, and close. A node that has just lost its line dials again, and is waited for."""
+        self._over = {"over": 0, **words}
+        for line in self._lines.values():
+            line.tell(**self._over)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until_all_told(), FAREWELL_S)
+        self.close()
+
+    async def _until_all_told(self) -> None:
+        def is_told(node: str) -> bool:
+            return node in self._lines and not self._lines[node].is_open  # a node that has heard closes its line
+
+        while not all(map(is_told, {*self._lines, *self._taken})):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.until_changed(), 0.02)
+
+    @property
+    def lines(self) -> dict[str, DialledLine]:
+        """The connections that wait, by node."""
+        return {name: line for name, line in self._lines.items() if line.is_open}
+
+    def newest(self, node: str) -> DialledLine | None:
+        """A connection of this node that is open; None: it has none."""
+        return next((line for line in (self._lines.get(node), self._taken.get(node)) if line is not None and line.is_open), None)
+
+    async def take(self, node: str) -> DialledLine:
+        """The next connection of a node, which from now on belongs to the caller, and to a program."""
+        while node not in self.lines:
+            await self.until_changed()
+        line = self._taken[node] = self._lines.pop(node)
+        line.writer.write(START)
+        return line
+
+    async def end_of(self, line: DialledLine, limit_s: float = END_S) -> End:
+        """Return how the program of a connection has ended that is over; code `UNKNOWN`: the node has not said so in this time."""
+        key = line.node, line.number
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until_ended(key), limit_s)
+        said = f"the connection to {line.node} has ended, and it says nothing more"
+        return self._ends.pop(key, End(line.node, line.number, UNKNOWN, said))
+
+    async def _until_ended(self, key: tuple[str, int]) -> None:
+        while key not in self._ends:
+            await self.until_changed()
+
+    async def until_changed(self) -> None:
+        """Wait until a connection has come, or a word how a program has ended."""
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        """Wake all that wait; each of them looks again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # --- those who come -------------------------------------------------------------------------
+
+    def _on_guest(self, reader: SealedReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._strangers) >= MOST_STRANGERS:
+            self._send_away(proof.first_to_go({stranger: address for stranger, (address, _) in self._strangers.items()}))
+        stranger = asyncio.get_running_loop().create_task(self._admit(reader, writer))
+        self._strangers[stranger] = (writer.get_extra_info("peername") or ("",))[0], writer
+        stranger.add_done_callback(lambda _: self._strangers.pop(stranger, None))
+
+    def _send_away(self, stranger: asyncio.Task[None]) -> None:
+        _, writer = self._strangers.pop(stranger)
+        writer.transport.abort()  # by itself: a task that is cancelled before its first step does nothing
+        stranger.cancel()
+
+    async def _admit(self, reader: SealedReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer, found = await asyncio.wait_for(self._read(reader, writer), HELLO_S)
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError, RecursionError):
+            writer.transport.abort()
+            return
+        if "ended" in found:
+            writer.close()
+            end = read_end(found)
+            if end is not None and len(self._ends) < MOST_ENDS:
+                self._ends[end.node, end.number] = end
+        elif "signal" in found:
+            writer.close()
+            self._on_signal()
+        else:
+            self._keep(found, reader, writer)
+        self._tell()
+
+    async def _read(self, reader: SealedReader, writer: asyncio.StreamWriter) -> tuple[SealedWriter, dict[str, Any]]:
+        """The words of a connection that knows the secret. Raises ValueError for any other, and EOFError."""
+        nonce = os.urandom(proof.NONCE_BYTES)
+        writer.write(nonce)
+        answer, seal = proof.admit(self._secret, nonce, await reader.readexactly(proof.GREETING_BYTES))
+        if reader.raw > proof.GREETING_BYTES:
+            raise ValueError("a node waits for the answer")
+        reader.seal = seal
+        writer.write(answer)
+        sealed = SealedWriter(writer, seal)
+        line = await reader.readuntil(b"\n")
+        found = json.loads(line) if len(line) <= LINE_BYTES else None
+        if not isinstance(found, dict):
+            raise ValueError("no words of a node")
+        return sealed, found
+
+    def _keep(self, found: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        match found:
+            case {"node": str(node), "address": str(address), "number": int(number)} if (
+                _NODE.fullmatch(node) and _ADDRESS.fullmatch(address) and type(number) is int
+            ):
+                _keep_alive(writer)
+                line = DialledLine(node, address, number, found, reader, writer)
+                if refusal := self._judge(found):
+                    line.tell(**refusal)
+                    writer.close()
+                    return
+                former = self._lines.pop(node, None)
+                if former is not None:
+                    former.writer.close()
+                self._lines[node] = line
+                if self._over is not None:
+                    line.tell(**self._over)
+            case _:
+                writer.transport.abort()
+
+
+def read_end(found: dict[str, Any]) -> End | None:
+    """The words of a node about the end of a program; None: they are none."""
+    match found:
+        case {"node": str(node), "ended": int(number), "code": int(code), "said": str(said)} if type(number) is type(code) is int:
+            return End(node, number, max(-64, min(code, 255)), said)
+    return None
+
+
+def _keep_alive(writer: asyncio.StreamWriter) -> None:
+    """Let the kernel find out that a node is gone whose connection only waits."""
+    found = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+            found.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class DialledAgent:
+    """The program at the end of a connection that a node has made. See `AgentProgram`."""
+
+    def __init__(self, listener: Listener, node: str, stderr: int) -> None:
+        """`stderr`: the descriptor of a file that gets what the node tells of the program's stderr."""
+        self._listener, self._node = listener, node
+        self._stderr = os.dup(stderr)
+        self._line: DialledLine | None = None
+        self._is_killed = False
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.returncode: int | None = None
+
+    async def connect(self) -> str:
+        self._line = await self._listener.take(self._node)
+        self.stdin, self.stdout = self._line.writer, self._line.reader
+        return ""
+
+    async def wait(self) -> int:
+        if self.returncode is None:
+            code = UNKNOWN
+            if self._line is not None and not self._is_killed:
+                self._line.writer.close()
+                end = await self._listener.end_of(self._line)
+                code = end.code
+                with contextlib.suppress(OSError):
+                    os.write(self._stderr, end.said.encode(errors="replace"))
+            os.close(self._stderr)
+            self.returncode = code
+        return self.returncode
+
+    def kill(self) -> None:
+        """No one can kill a program on another node, but an agent ends with its connection."""
+        self._is_killed = True
+        if self._line is not None:
+            self._line.writer.transport.abort()
