@@ -21,7 +21,7 @@ from .errors import OrchError, UsageError
 from .handle import Run
 from .handle import RunFailed as RunFailed
 from .model.settings import ClusterSpec
-from .model.strategies import DEFAULT
+from .model.strategies import DEFAULT, named, which
 from .record.run_store import discard
 
 ONE = "one process"
@@ -60,19 +60,31 @@ def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s
 
 
 def _workers(spec: ClusterSpec) -> int:
-    workers = sum(count for kind, count in spec.counts.items() if kind in ("chief", "worker"))
-    if spec.strategy != DEFAULT.name or not all(host.is_here for host in imagine(spec).hosts):
-        raise UsageError(f"orch verify compares workers of {DEFAULT.name} on this machine; leave out --strategy, --ps and the hosts")
-    if workers < 2:
-        raise UsageError("orch verify compares several workers with one process: say how many, as in -n 2")
+    """How many replicas train together: the workers, or the logical CPU devices of one task."""
     if spec.program.kind == "command":
         raise UsageError("orch verify compares Python programs")
+    if not all(host.is_here for host in imagine(spec).hosts):
+        raise UsageError("orch verify compares tasks on this machine; leave out the hosts")
+    kinds = {tasks.type: tasks for tasks in spec.tasks}
+    if named(spec.strategy).replicates_on_cpus:
+        workers = next(iter(kinds.values())).devices.settings.cpus or 1
+        if workers < 2:
+            raise UsageError("orch verify compares several replicas with one: say how many logical CPU devices there are, as in --cpus 2")
+    else:
+        workers = sum(tasks.count for kind, tasks in kinds.items() if kind in ("chief", "worker"))
+        if spec.strategy != DEFAULT.name:
+            also = which(lambda row: row.replicates_on_cpus)
+            raise UsageError(f"orch verify compares workers of {DEFAULT.name}, and replicas of {also}; leave out --strategy and --ps")
+        if workers < 2:
+            raise UsageError("orch verify compares several workers with one process: say how many, as in -n 2")
     return workers
 
 
 def _alone(spec: ClusterSpec) -> ClusterSpec:
-    """The cluster of one worker that runs the same program."""
-    worker = next(tasks for tasks in spec.tasks if tasks.type == "worker")
+    """The cluster of one worker, with one replica, that runs the same program."""
+    worker = next(tasks for tasks in spec.tasks if tasks.type in ("worker", "chief"))
+    if named(spec.strategy).replicates_on_cpus:
+        worker = replace(worker, devices=replace(worker.devices, settings=replace(worker.devices.settings, cpus=1)))
     return replace(spec, name=f"{spec.name}-one"[-40:], tasks=(replace(worker, count=1, least=0),))
 
 

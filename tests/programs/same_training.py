@@ -13,6 +13,7 @@ import tensorflow as tf
 keras = tf.keras
 word = sys.argv[1]
 strategy = tf.distribute.MultiWorkerMirroredStrategy() if "TF_CONFIG" in os.environ else tf.distribute.get_strategy()
+strategy = tf.distribute.MirroredStrategy() if os.environ.get("ORCH_RUN_STRATEGY") == "mirrored" else strategy
 workers, index = strategy.num_replicas_in_sync, int(os.environ.get("ORCH_TASK", "worker-0").rpartition("-")[2])
 BATCH = 16
 draw = np.random.default_rng(3)

@@ -35,9 +35,9 @@ WRONG = {
 DEADLINE_S = 400.0
 
 
-def verify(word: str, home: Path, *more: str) -> tuple[int, str]:
+def verify(word: str, home: Path, *more: str, tasks: tuple[str, ...] = ("-n", "2")) -> tuple[int, str]:
     """The exit code and the output of `orch verify` for one of the trainings."""
-    command = [sys.executable, "-m", "orchestrator", "verify", str(PROGRAM), "-n", "2", "--run-dir", str(home), *more, "--", word]
+    command = [sys.executable, "-m", "orchestrator", "verify", str(PROGRAM), *tasks, "--run-dir", str(home), *more, "--", word]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, done.stdout
@@ -72,6 +72,15 @@ def test_a_test_asserts_that_a_loop_is_the_same_training(tmp_path: Path) -> None
     assert 0 <= found.largest < 1e-4
     with pytest.raises(AssertionError, match=rf"the loss counts 2 times: .*same_training\.py:{LINES['wrong_loop']}"):
         assert_same_training(PROGRAM, "wrong_loop", steps=2, timeout=DEADLINE_S, home=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("word", "kind"), [("fit", ""), ("loop", ""), ("wrong_loop", "loss")])
+def test_the_replicas_of_a_mirrored_strategy_are_compared_with_one(word: str, kind: str, tmp_path: Path) -> None:
+    code, output = verify(word, tmp_path, "--json", "--strategy", "mirrored", "--cpus", "2", tasks=())
+    found = json.loads(output)
+    assert (code, found["same"], found["workers"]) == (int(bool(kind)), not kind, 2)
+    assert [each["kind"] for each in found["findings"]][:1] == [kind][: len(kind)]
 
 
 @pytest.mark.slow

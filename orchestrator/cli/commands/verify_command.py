@@ -28,6 +28,7 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
     Examples:
       orch verify train.py -n 2
       orch verify train.py -n 4 --steps 20 -- --batch 64
+      orch verify train.py --strategy mirrored --cpus 2
 
     Both get the same random numbers. Compared are the rows of each step, the losses with their terms, the gradients as the
     optimizer applies them, the variables, and what fit shows. The program ends after these steps, before it saves.

@@ -15,6 +15,7 @@ import os
 from .. import failure, patches
 from ..patches import import_hooks
 from ..patches.features import INPUT, ORDER
+from ..shared import shared
 from . import private_memory, same_numbers
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ def is_elastic() -> bool:
 def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     private_memory.copy_soon()
-    if "TF_CONFIG" in os.environ:  # first: the policy of the section comes before the order
+    if "TF_CONFIG" in os.environ or shared("verify", dict):  # first: the policy of the section comes before the order
         same_numbers.seed_soon()
         patches.after(ORDER, _DISTRIBUTE, lambda module: _give_order())
     if not settings.get("apply", True):
