@@ -5,12 +5,15 @@ The same module runs alone and in the tasks of a cluster. The data is such that 
 
 from __future__ import annotations
 
+import importlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute import cross_device_utils
 
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # it gains nothing with graphs as small as these
 strategy = tf.distribute.MultiWorkerMirroredStrategy() if "TF_CONFIG" in os.environ else tf.distribute.get_strategy()
@@ -233,8 +236,6 @@ def data_without_an_end() -> dict[str, Any]:
 
 def messages_of_a_step() -> dict[str, int]:
     """How many messages between the workers a step of `fit` has, for each sort of data without an end."""
-    from tensorflow.python.distribute import cross_device_utils
-
     real, counted = cross_device_utils.CollectiveReplicaLauncher.all_reduce, []
 
     def all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -252,6 +253,31 @@ def messages_of_a_step() -> dict[str, int]:
         found[name] = len(counted)
         cross_device_utils.CollectiveReplicaLauncher.all_reduce = real
     return found
+
+
+def messages_of_evaluations() -> list[tuple[int, int]]:
+    """How many messages with numbers of rows two evaluations of 40 batches send, and how many messages are in the graphs that they make."""
+    evaluations: Any = importlib.import_module("_orch_worker.task.keras.evaluations")
+    evaluations.TOGETHER_S = 1e9  # as if no batch took any time
+    launcher = cross_device_utils.CollectiveReplicaLauncher
+    of_all, all_reduce, found = evaluations.given.of_all, launcher.all_reduce, [Counter[str]()]
+
+    def told(*args: Any) -> Any:
+        found[-1]["told"] += 1
+        return of_all(*args)
+
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        found[-1]["traced"] += not tf.executing_eagerly()
+        return all_reduce(*args, **kwargs)
+
+    evaluations.given.of_all, launcher.all_reduce = told, reduced
+    compiled().evaluate(batches(ROWS, SUMS, 80, 2), verbose=0)  # it makes the graph for the numbers of rows, too
+    model = compiled()
+    for _ in range(2):
+        found.append(Counter())
+        model.evaluate(batches(ROWS, SUMS, 80, 2), verbose=0)
+    evaluations.given.of_all, launcher.all_reduce = of_all, all_reduce
+    return [(counted["told"], counted["traced"]) for counted in found[1:]]
 
 
 # --- metrics and logs ------------------------------------------------------------------------------

@@ -54,6 +54,13 @@ def messages_of_a_step() -> dict[str, int]:
     return keras_parts.messages_of_a_step()
 
 
+def messages_of_evaluations() -> list[tuple[int, int]]:
+    """In a task."""
+    from tests.programs import keras_parts
+
+    return keras_parts.messages_of_evaluations()
+
+
 def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> None:
     """The workers are equal, and no number is NaN or differs from the one of one process."""
     first, *others = together.values()
@@ -85,6 +92,8 @@ def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, nam
         found, *others = c.run(messages_of_a_step).values()
         assert others == [found] * len(others)
         assert found == {"whole": 2 if workers == 2 else 3, "mapped": 3, "smaller": 3}
+        # One for the data, then one for batches that are taken together: for 1, 1, 4, 16 and 18; for 32 and 8. One is for the logs.
+        assert list(c.run(messages_of_evaluations).values()) == [[(6, 1), (3, 0)]] * workers
 
 
 def save_in_turn(directory: str, order: list[str], ending: str) -> dict[str, float]:

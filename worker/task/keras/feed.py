@@ -96,6 +96,8 @@ class Batches:
         self.distributed, self.is_even, self.is_read = distributed, is_even, is_read
         self.predictions: Any = None
         """In `predict`: what is predicted (see `predictions`), by a function that takes the batches itself."""
+        self.evaluation: Any = None
+        """In `evaluate`: the batches that are taken together (see `evaluations`). None: each is a step by itself."""
         self.asked = 0
         """How many iterators Keras has asked for in all."""
         self.begin_epoch: Any = None

@@ -16,7 +16,7 @@ from ..observe import recorder
 from ..patches.features import LOOPS, SAVES_2
 from ..shared import shared
 from ..strategy import strategy_builder
-from . import data, fit, predictions, steps
+from . import data, evaluations, fit, predictions, steps
 from .fit import is_wanted
 
 saves_of_fit: dict[str, Callable[..., Any]] = shared("saves of fit", dict)
@@ -76,7 +76,7 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         x, y, weights = patches.theirs(unpack_x_y_sample_weight, given["validation_data"])
         of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
         with shuffle_order.of_training(f"fit-{saves.number} validation") if saves else nullcontext():
-            validation = _feed(strategy, of_validation, given["validation_steps"])
+            validation = _feed(strategy, of_validation, given["validation_steps"], is_shown=_sees_evaluations(given["callbacks"]))
     given |= {"x": training, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
     if saves is None:
         return real(self, **given)
@@ -91,11 +91,17 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
     if isinstance(given["x"], Feed) and "evaluates" in saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
         return {}
-    if isinstance(given["x"], Feed) or not _is_named(strategy):
-        return real(self, *args, **kwargs)
-    _needs_no_build(self)
-    given["x"] = _feed(strategy, given, given["steps"])
-    return real(self, **given, **dict.fromkeys(("y", "sample_weight")))
+    if not isinstance(given["x"], Feed):
+        if not _is_named(strategy):
+            return real(self, *args, **kwargs)
+        _needs_no_build(self)
+        given["x"] = _feed(strategy, given, given["steps"], is_shown=_sees_evaluations(given["callbacks"]))
+    evaluations.begin(given["x"], given["steps"], self.steps_per_execution)
+    return real(self, **{**dict.fromkeys(("y", "sample_weight")), **given})
+
+
+def _sees_evaluations(callbacks: Any) -> bool:
+    return predictions.are_shown(callbacks, "on_test_batch_begin", "on_test_batch_end")
 
 
 def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +110,9 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         return real(self, *args, **kwargs)
     given = _bound(real, self, args, kwargs)
     of_data = {**given, "x": data.in_order(strategy, given["x"])}
-    given["x"] = _feed(strategy, of_data, given["steps"], is_read=True, is_shown=predictions.are_shown(given["callbacks"]))
+    given["x"] = _feed(
+        strategy, of_data, given["steps"], is_read=True, is_shown=predictions.are_shown(given["callbacks"], "on_predict_batch_end")
+    )
     return predictions.predict(real, self, given) if is_wanted(strategy) else real(self, **given)
 
 

@@ -28,7 +28,7 @@ from .rows import StandingRow, count
 
 _here = threading.local()
 """`part`: what the replica of this thread computes from; `rows`: the rows of all replicas, once they are counted; `is_counting`;
-`least`: see `counting_own`."""
+`least`, `with_data`: see `counting_own`."""
 EVEN = -1
 """In place of the rows of all replicas: every part of every batch has as many rows as the others, and has rows."""
 
@@ -188,13 +188,13 @@ def counting() -> Iterator[Callable[[], Any]]:
 
 
 @contextlib.contextmanager
-def counting_own(least: Any) -> Iterator[None]:
+def counting_own(least: Any) -> Iterator[Callable[[], Any]]:
     """While this is entered, the iterator of a distributed dataset asks no other worker whether it has data. `least`: how many replicas
-    have data at least, a tensor; the others get empty parts.
+    have data at least, a tensor; the others get empty parts. Gives how many replicas of this worker have data, or None: the data never end.
     """
-    _here.least = least
+    _here.least, _here.with_data = least, None
     try:
-        yield
+        yield lambda: _here.with_data
     finally:
         del _here.least
 
@@ -207,7 +207,8 @@ def _count(real: Any, strategy: Any, workers: Any, optionals: Any) -> Any:
 
     least = getattr(_here, "least", None)
     if least is not None:
-        return tf.add_n([least, *(tf.cast(optional.has_value(), tf.int64) for of_worker in optionals for optional in of_worker)])
+        _here.with_data = tf.add_n([tf.cast(optional.has_value(), tf.int64) for of_worker in optionals for optional in of_worker])
+        return least + _here.with_data
     if not getattr(_here, "is_counting", False):
         return real(strategy, workers, optionals)
 

@@ -105,12 +105,12 @@ def predict(real: Any, model: Any, arguments: dict[str, Any]) -> Any:
     return found if predictions.is_shown else _joined(model.distribute_strategy, predictions.steps)
 
 
-def are_shown(callbacks: Any) -> bool:
-    """True if a callback that is not Keras's own gets the outputs of each batch."""
+def are_shown(callbacks: Any, *names: str) -> bool:
+    """True if a callback that is not Keras's own has a hook of one of these names, which gets the outputs or the logs of each batch."""
     from keras import tree
 
     given = tree.flatten(getattr(callbacks, "callbacks", callbacks)) if callbacks else []
-    hooks = [getattr(each, "on_predict_batch_end", None) for each in given]
+    hooks = [getattr(each, name, None) for each in given for name in names]
     return any(hook is not None and not str(getattr(hook, "__module__", "")).startswith("keras.") for hook in hooks)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import FIT, LOOPS
 from ..patches.import_hooks import print_once
-from . import metrics, optimizer, parts, stops
+from . import evaluations, metrics, optimizer, parts, stops
 from .fit import is_wanted
 from .rows import StandingRow, count
 
@@ -39,14 +39,14 @@ def _make(kind: str, real: Any, self: Any, force: bool = False) -> None:
     if getattr(self, name) is not None and not force:
         return
     if is_wanted(self.distribute_strategy):
-        setattr(self, name, _function(self, getattr(self, f"{kind}_step")))
+        setattr(self, name, _function(self, getattr(self, f"{kind}_step"), is_evaluation=kind == "test"))
     else:
         real(self, force)
         made = getattr(self, name)
         setattr(self, name, lambda iterator: made(getattr(iterator, "real", iterator)))
 
 
-def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _function(self: Any, step: Callable[[Any], Any], is_evaluation: bool) -> Callable[[Any], Any]:
     """The function that runs the steps of one execution, one after the other, and returns the logs of the last one."""
     import tensorflow as tf
     from keras import tree
@@ -74,6 +74,7 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     next_step = in_graph(self, of_next)
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
     next_even = in_graph(self, lambda iterator, wish: even_step((patches.theirs(iterator.get_next), None), wish))
+    together = _taken_together(self, step, standing, first) if is_evaluation and not self.run_eagerly else None
 
     @patches.guarded(FIT)
     def steps(iterator: Any) -> Any:
@@ -83,6 +84,8 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return [whole_step((data, None), stops.carried())[0] for _, data in batches][-1]
         if isinstance(iterator, BatchIterator):
             standing.prepare(iterator.of_replica())
+            if together is not None and iterator.batches.evaluation is not None:
+                return together.run(iterator, self.steps_per_execution)
         logs, of_iterator = None, next_even if getattr(iterator, "is_even", False) else next_step
         for _ in range(self.steps_per_execution):
             try:
@@ -96,6 +99,18 @@ def _function(self: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return logs
 
     return steps
+
+
+def _taken_together(model: Any, step: Callable[[Any], Any], standing: StandingRow, first: Any) -> evaluations.Steps:
+    strategy, packings = model.distribute_strategy, list[metrics.Packing]()
+    one_step = _one_step(model, strategy, step, standing, packings=packings)
+
+    def of_replicas(*args: Any) -> Any:
+        with _first_step_explained(model):
+            return one_step(*args)
+
+    of_all = in_graph(model, lambda packed: packings[-1].unpack(strategy, packed))
+    return evaluations.Steps(strategy, standing, first, of_replicas, of_all, functools.partial(in_graph, model))
 
 
 @contextlib.contextmanager
@@ -113,16 +128,27 @@ def _first_step_explained(model: Any) -> Iterator[None]:
 
 
 def _one_step(
-    model: Any, strategy: Any, step: Callable[[Any], Any], standing: StandingRow, *, is_even: bool = False, is_whole: bool = False
+    model: Any,
+    strategy: Any,
+    step: Callable[[Any], Any],
+    standing: StandingRow,
+    *,
+    is_even: bool = False,
+    is_whole: bool = False,
+    packings: list[metrics.Packing] | None = None,
 ) -> Callable[..., Any]:
     """A step of all replicas from a batch and its number of rows, or None: all parts count the same. `is_even`: no part is ever smaller
     than the others, or empty. `is_whole`: each replica has all rows of the batch. It also takes what this worker tells the others (see
-    `stops`), and whether the batch has as many rows as the first one (see `parts.rows_of_first`).
+    `stops`), and whether the batch has as many rows as the first one (see `parts.rows_of_first`). `packings`: the batch is in an Optional,
+    and the step gives what the last of these makes the logs of.
     """
 
     def one_step(batch: Any, wish: Any, is_as_first: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
+        if packings is not None:
+            packings.append(packing)
+            data = without_optionals(data.get_value())
 
         @patches.guarded(FIT)
         def of_replica(data: Any) -> Any:
@@ -132,9 +158,12 @@ def _one_step(
 
         rows = contextlib.nullcontext() if is_whole else metrics.rows_gathered(model)
         with parts.losses_scaled(model), optimizer.losses_marked(model), rows:
-            return packing.unpack(strategy, patches.theirs(strategy.run, of_replica, args=(data,)))
+            packed = patches.theirs(strategy.run, of_replica, args=(data,))
+            return packing.unpack(strategy, packed) if packings is None else packed
 
     function = in_graph(model, one_step)
+    if packings is not None:
+        return function
     return lambda batch, wish, is_as_first=None: function(without_optionals(batch), wish, is_as_first)
 
 
