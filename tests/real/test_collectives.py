@@ -91,6 +91,53 @@ def test_a_task_may_make_more_strategies_than_orch_measures_at_a_time() -> None:
         assert c.run(train_with_many_strategies) == {"worker-0": 20.0, "worker-1": 20.0}
 
 
+def sweep(by_fit: bool) -> list[Any]:
+    """The sum of all losses and weights of trainings that have a strategy each, with variables of other shapes than the one before."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    totals: list[Any] = []
+    x: Any = np.arange(16, dtype=np.float32).reshape(8, 2) / 16
+    for number in range(12):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        keras.utils.set_random_seed(number)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1 + number % 3, "relu"), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        if by_fit:
+            totals.append(model.fit(x, x[:, :1], batch_size=4, verbose=0).history["loss"][0])
+        else:
+
+            @tf.function
+            def step(part, model=model):  # type: ignore[no-untyped-def]  # AutoGraph evaluates annotations
+                total = tf.distribute.get_replica_context().all_reduce("sum", tf.reduce_sum(part))
+                for weight in model.trainable_variables:
+                    weight.assign_add(tf.zeros_like(weight) + total)
+                return total
+
+            for batch in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(x).batch(4)):
+                totals.append(float(strategy.experimental_local_results(strategy.run(step, args=(batch,)))[0]))
+        totals.append(float(sum(abs(weight).sum() for weight in model.get_weights())))
+        if number % 4 == 2:
+            keras.backend.clear_session()
+    local = tf.distribute.MirroredStrategy(["CPU:0"])
+    with local.scope():
+        value = tf.Variable(3.0)
+    return [*totals, float(local.reduce("SUM", local.run(lambda: value * 2), axis=None))]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("by_fit", [pytest.param(True, marks=pytest.mark.slow), False], ids=["fit", "a loop"])
+def test_a_sweep_makes_a_strategy_with_variables_for_each_setting(by_fit: bool) -> None:
+    with cluster(workers=2, timeout=280) as c:
+        found = c.run(sweep, by_fit)
+    with cluster(workers=1, strategy="multi_worker_mirrored", timeout=280) as c:
+        alone = c.run(sweep, by_fit)["worker-0"]
+    assert found["worker-0"] == found["worker-1"]
+    assert found["worker-0"] == pytest.approx(alone, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "heartbeat", "options"),
     [

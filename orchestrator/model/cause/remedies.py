@@ -178,8 +178,8 @@ OTHERS = {
     ),
     r"Delete called on non-empty BufRendezvous|group \d+ not found\. This normally means the server has restarted": Remedy(
         "several-strategies",
-        "the program makes several MultiWorkerMirroredStrategy one after the other, whose variables TensorFlow cannot set up while the one "
-        "before exists, also without orch: make one strategy before all trainings, and each model in its scope",
+        "the workers do not make their several MultiWorkerMirroredStrategy in the same order, or have reset TensorFlow's context between "
+        "them: make one strategy before all trainings, and each model in its scope",
     ),
     r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
     r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": Remedy(

@@ -14,7 +14,7 @@ import sys
 
 from .. import patches
 from ..patches import features
-from ..strategy import small_types
+from ..strategy import further_strategies, small_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
     is_reported = bool(settings.get("report", True))
     is_exact = bool(settings.get("exact", False))
     small_types.apply_soon()
+    further_strategies.apply_soon()
     if settings.get("mode") != "off":
         patches.after(features.LOOPS, "keras", lambda keras: _change_keras_3(is_reported, is_exact))
         patches.after(features.WARNINGS_2, "tf_keras", lambda keras: _change_keras_2(is_reported))

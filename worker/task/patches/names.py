@@ -308,7 +308,7 @@ NAMES: dict[str, Name] = {
     ),
     "CollectiveAllReduceExtended.__init__": Name(
         f"{DISTRIBUTE}.collective_all_reduce_strategy:CollectiveAllReduceExtended.__init__",
-        "collectives.implementation: the default of each strategy, and first values of bfloat16 and int8",
+        "collectives.implementation, first values of bfloat16 and int8, and one strategy after the other",
         "self, container_strategy, cluster_resolver, communication_options",
         forms={"4a9ed0c980": "2.16 and 2.17", "3599b12fab": "2.18 to 2.22"},
     ),

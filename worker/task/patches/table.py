@@ -35,6 +35,7 @@ from .features import (
     SERVING,
     SIGTERM,
     STEP,
+    SWEEPS,
     TESTS,
     TPU,
     TRACEBACKS,
@@ -199,6 +200,15 @@ FEATURES: dict[str, Feature] = {
         "changes",
         "several workers cannot have variables of bfloat16, int8 and uint8",
         reads={f"{DISTRIBUTE}.collective_all_reduce_strategy": "_get_variable_creator_initial_value"},
+    ),
+    SWEEPS: Feature(
+        _names("CollectiveAllReduceExtended.__init__"),
+        "changes",
+        "variables of a second MultiWorkerMirroredStrategy may fail",
+        reads={
+            f"{DISTRIBUTE}.collective_all_reduce_strategy": "_collective_key_base _std_server_started _enable_check_health",
+            "tensorflow.python.eager.context": "_collective_ops_server_def",
+        },
     ),
     SIGTERM: Feature(
         _names("Context.ensure_initialized PreemptionWatcher.__init__"),

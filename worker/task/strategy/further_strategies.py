@@ -1,0 +1,56 @@
+"""Keeps TensorFlow's collectives when a program makes one MultiWorkerMirroredStrategy after the other.
+
+TensorFlow makes the collectives of a process anew for each strategy, at other moments in each worker, and each strategy counts its calls
+from the same number: a worker then meets its peer in a call of the strategy before (tensorflow/python/distribute/
+collective_all_reduce_strategy.py, `_initialize_multi_worker`). Here further strategies of the same cluster keep what exists, and each
+has numbers of its own, in the order in which the program makes them.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from .. import patches
+from ..patches.features import SWEEPS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_GROUPS = 1000
+"""How many numbers of groups a strategy has. It needs one for its devices and one for its host."""
+_made: Any = weakref.WeakKeyDictionary()
+"""How many strategies each context of TensorFlow has had."""
+
+
+def apply_soon() -> None:
+    """Keep the collectives as soon as the program has imported TensorFlow."""
+    patches.after(SWEEPS, "tensorflow.python.distribute.collective_all_reduce_strategy", lambda module: _install())
+
+
+def _install() -> None:
+    patches.replace(SWEEPS, "CollectiveAllReduceExtended.__init__", _begin)
+
+
+def _begin(real: Any, self: Any, container_strategy: Any, cluster_resolver: Any, *args: Any, **kwargs: Any) -> None:
+    from tensorflow.python.eager import context
+
+    runtime = context.context()
+    if (server := runtime._collective_ops_server_def) is not None and _is_of(cluster_resolver, server):
+        made = _made[runtime] = _made.get(runtime, 0) + 1
+        if not container_strategy._collective_key_base:
+            container_strategy._collective_key_base = made * _GROUPS
+        self._std_server_started = True
+        self._enable_check_health = runtime.coordination_service is None  # as in TensorFlow, where it makes them
+    real(self, container_strategy, cluster_resolver, *args, **kwargs)
+
+
+def _is_of(resolver: Any, server: Any) -> bool:
+    """True if a server of collectives is that of a resolver's cluster and task."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import multi_worker_util
+
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver() if resolver is None else resolver
+    cluster = multi_worker_util.normalize_cluster_spec(patches.theirs(resolver.cluster_spec))
+    task = (resolver.task_type, resolver.task_id)
+    return (cluster.as_cluster_def(), *task) == (server.cluster, server.job_name, server.task_index)
