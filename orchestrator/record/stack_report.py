@@ -43,6 +43,8 @@ _ENDS = ("...", "  ...", "  <no Python frame>")
 """The last line where faulthandler leaves out threads or frames, or the main thread runs no Python."""
 _WRAPPERS = frozenset({"error_handler", "wrapper", "wrapped", "inner", "op_dispatch_handler"})
 """Names of the functions with which TensorFlow, Keras and other libraries wrap a function that users call."""
+_CALLS = "/tensorflow/python/ops/script_ops.py"
+"""Where TensorFlow calls functions of a program, in a thread of its own."""
 _CALL = re.compile(r"(?<!def )\b(?!(?:if|while|for|in|and|or|not|return|print|await|yield|with|assert|lambda)\b)([A-Za-z_][\w.]*)\s*\(")
 
 
@@ -52,6 +54,8 @@ class StackAnswer:
 
     frames: tuple[StackFrame, ...] = ()
     """The frames of the main thread, the innermost first."""
+    called: tuple[StackFrame, ...] = ()
+    """Those of a thread in which TensorFlow has called a function of the program, such as a generator or that of a `py_function`."""
     note: str = ""
     """The agent's reason why the task does not answer."""
 
@@ -90,7 +94,8 @@ def _parse(text: str) -> tuple[StackAnswer, list[tuple[StackFrame, ...]]]:
             threads[-1].append(StackFrame(*frame.groups()))
         elif line.startswith(_NOTE) and not line.startswith(ASKED):
             note = line.removeprefix(_NOTE)
-    return StackAnswer(tuple(threads[-1]), note), [tuple(frames) for frames in threads if frames]
+    called = next((frames for frames in threads[:-1] if any(frame.file.endswith(_CALLS) for frame in frames)), [])
+    return StackAnswer(tuple(threads[-1]), tuple(called), note), [tuple(frames) for frames in threads if frames]
 
 
 def threads_of(text: str) -> list[list[str]]:
@@ -167,13 +172,17 @@ def is_complete(text: str) -> bool:
 def place(answer: StackAnswer, source: Callable[[str, str], str] = read_line) -> str:
     """The innermost line of the user's code, and its call: ``in all_reduce (train.py:41)``."""
     where = _place(answer.frames, source) if answer.frames else ""
+    if where and "/tensorflow/" in answer.frames[0].file:  # the main thread waits
+        worker_dir = own_directory(answer.frames)
+        if not all(frame.is_library(worker_dir) for frame in answer.called):
+            where += f"; its generator or py_function is {_place(answer.called, source, worker_dir)}"
     if where and answer.note:
         return f"{where}; {answer.note}"
     return where or answer.note or "nowhere in Python"
 
 
-def _place(frames: tuple[StackFrame, ...], source: Callable[[str, str], str]) -> str:
-    worker_dir = own_directory(frames)
+def _place(frames: tuple[StackFrame, ...], source: Callable[[str, str], str], worker_dir: str = "") -> str:
+    worker_dir = worker_dir or own_directory(frames)
     own = next((number for number, frame in enumerate(frames) if not frame.is_library(worker_dir)), None)
     if own is None:
         return f"in {frames[0].function} ({frames[0].place})"

@@ -140,7 +140,6 @@ import os, sys, time
 import numpy as np
 import keras
 import tensorflow as tf
-import worker
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 blocks = strategy.cluster_resolver.task_id == 1 or sys.argv[2] == "all"
@@ -162,7 +161,7 @@ if sys.argv[1] == "fit":
         model.compile("sgd", "mse")
     model.fit(data, steps_per_epoch=1000, verbose=0)
 else:
-    for batch in worker.distribute(data, strategy=strategy, batch=False):
+    for batch in strategy.experimental_distribute_dataset(data):
         strategy.reduce("SUM", strategy.run(lambda x: tf.reduce_sum(x[0]), args=(batch,)), axis=None)
 """
 
@@ -174,6 +173,7 @@ def test_a_task_that_is_blocked_in_its_input_is_named_as_such(orch: Orch, run: L
     words = "worker-0..1 wait for their input" if who == "all" else "worker-1 waits for its input, and worker-0 waits for it"
     wait_until(lambda: words in orch("stacks", check=None).out, "line about the input")
     assert f"\n{words}" in orch("ps", check=0).out
+    assert "; its generator or py_function is in time.sleep (train.py:13)" in orch("stacks", check=None).out
     states = look(orch)[1]
     assert states == {"worker-0": "input" if who == "all" else "waits", "worker-1": "input"}
     going.wait(check=124)

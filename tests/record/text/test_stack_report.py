@@ -157,6 +157,17 @@ def test_other_threads_are_left_out() -> None:
     assert place(other + SLEEPING) == "in time.sleep (data.py:9)"
 
 
+def test_a_function_that_tensorflow_calls_is_named_where_the_main_thread_waits() -> None:
+    """A generator of the input, or a `py_function`: their threads are TensorFlow's."""
+    calls = f'"{LIBRARY}/tensorflow/python/ops/script_ops.py", line 269 in __call__'
+    head = "Thread 0x00007f0000000002 (most recent call first):"
+    generator = dump('"/home/me/data.py", line 9 in examples', calls, head=head)
+    fetching = dump(f'"{LIBRARY}/tensorflow/python/eager/execute.py", line 53 in quick_execute', '"/home/me/train.py", line 7 in step')
+    assert place(generator + fetching) == "in quick_execute (train.py:7); its generator or py_function is in time.sleep (data.py:9)"
+    assert place(generator + SLEEPING) == "in time.sleep (data.py:9)", "the main thread does not wait"
+    assert place(dump(calls, head=head) + fetching) == "in quick_execute (train.py:7)", "only library code"
+
+
 def test_a_reader_finds_the_main_thread_first_and_orchs_own_threads_last() -> None:
     asked = "orch: asked at 2026-11-21 06:50:01\n"
     ours = dump(f'"{WORKER}/task/pace/step_times.py", line 1 in poll_forever', head="Thread 0x00007f0000000003 (most recent call first):")

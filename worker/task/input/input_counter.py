@@ -101,8 +101,7 @@ class Counter:
         """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0
         """All time between readings with new steps, and the waiting time in it, in seconds."""
-        threading.Thread(target=patches.guarded(COUNTS)(self._poll_forever), name="orch-input", daemon=True).start()
-        atexit.register(patches.guarded(COUNTS)(self._poll))
+        self._is_polled = False
 
     # --- while the program iterates ----------------------------------------------------------------
 
@@ -158,6 +157,10 @@ class Counter:
 
         The graph must be that of a `tf.function`: a session of TensorFlow 1 would have to initialise the counter's variable.
         """
+        if not self._is_polled:
+            self._is_polled, self._pid = True, os.getpid()
+            threading.Thread(target=patches.guarded(COUNTS)(self._poll_forever), name="orch-input", daemon=True).start()
+            atexit.register(patches.guarded(COUNTS)(self._poll))
         if self._tf.executing_eagerly():
             return True
         is_elsewhere = getattr(strategy, "_should_use_with_coordinator", False) or type(strategy).__name__.startswith("TPU")

@@ -14,7 +14,7 @@ import os
 
 from .. import failure, patches
 from ..patches import import_hooks
-from ..patches.features import INPUT, ORDER
+from ..patches.features import COUNTS, INPUT, ORDER
 from ..shared import shared
 from . import private_memory, same_numbers
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     """An `InputSettings` as JSON data, without the fields at their defaults."""
 
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
+_ITERATORS = "tensorflow.python.distribute.input_lib"
 _DATASETS = "tensorflow.python.data.ops.dataset_ops"
 _FOR_DATASETS = ("auto_shard", "deterministic", "prefetch")
 OPTIONS = ("fetch_to_device", "per_replica_buffer_size", "replication_mode")
@@ -46,6 +47,7 @@ def is_elastic() -> bool:
 def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     private_memory.copy_soon()
+    patches.after(COUNTS, _ITERATORS, lambda module: _count())
     if "TF_CONFIG" in os.environ or shared("verify", dict):  # first: the policy of the section comes before the order
         same_numbers.seed_soon()
         patches.after(ORDER, _DISTRIBUTE, lambda module: _give_order())
@@ -57,6 +59,12 @@ def apply_soon(settings: JsonSettings, log_dir: str) -> None:
         patches.after(INPUT, _DISTRIBUTE, lambda module: _apply_to_strategies(settings))
 
 
+def _count() -> None:
+    from . import input_counter
+
+    input_counter.begin()
+
+
 def _give_order() -> None:
     from . import given, shuffle_order  # TensorFlow has imported by now what these import: no file of the program can stand in its place
 
@@ -65,14 +73,11 @@ def _give_order() -> None:
 
 
 def _apply_to_strategies(settings: JsonSettings) -> None:
-    from . import input_counter
-
     def distribute(
         real: Any, strategy: Any, source: Any = None, options: Any = None, *, dataset: Any = None, dataset_fn: Any = None
     ) -> Any:
         import tensorflow as tf
 
-        input_counter.begin()
         if source is None:
             source = dataset if dataset_fn is None else dataset_fn
         if callable(source) or (isinstance(source, tf.data.Dataset) and tf.executing_eagerly()):

@@ -42,7 +42,6 @@ def report(package: str) -> None:
     patches.guard_hooks(feature, progress)
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        input_counter.begin()
         input_counter.check_end(args[0] if args else kwargs.get("x"), kwargs.get("steps_per_epoch"))
         return _with_callbacks(lambda given: [*given, progress()], real, self, *args, **kwargs)
 
