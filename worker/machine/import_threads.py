@@ -38,6 +38,8 @@ class ThreadWatch:
 
     def __init__(self) -> None:
         self._threads, self._package = count_threads(), ""
+        self._before = self._threads
+        """How many threads there were, such as that of the time limit in the program that `orch doctor` starts."""
         self._packages: list[str] = []
         """The packages during whose import a thread came."""
 
@@ -54,11 +56,11 @@ class ThreadWatch:
         self._threads = threads
 
     def find_thread(self) -> str | None:
-        """Why this process, which has only imported, must not be forked; None: it has one thread."""
-        if count_threads() > 1:
+        """Why this process, which has only imported, must not be forked; None: it has no thread more than before."""
+        if count_threads() > self._before:
             stop_pools()
-            _await_joined()
-        return self.describe() if count_threads() > 1 else None
+            _await_joined(self._before)
+        return self.describe() if count_threads() > self._before else None
 
     def describe(self) -> str:
         others = [name for name in self._packages if name not in _OF_BLAS] or self._packages
@@ -78,10 +80,10 @@ def stop_pools() -> None:
     os.waitpid(pid, 0)
 
 
-def _await_joined() -> None:
+def _await_joined(most: int) -> None:
     """Wait for threads that are ending: `Thread.join` returns a moment before the kernel has removed the thread."""
     until = time.monotonic() + _JOINED_S
-    while count_threads() > 1 and time.monotonic() < until:
+    while count_threads() > most and time.monotonic() < until:
         time.sleep(0.005)
 
 

@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
 PROGRAM = """
-import importlib, os, sys
+import faulthandler, importlib, os, sys
+if "limit" in sys.argv:
+    sys.argv.remove("limit")
+    faulthandler.dump_traceback_later(600)
 sys.path.insert(0, sys.argv[1])
 from worker.machine import import_threads
 with import_threads.watched() as watch:
@@ -40,6 +43,7 @@ def test_the_package_is_named_whose_import_has_started_a_thread(tmp_path: Path) 
     (tmp_path / "after.py").write_text("")
     assert find(tmp_path, "outer") == "the import of starts has started a thread None False\n"
     assert find(tmp_path, "after") == "None None False\n"
+    assert find(tmp_path, "after", "limit") == "None None False\n", "a thread that was there before, as in orch doctor"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="NOT TESTED: pyarrow is not installed here (pip install pyarrow)")
