@@ -55,7 +55,7 @@ def _after(words: str, end: str) -> str:
 # A text may be one word of a megabyte, or nothing but names. So each pattern begins with a sign or a rare letter, for which the machine
 # looks fast, and tries a bounded number of letters from there on. What precedes a value is the one group of a pattern: a split of the
 # text then leaves the values out without a call for each.
-_VALUE = r"""(?:(?<=")(?:[^"\\\n]|\\.)*|(?<=')[^'\n]*|[^\s"',;&]+)"""
+_VALUE = r"""(?:(?<=")[^"\\\n]*(?:\\.[^"\\\n]*)*|(?<=')[^'\n]*|[^\s"',;&]+)"""
 _IN_NAME = (
     rf"[bckpBCKP][aehrwAEHRW](?:[nN](?<=(?i:token))(?:(?<=TOKEN)|(?!(?i:s|iz)))|[yY](?:(?<=KEY)|{_after(_KEYS, 'key')})"
     rf"|[eE](?:[tT](?<=(?i:secret))|(?i:dential)(?<=(?i:credential)))"
