@@ -313,6 +313,12 @@ def _end_in_the_test(traceback: TracebackType) -> None:
         steps[-1].tb_next = None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """End the session before a worker of pytest-xdist says that it has finished: from then on it is interrupted after five seconds."""
+    pytest_unconfigure()
+
+
 def pytest_unconfigure() -> None:
     if session := _session():
         session.end()

@@ -655,6 +655,30 @@ def test_in_parallel_workers_of_xdist(quick: Path) -> None:
     assert set(done.outcomes.values()) == {"passed"}
 
 
+def test_a_session_ends_before_a_worker_of_xdist_says_that_it_has_finished(tmp_path: Path) -> None:
+    """From then on the worker has five seconds (execnet), and on a busy machine the end of a session takes longer."""
+    conftest = """
+        import pytest
+        from orchestrator.testing.session import Session
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_sessionfinish():
+            path = Session.current().path
+            result = yield
+            print("AFTER", Session.current(), path.exists())
+            return result
+    """
+    test = """
+        import pytest
+
+        @pytest.mark.orch(workers=1, preload=[])
+        def test_one(orch_cluster):
+            assert orch_cluster.run(len, "abc") == {"worker-0": 3}
+    """
+    write(tmp_path, conftest=conftest, test_one=test)
+    assert "AFTER None False" in (done := run_pytest(tmp_path, "-s")).out, done
+
+
 def test_the_job_of_the_page_keeps_what_each_task_has_written(quick: Path) -> None:
     """The step of docs/testing.md that runs pytest, and the files of the step after it."""
     block = (ROOT / "docs/testing.md").read_text().partition("```yaml\n")[2].partition("```")[0]
