@@ -116,7 +116,7 @@ def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
 
 
 def test_the_real_tests_of_a_cell_exist() -> None:
-    for test in (*checks.TESTS, checks.JUDGE, *checks.CORNER_TESTS):
+    for test in (*checks.TESTS, *checks.JUDGE, *checks.CORNER_TESTS):
         path, _, name = test.partition("[")[0].partition("::")
         assert f"def {name or 'test_'}" in (environments.ROOT / path).read_text(), test
 

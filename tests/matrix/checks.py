@@ -29,8 +29,11 @@ TESTS = (
     "tests/real/test_keras.py::test_fit_of_a_keras_that_orch_does_not_know_ends_all_workers_with_the_remedy",
 )
 """The real tests of placement, causes, Keras and the snapshots in memory that ask what another release may change."""
-JUDGE = "tests/real/test_keras.py::test_the_judge_finds_again_what_the_table_says"
-"""The judge's cut, for releases that the judge has not seen as a whole."""
+JUDGE = (
+    "tests/real/test_keras.py::test_the_judge_finds_again_what_the_table_says",
+    "tests/real/test_judge.py::test_every_optimizer_loss_metric_callback_and_family_of_layers_of_keras_has_a_case",
+)
+"""The judge's cut, and what has no case, for releases that the judge has not seen as a whole."""
 CORNER_TESTS = ("tests/real/test_placement.py", "tests/test_added_setting.py")
 """Those that have found something in another version, and take little time."""
 _STEP = """
@@ -173,7 +176,7 @@ def fixture(bench: Bench) -> None:
 
 
 def tests(bench: Bench) -> None:
-    _pytest(bench, (*TESTS, JUDGE) if bench.cell.is_next else TESTS)
+    _pytest(bench, (*TESTS, *JUDGE) if bench.cell.is_next else TESTS)
 
 
 def corner_tests(bench: Bench) -> None:
