@@ -156,8 +156,8 @@ def _told(answers: All, wishes: argparse.Namespace, is_whole: bool, seconds: flo
 
 
 def _version(name: str) -> str:
-    """TensorFlow's wheels have several names."""
-    for wheel in (name, f"{name}-cpu"):
+    """The wheels have several names."""
+    for wheel in (name, f"{name}-cpu", f"{name}-nightly"):
         try:
             return version(wheel)
         except ModuleNotFoundError:

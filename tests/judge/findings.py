@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from worker.settings.releases import NEWEST_KERAS
+
 from .case import CASES, Case, find
 from .tasks import Unit
 from .verdicts import ABSENT, AS_ONE, BAD, ORDER, UNEVEN, Verdict, judge
@@ -22,6 +24,9 @@ PAGE = ROOT / "docs" / "keras-cases.md"
 TABLE = PAGE.with_suffix(".csv")
 BEGIN, END = "<!-- make judge: begin -->\n", "<!-- make judge: end -->\n"
 COLUMNS = tuple(name for name, world in WORLDS.items() if world.reference)
+NEXT = World("two-next", f"2 workers, Keras {NEWEST_KERAS}", {"workers": 2})
+"""The column of a newer Keras than that of the table: only the rows that differ from those of 2 workers are kept."""
+_TITLES = {name: world.title for name, world in (*WORLDS.items(), (NEXT.name, NEXT))}
 TITLES = {
     "inputs": "forms of input",
     "models": "models, and ways to run them",
@@ -106,10 +111,13 @@ def read() -> dict[str, Any]:
 def write(rows: Words, versions: Mapping[str, str], *, is_whole: bool) -> None:
     """Write the file and the table of the page. What was not judged this time stays, unless all was."""
     kept: Words = {} if is_whole or not FILE.exists() else read()["rows"]
+    if kept and versions["Keras"] != read()["versions"]["Keras"]:
+        versions, words = read()["versions"], {row: worlds["two"] for row, worlds in rows.items() if "two" in worlds}
+        rows = {row: {NEXT.name: forms} for row, forms in words.items() if not forms.items() <= kept[row]["two"].items()}
     for row, worlds in rows.items():
         for world, forms in worlds.items():
             of_world = kept.setdefault(row, {}).setdefault(world, {})
-            if not WORLDS[world].has_every_form and {*forms.values()} <= {AS_ONE, ABSENT}:
+            if world in WORLDS and not WORLDS[world].has_every_form and {*forms.values()} <= {AS_ONE, ABSENT}:
                 of_world.clear()  # the easier forms are not judged any longer
             of_world.update(forms)
     kept = {row: kept[row] for row in row_names() if row in kept}
@@ -158,7 +166,7 @@ def render(kept: Mapping[str, Any]) -> str:
 
 def _differs(case: Case, judged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """The words that are not the usual ones, by world."""
-    cells = {world: _cell(case, judged[world]) for world in COLUMNS if judged.get(world)}
+    cells = {world: _cell(case, judged[world]) for world in (*COLUMNS, NEXT.name) if judged.get(world)}
     return {world: cell for world, cell in cells.items() if cell not in (USUAL if world not in SEVERAL else {AS_ONE, "-"})}
 
 
@@ -175,17 +183,18 @@ def _differences(found: Mapping[str, str]) -> Iterator[str]:
 
 
 def _short(world: str) -> str:
-    return WORLDS[world].title.replace("2 workers, Keras", "Keras")
+    return _TITLES[world].replace("2 workers, Keras", "Keras")
 
 
 def render_all(kept: Mapping[str, Any]) -> str:
     """All verdicts as CSV, of which ``orch help keras WORD`` shows rows."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["use", *(WORLDS[world].title for world in COLUMNS), "why"])
+    table.writerow(["use", *(_TITLES[world] for world in (*COLUMNS, NEXT.name)), "why"])
     for row, case in row_names().items():
-        if row in kept["rows"]:
-            table.writerow([row, *(_cell(case, kept["rows"][row].get(world, {})) for world in COLUMNS), case.because])
+        if judged := kept["rows"].get(row):
+            worlds = {**judged, NEXT.name: judged.get(NEXT.name) or judged.get("two", {})}
+            table.writerow([row, *(_cell(case, worlds.get(world, {})) for world in (*COLUMNS, NEXT.name)), case.because])
     return text.getvalue()
 
 
