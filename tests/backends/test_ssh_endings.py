@@ -218,13 +218,6 @@ def test_a_host_that_is_lost_before_the_start_is_named(orch: Orch, bed: Bed, tmp
     assert "host hostB cannot be " in done.err
 
 
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
 @pytest.fixture
 def start_apart(orch: Orch, bed: Bed, tmp_path: Path) -> Callable[[int], Running]:
     """``start_apart(3600)``: two tasks, on hostA, and on hostB, whose clock is so many seconds ahead, from the beginning."""

@@ -1,7 +1,6 @@
 """Nothing that orch sets by itself makes a script hang or fail that runs by hand: scripts as TensorFlow's guides have them.
 
-This is a cut of tests/real/by_hand.py, which has all numbers of cores and tasks and runs the scripts by hand as well: each guide once, on
-one core, where waiting and computing are in each other's way most. (The parameter server's hangs there by hand.)
+Each guide once, on one core, where waiting and computing are in each other's way most. (The parameter server's hangs there by hand.)
 """
 
 from __future__ import annotations

@@ -160,12 +160,6 @@ def with_packages(directory: Path) -> dict[str, Any]:
     return {"workers": 2, "env": {"PYTHONPATH": f"{directory}{os.pathsep}{os.environ['PYTHONPATH']}"}, "timeout": DEADLINE_S}
 
 
-def version_of_keras() -> str:
-    import keras
-
-    return str(keras.__version__)
-
-
 def fit_a_dataset() -> None:
     import keras
     import numpy as np
