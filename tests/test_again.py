@@ -79,34 +79,3 @@ def test_what_fails_again_fails_and_a_worker_of_xdist_that_has_crashed_is_one_fa
     assert "crashed while running" in said
     assert "FLAKY: test_broken" not in said
     assert said.splitlines()[-1].startswith("1 failed, 2 passed, 1 flaky in ")
-
-
-def test_more_than_three_failures_are_no_chance(run: Run) -> None:
-    code, said = run(**{f"chance_{number}": CHANCE for number in range(4)})
-    assert code == 1
-    assert "FLAKY" not in said
-    assert said.splitlines()[-1].startswith("4 failed in ")
-
-
-@pytest.mark.parametrize("words", [("-x",), ("-x", "-n", "1")], ids=str)
-def test_a_suite_that_was_cut_short_stays_a_failure(run: Run, words: tuple[str, ...]) -> None:
-    code, said = run(*words, a_chance=CHANCE, broken=BROKEN, broken_too=BROKEN)
-    assert code != 0
-    assert "FLAKY" not in said
-
-
-def test_no_tests_are_no_success(run: Run) -> None:
-    assert run("-k", "nothing_of_this_name", fine=FINE)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-def test_a_suite_that_passes_is_left_alone(run: Run) -> None:
-    code, said = run(fine=FINE)
-    assert code == 0
-    assert "FLAKY" not in said
-    assert said.splitlines()[-1].startswith("1 passed in ")
-
-
-def test_a_suite_that_cannot_be_collected_fails(run: Run) -> None:
-    code, said = run(wrong="import nowhere_at_all\n", fine=FINE)
-    assert code == 2
-    assert "FLAKY" not in said

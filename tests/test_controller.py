@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -30,8 +29,6 @@ from orchestrator.record.text.event_messages import Messages
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until
 from worker.protocol.messages import Program
-
-Script = Callable[..., Path]
 
 
 def spec_of(directory: Path, text: str, workers: int = 1) -> ClusterSpec:
@@ -196,20 +193,6 @@ def test_a_task_gets_a_signal_and_answers_for_what_comes_of_it(tmp_path: Path) -
         assert process.wait() == 137
     cause = LiveRun(tmp_path).cause()
     assert (cause["task"], cause["code"], cause["killed"]) == ("worker-0", 137, True)
-
-
-def test_a_run_is_restarted_and_stopped(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
-    with start(run) as process:
-        wait_for_file(tmp_path / "up")
-        (tmp_path / "up").unlink()
-        ask(run, "restart")
-        wait_for_file(tmp_path / "up")
-        ask(run, "stacks")
-        wait_for_file(tmp_path / ".orch/latest/attempt-2/worker-0/stacks.txt")
-        ask(run, "stop", reason="enough", now=True)
-        assert process.wait() == 143
-    assert LiveRun(tmp_path).cause()["what"] == "enough"
 
 
 ODD = (

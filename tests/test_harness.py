@@ -123,18 +123,6 @@ def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTes
     assert "1 passed" in said, said
 
 
-def test_a_skip_is_listed_with_its_reason(run_tests: RunTests) -> None:
-    code, said = run_tests(
-        "import importlib.util\n"
-        "os.geteuid, importlib.util.find_spec = lambda: 1000, lambda name: None\n"
-        "@pytest.mark.root\ndef test_root(): assert False\n"
-        "@pytest.mark.tensorflow\ndef test_tensorflow(): assert False\n"
-    )
-    assert code == 0, said
-    assert re.search(r"^SKIPPED .*NOT TESTED: TensorFlow is not installed", said, re.MULTILINE)
-    assert re.search(r"^SKIPPED .*NOT TESTED: only root", said, re.MULTILINE)
-
-
 def test_the_program_runs_beside_a_users_worker_module(orch: Orch, script: Callable[..., Path]) -> None:
     script("raise SystemExit('the wrong worker module was imported')", name="worker.py")
     script("print('hello')", name="train.py")

@@ -369,20 +369,6 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(orch: Orch, tmp_path: 
 # --- from another terminal ---------------------------------------------------------------------
 
 
-def test_down_ends_an_attached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, TIDY)
-    running = orch.start("up", "script.py", "-n", "2")
-    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
-    down = orch("down", check=0)
-    assert not any(is_alive(task) for task in tasks.values())
-    done = running.wait(check=143)
-    assert f"{run.path.name}: cancelled after" in down.out
-    assert "orch: stopped by orch down" in done.err
-    assert sorted(done.out.splitlines()) == ["worker-0 | tidied up", "worker-1 | tidied up"]
-    again = orch("down", check=0)
-    assert "it was not running" in again.out
-
-
 def test_down_ends_a_detached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, TIDY)
     started = orch("up", "-d", "script.py", "-n", "2", check=0)

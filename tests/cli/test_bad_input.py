@@ -458,16 +458,6 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
         complaint(orch.in_process(*words, "--import-timeout", "nan"), 2, "--import-timeout", "is no time")
 
 
-def test_a_second_down_says_so_and_does_no_harm(orch: Orch, script: Script) -> None:
-    script("import time\ntime.sleep(600)\n", "long.py")
-    orch("up", "long.py", "-d", check=0)
-    first, second = orch("down", check=0), orch("down", check=0)
-    assert "cancelled" in first.out
-    assert "not running" not in first.out
-    assert "cancelled" in second.out
-    assert "it was not running" in second.out
-
-
 def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:
     assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "error: it said: red\\x01\n       and more"
 

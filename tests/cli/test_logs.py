@@ -96,28 +96,6 @@ def test_output_that_cannot_be_written_is_an_error_with_its_reason(orch: Orch, t
         assert done.err == "error: standard output cannot be written: No space left on device\n"
 
 
-SAID = "E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed"
-CLOSED = f"""
-import json, os, sys, time
-if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
-    print({SAID!r}, file=sys.stderr, flush=True)
-    open("said", "w").close()
-    time.sleep(1000)
-while not os.path.exists("said"):
-    time.sleep(0.01)
-sys.exit(3)
-"""
-
-
-def test_a_lost_connection_is_folded_on_the_console_and_in_the_logs(orch: Orch, script: Callable[..., Path]) -> None:
-    script(CLOSED)
-    shown = orch("up", "script.py", "-n", "2", check=3)
-    assert SAID not in shown.err
-    assert "1 line of TensorFlow's own messages folded; --all shows all lines" in shown.err
-    assert SAID not in orch("logs", check=0).out
-    assert f"worker-0 | {SAID}\n" in orch("logs", "--all", check=0).out
-
-
 def test_lines_of_several_tasks_come_by_time_and_equal_ones_once(orch: Orch, tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch", workers=3) as (run, _):
         for task in range(3):

@@ -253,42 +253,6 @@ def wait_until_blocked(pid: int) -> None:
 # --- several runs -------------------------------------------------------------------------------
 
 
-def test_three_runs_at_once_in_one_directory_do_not_disturb_each_other(orch: Orch, tmp_path: Path) -> None:
-    started = [orch.start("up", "waiting.py", "-n", "2", "--name", name, "--env", f"NAME={name}") for name in ("red", "green", "blue")]
-    for running in started:
-        running.wait_for("up worker-0")
-        running.wait_for("up worker-1")
-    listed = json.loads(orch("ps", "-a", "--json", check=0).out)
-    assert sorted(run["run"].partition("-")[0] for run in listed) == ["blue", "green", "red"]
-    assert {run["state"] for run in listed} == {"running"}
-    ports = [address for run in listed for address in addresses(Path(run["directory"]))]
-    assert len(set(ports)) == 6
-    assert "cancelled" in orch("down", "green", check=0).out
-    started[1].wait(check=143)
-    assert {run: ps(orch, run)["state"] for run in ("red", "green", "blue")} == {"red": "running", "green": "cancelled", "blue": "running"}
-    (tmp_path / "go").touch()
-    for running in (started[0], started[2]):
-        done = running.wait(check=0)
-        assert sorted(done.out.splitlines()) == ["worker-0 | end", "worker-0 | up worker-0", "worker-1 | end", "worker-1 | up worker-1"]
-
-
-def addresses(directory: Path) -> list[str]:
-    return [task["address"] for task in json.loads((directory / "plan.json").read_text())["tasks"]]
-
-
-def test_a_beginning_names_a_run_if_it_is_the_only_one(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "go").touch()
-    first, second = detach(orch, "waiting.py", "--name", "abc"), detach(orch, "waiting.py", "--name", "abd")
-    orch("wait", first, check=0)
-    orch("wait", second, check=0)
-    assert ps(orch, "abc")["run"] == first
-    assert ps(orch, second)["run"] == second
-    assert ps(orch)["run"] == second, "without a name: the latest"
-    assert "the names of 2 runs" in orch("wait", "ab", check=2).err
-    assert [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)] == [first, second]
-    assert "up worker-0" in orch("logs", "abc", "worker-0", check=0).out
-
-
 # --- a controller that is gone ------------------------------------------------------------------
 
 
@@ -584,14 +548,6 @@ def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) 
     assert orch("logs", "--tail", "0", check=0).out == ""
 
 
-def test_what_is_left_at_the_end_comes_in_the_order_of_the_tasks(orch: Orch, script: Script) -> None:
-    script("print('unfinished', end='')\n", "talk.py")
-    orch("up", "talk.py", "-n", "5", check=0)
-    for seed in range(3):  # of the hashes of texts: a set has another order in each process
-        lines = [json.loads(line) for line in orch("logs", "--json", env={"PYTHONHASHSEED": str(seed)}, check=0).out.splitlines()]
-        assert [line["task"] for line in lines] == [f"worker-{index}" for index in range(5)]
-
-
 @pytest.mark.parametrize("kind", TASK_TYPES)
 def test_a_task_of_any_type_is_a_task_and_no_run(kind: str, tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch"):
@@ -646,21 +602,6 @@ def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script,
     assert [datetime.fromisoformat(one["at"]).timestamp() for one in objects] == [at.timestamp() for at in times]
     marks.unlink()
     assert since("1d", "--attempt", "2") == ["early 2", "late 2"]
-
-
-def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Orch, script: Script, tmp_path: Path) -> None:
-    data = b"caf\xe9 \xff\xfe \xf0\x9f\x98\x80 \xc3\xa9\n"
-    script(f"import sys\nsys.stdout.buffer.write({data!r})\n", "bytes.py")
-    attached = orch("up", "bytes.py", check=0)
-    assert (tmp_path / ".orch" / "latest" / "attempt-1" / "worker-0" / "stdout.log").read_bytes() == data
-    shown = orch("logs", check=0)
-    assert shown.out == attached.out
-    assert "\U0001f600 é" in shown.out
-    assert "caf" in shown.out
-    plain = orch("logs", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, check=0)
-    assert plain.out.startswith("worker-0 | caf")
-    line = json.loads(orch("logs", "--json", check=0).out)["line"]
-    assert line.startswith("caf")
 
 
 @pytest.mark.parametrize("preload", ["", "json"], ids=["executed", "forked"])
