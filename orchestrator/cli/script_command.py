@@ -12,8 +12,6 @@ from typing import Any
 
 import click
 
-from worker.values.words import few
-
 from ..model.settings import BACKENDS
 from ..model.settings.backend_sections import SAME as SAME_PLACES
 from ..model.settings.describe import options
@@ -164,16 +162,9 @@ class ScriptCommand(click.Command):
         value = "".join(args[place + 1 : place + 2])
         if place == len(args) or (value and not value.startswith("-") and not (value.endswith(".py") and os.path.isfile(value))):
             return
-        from .resumable import newest_runs  # the files of runs, for this mistake alone
-
-        def with_run(name: str) -> list[str]:
-            return [*args[: place + 1], name, *args[place + 1 :]]
-
-        known = self._parse_known(ctx, with_run("latest"))[0]
-        runs = newest_runs(*(given if isinstance(given := known.get(name), str) else "" for name in ("home", "file")))
-        line = shlex.join([*ctx.command_path.split(), *with_run(runs[0] if runs else "RUN"), *(["--", *own] if own else [])])
-        rest = f"; runs with a save: {few(runs)}" if runs else "; no run here has a save: orch up --checkpoint saves a fit (docs/resume.md)"
-        raise click.UsageError(f"--resume needs the run that is continued: {line}{rest}", ctx)
+        words = [*args[: place + 1], "latest", *args[place + 1 :]]
+        line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
+        raise click.UsageError(f"--resume needs the run that is continued: {line}; orch ps --all lists the runs", ctx)
 
     @staticmethod
     def _flag_before(args: Sequence[str], message: str) -> str:

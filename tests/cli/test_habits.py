@@ -18,7 +18,6 @@ from worker.machine.cpu_cores import count_cores
 from worker.values.words import count_of
 
 Script = Callable[..., Path]
-NO_SAVES = "; no run here has a save: orch up --checkpoint saves a fit (docs/resume.md)"
 
 
 @pytest.fixture(autouse=True)
@@ -164,8 +163,8 @@ def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.Monkey
         (["-n", "2", "hello.py", "extra", "--", "--x", "1"], "go after --: orch up -n 2 hello.py -- extra --x 1"),
         (["hello.py", "-v", "data:/data"], "a pod also what backend.volumes in orch.yaml mounts"),
         (["-v", "/data:/data", "hello.py"], "a pod also what backend.volumes in orch.yaml mounts"),
-        (["hello.py", "-n", "2", "--resume"], f"orch up hello.py -n 2 --resume RUN{NO_SAVES}"),
-        (["--resume", "hello.py"], f"orch up --resume RUN hello.py{NO_SAVES}"),
+        (["hello.py", "-n", "2", "--resume"], "orch up hello.py -n 2 --resume latest; orch ps --all lists the runs"),
+        (["--resume", "hello.py"], "orch up --resume latest hello.py; orch ps --all lists the runs"),
     ],
 )
 def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: Orch, words: list[str], line: str) -> None:
