@@ -12,7 +12,7 @@ from worker.values.excerpts import WHERE, shorten_line
 from worker.values.words import count_of
 
 from ..errors import OrchError
-from ..model.cause import graph_errors, root_cause, together
+from ..model.cause import graph_errors, remedies, root_cause, together
 from ..model.cause.exit_status import describe_code
 from ..model.state.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ..model.task_names import group_tasks
@@ -54,7 +54,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     if cause is not None and cause.task:
         lines += _describe_failure(cause, run, directory)
         lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect else []
-        lines += _describe_calls(run, cluster) if cause.about == together.CALLS else []
+        lines += _describe_calls(run, cluster) if cause.about in (together.CALLS, remedies.ENDS_EARLY) else []
         lines += [f"  fix: {cause.remedy}"] if cause.remedy else []
         lines += [f"  more: orch help {cause.about}"] if cause.about else []
         lines += _describe_others(cause, cluster)
@@ -137,7 +137,8 @@ def _describe_stacks(run: RunDir, cluster: Cluster, tasks: Iterable[str]) -> lis
 
 
 def _describe_calls(run: RunDir, cluster: Cluster) -> list[str]:
-    """In which line of the program each task was, by its exception, or by its stacks: the tasks met in calls that do not fit together."""
+    """In which line of the program each task was, by its exception, or by its stacks: the tasks made calls that do not fit together, or one
+    of them waited in a call that another one did not make."""
     from . import stack_report
 
     lines = []

@@ -310,13 +310,14 @@ OTHERS = {
     ),
 }
 
+ENDS_EARLY = "a-worker-that-ends-early"
 _LEFT_EARLY = Remedy(
-    "a-worker-that-ends-early",
+    ENDS_EARLY,
     "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat()); if a loop ends by "
     "a condition, such as a loss, reduce it over the workers first, so that all leave at the same step",
 )
 _LEFT_AT_ONCE = Remedy(
-    "a-worker-that-ends-early",
+    ENDS_EARLY,
     "no step of {name} was seen before it ended: look for a return, or a sys.exit(), in front of its training; where it has trained, give "
     "all workers the same number of steps (dataset.repeat())",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.model.cause import remedies, root_cause
 from orchestrator.model.policy import lifecycle
 from orchestrator.model.state import events
 from orchestrator.model.state.cluster import Cause, Cluster, Outcome, Secondary, Verdict
@@ -100,6 +101,16 @@ def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:
         "  failed because of it: worker-0: lost worker-2 (it stopped sending heartbeats)",
         "  exit code 1",
     ]
+
+
+def test_a_worker_that_left_early_is_shown_with_the_line_at_which_another_one_waited(run: RunDir) -> None:
+    trace = (
+        'Traceback (most recent call last):\n  File "/w/train.py", line 8, in <module>\n    strategy.reduce("SUM", x, axis=None)\nE: lost\n'
+    )
+    state = cluster(exited("worker-1", 0), exited("worker-0", 1, 110.1, failure=replace(lost("1", 109.0), traceback=trace)))
+    cause = Cause(root_cause.LEFT_EARLY, 110.0, "worker-1", "local", 0, remedy="give all the same", about=remedies.ENDS_EARLY)
+    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, state, Path("shown"))
+    assert '\n  where the tasks were:\n    worker-0: train.py:8 in <module>: strategy.reduce("SUM", x, axis=None)\n  fix: give all' in text
 
 
 def test_tasks_that_lost_the_same_peer_stand_together(run: RunDir) -> None:
