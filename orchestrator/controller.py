@@ -37,6 +37,7 @@ from worker.values.fast_dataclass import dataclass
 
 from . import end_process
 from .backends import warm_auto
+from .control import event_loop
 from .control.requests import end_with_parent, handle_requests
 from .control.signals import handle_signals, hold_signals, once
 from .control.starting import RunStart, read_start
@@ -92,7 +93,7 @@ def run(
     try:
         rundir.hold()
         rundir.lock.sign()
-        verdict = asyncio.run(_supervise(supervisor, rundir, handles_signals, owner, is_submitted))
+        verdict = event_loop.run(lambda: _supervise(supervisor, rundir, handles_signals, owner, is_submitted))
         error = refusal(supervisor.cluster, verdict)
     except Exception as reason:
         error = _in_words(rundir, reason)

@@ -23,6 +23,7 @@ from ..backends.connection.agent_start import NotReachedError
 from ..checks.facts import HostReport, Machine, Python, TensorFlow
 from ..errors import OrchError
 from ..model.cause.exit_status import describe_answer
+from . import event_loop
 
 ALLOCATION_S = patience(300.0)
 """How long the hosts are waited for."""
@@ -40,7 +41,7 @@ def examine(
     `order`: the fields that are the same for all hosts. `run_dir`: where this machine keeps runs. `on_begin`: called when from then on a
     Ctrl-C ends all agents in order. `on_waiting`: as in `Backend.allocate`. Raises `UsageError`, and `OrchError` if there are no hosts.
     """
-    return asyncio.run(_examine_all(request, order, run_dir, on_begin, on_waiting))
+    return event_loop.run(lambda: _examine_all(request, order, run_dir, on_begin, on_waiting))
 
 
 async def _examine_all(

@@ -8,6 +8,7 @@ from ..model.state.cluster import Cluster
 from ..model.state.events import Event
 from ..record.run_directory import RunDir
 from ..record.run_progress import Snapshots
+from ..record.run_store import remedy_for
 from ..record.text.timeline import Phases
 
 
@@ -39,5 +40,4 @@ class Journal:
         self.is_full = True
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._run.free_reserve()
-        remedy = "make room, or name another directory with --run-dir or ORCH_HOME"
-        return f"the run cannot be recorded in {self._run.path}: {error.strerror or error}; {remedy}"
+        return f"the run cannot be recorded in {self._run.path}: {error.strerror or error}; {remedy_for(error)}"

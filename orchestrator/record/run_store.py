@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -64,8 +65,13 @@ def create_run(home: Path, run_id: str) -> RunDir:
 
 def cannot_keep(path: Path, error: OSError) -> OrchError:
     """The error for a directory in which a run cannot be made or written."""
-    reason = error.strerror or error
-    return OrchError(f"cannot keep a run in {path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
+    return OrchError(f"cannot keep a run in {path}: {error.strerror or error}; {remedy_for(error)}")
+
+
+def remedy_for(error: OSError) -> str:
+    """What lets a run be recorded, after this error."""
+    is_short = error.errno in (errno.EMFILE, errno.ENFILE)
+    return "raise the limit of open files (ulimit -n)" if is_short else "make room, or name another directory with --run-dir or ORCH_HOME"
 
 
 def discard(run: RunDir) -> None:
@@ -111,7 +117,7 @@ def _latest(home: Path) -> RunDir | None:
 
 def is_made_by_orch(run: RunDir) -> bool:
     """True if orch has made this directory, to the end. Others call their directories `runs`, too, and `runs` may be a link to anywhere."""
-    has = [(run.path / name).is_file() and not (run.path / name).is_symlink() for name in ("lock", "spec.yaml")]
+    has = [os.path.isfile(path) and not os.path.islink(path) for path in (run.path / "lock", run.path / "spec.yaml")]
     is_old = not 0 <= time.time() - (begun_at(run.path) or 0) / 1e9 < BEGINNING_S
     return _IS_ID.fullmatch(run.run_id) is not None and (all(has) or (has[0] and is_old))
 

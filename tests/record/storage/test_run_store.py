@@ -15,7 +15,7 @@ import pytest
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.state.cluster import Outcome, Verdict
 from orchestrator.record.run_directory import RESERVE_BYTES, RunDir
-from orchestrator.record.run_store import create_run, discard, find_run, list_runs
+from orchestrator.record.run_store import create_run, discard, find_run, is_made_by_orch, list_runs
 from tests.conftest import Orch
 
 
@@ -200,3 +200,19 @@ def test_a_run_that_is_discarded_meanwhile_is_not_listed(tmp_path: Path, monkeyp
     monkeypatch.setattr(Path, "is_dir", lambda path: True)
     monkeypatch.setattr(Path, "iterdir", iterdir)
     assert [run.run_id for run in list_runs(home)] == [first.run_id]
+
+
+def test_a_run_that_another_user_has_made_is_none_of_this_users(tmp_path: Path) -> None:
+    """Such as one of root: it must not keep `orch prune` from the others."""
+    run = tmp_path / "train-20261122-070605-89abcdef"
+    run.mkdir()
+    for name in ("lock", "spec.yaml"):
+        (run / name).touch()
+    assert is_made_by_orch(RunDir(run))
+    run.chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may look anywhere
+    try:
+        assert not is_made_by_orch(RunDir(run))
+    finally:
+        os.seteuid(user)

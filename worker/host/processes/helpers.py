@@ -13,6 +13,7 @@ from ...machine.memfd import keep_in_memory
 from ...machine.own_process import die_with_parent
 from . import process_groups
 from .loop import Loop
+from .process_setup import describe
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -86,7 +87,7 @@ class ForkedCall:
             caller = os.getpid()
             self.pid = os.fork()
         except OSError as error:
-            reason = f"no process can be started: {error.strerror}"
+            reason = f"no process can be started: {describe(error)}"
             loop.after(0.0, lambda: self._finish({"error": reason}))
             return
         if self.pid == 0:

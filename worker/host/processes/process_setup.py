@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -17,6 +18,16 @@ _PR_SET_NAME = 15
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+_SHORT = {errno.EMFILE: "open files (ulimit -n)", errno.ENFILE: "open files (fs.file-max)", errno.EAGAIN: "processes (ulimit -u)"}
+
+
+def describe(error: OSError | ValueError) -> str:
+    """The words of an error, and a remedy if a limit was reached."""
+    number = getattr(error, "errno", None)
+    remedy = f"; raise the limit of {_SHORT[number]}" if number in _SHORT else ""
+    return f"{getattr(error, 'strerror', None) or error}{remedy}"
 
 
 class SetupError(Exception):
@@ -55,7 +66,7 @@ def enter(lifeline: int, cwd: str, stdout: str, stderr: str, limits: tuple[int, 
         if devices.get("cores"):
             os.sched_setaffinity(0, devices["cores"])
     except (OSError, ValueError) as error:
-        raise SetupError(f"{doing}: {getattr(error, 'strerror', None) or error}") from None
+        raise SetupError(f"{doing}: {describe(error)}") from None
 
 
 def redirect(stdout: str, stderr: str) -> None:

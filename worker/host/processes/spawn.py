@@ -12,7 +12,7 @@ from typing import Any
 from ...machine.own_process import die_with_parent
 from ...values.fast_dataclass import dataclass
 from .lifeline import keep_across_exec
-from .process_setup import SetupError, enter
+from .process_setup import SetupError, describe, enter
 
 
 class SpawnError(Exception):
@@ -46,7 +46,7 @@ def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
     except OSError as error:
         for fd in fds:
             os.close(fd)
-        raise SpawnError(f"no process can be started: {error.strerror}") from None
+        raise SpawnError(f"no process can be started: {describe(error)}") from None
     life_read, life_write, error_read, error_write = fds
     if pid == 0:
         _execute(command, agent, limits, life_read, error_write)
