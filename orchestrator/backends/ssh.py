@@ -119,8 +119,9 @@ _PASSING = re.compile(
     r"kex_exchange_identification|Connection (?:closed|reset) by|Connection reset|banner exchange|Exceeded MaxStartups|MaxSessions|"
     r"Temporary failure in name resolution|mux_client_request_session|Session open refused"
 )
-_FORGET = re.compile(r"""^\s*(ssh-keygen -f ["']?/?[\w./@+-]+["']? -R ["']?[\w.:\[\]-]+["']?)\s*$""", re.MULTILINE)
-"""The command that ssh itself names, whole on a line, without what a shell acts on: a host writes to the same stream."""
+_FORGET = re.compile(r"""^\s*(ssh-keygen -f ["']?/?[\w./@+-]*known_hosts\w*["']? -R ["']?[\w\[][\w.:\[\]-]*["']?)\s*$""", re.MULTILINE)
+"""The command that ssh itself names, whole on a line, for a file of known hosts and without what a shell acts on: a host writes to the same
+stream."""
 _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (

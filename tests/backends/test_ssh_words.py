@@ -37,8 +37,8 @@ def spec_of(**backend: object) -> ClusterSpec:
         (255, "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nx\nHost key verification failed.", "ssh-keygen -R hostB", False),
         (
             255,
-            "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\n  ssh-keygen -f 'k' -R '[b]:2'\r\nx",
-            "right, ssh-keygen -f 'k' -R '[b]:2', then",
+            "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\n  ssh-keygen -f 'known_hosts2' -R '[b]:2'\r\nx",
+            "right, ssh-keygen -f 'known_hosts2' -R '[b]:2', then",
             False,
         ),
         (255, "ssh: Could not resolve hostname hostB: Name or service not known", "HostName in ~/.ssh/config", False),
@@ -220,6 +220,8 @@ def test_hosts_that_are_named_one_by_one_add_up(orch: Orch, script: Callable[...
         "ssh-keygen -f /etc/x$(id) -R x",
         "use ssh-keygen -f /x -R y",
         "ssh-keygen -f /x`id` -R y",
+        "ssh-keygen -f /etc/passwd -R root",
+        'ssh-keygen -f "/home/me/.ssh/known_hosts" -R "-h"',
     ],
 )
 def test_what_a_host_says_is_no_advice_of_ssh(banner: str) -> None:
