@@ -36,9 +36,6 @@ def test_a_type_of_tasks_has_its_own_word_over_that_of_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("input: dta", "input: 'dta' is not known (did you mean 'data'?)"),
-        ("input: {global_batch_size: 0}", "input.global_batch_size: must be at least 1, not 0"),
-        ("input: {prefetch: -2}", "input.prefetch: must be at least -1, not -2"),
         ("auto_shard: data", "unknown key 'auto_shard' (write it as input: {auto_shard: ...})"),
         ("defaults: {input: data}", "defaults: unknown key 'input' (the keys here: env, devices and log_level)"),
         ("tasks: {data_worker: {input: data}}", "tasks.data_worker: unknown key 'input' (the keys here: count and env)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -18,7 +19,7 @@ from orchestrator.model.settings.backend_sections import keys_of_all
 from orchestrator.model.settings.derive import struct_of
 from orchestrator.model.settings.describe import json_schema, root, template
 from orchestrator.model.settings.document import Node, empty, overlay, parse_assignment, read
-from orchestrator.model.settings.kinds import Struct, sentence
+from orchestrator.model.settings.kinds import Number, Struct, sentence
 from orchestrator.model.settings.parse import parse, to_document
 from orchestrator.model.settings.task_sections import DEVICES
 from orchestrator.model.strategies import STRATEGIES
@@ -266,19 +267,12 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
     ("text", "problems"),
     [
         ("tasks: {worker: 0}", ["2: tasks.worker: must be at least 1, not 0"]),
-        ("tasks:\n  worker:\n    count: -3", ["4: tasks.worker.count: must be at least 1, not -3"]),
         ("tasks: {chief: 2}", ["2: tasks.chief: must be at most 1, not 2"]),
-        (
-            "tasks: {chief: -1, evaluator: 2}",
-            ["2: tasks.chief: must be at least 0, not -1", "2: tasks.evaluator: must be at most 1, not 2"],
-        ),
         ("tasks: {worker: 100001}", ["2: tasks.worker: must be at most 100,000, not 100001"]),
         ("tasks: {master: 1}", ["2: tasks: unknown key 'master' (TensorFlow 2 has no such task type: use 'chief')"]),
         ("tasks: {workers: 4}", ["2: tasks: unknown key 'workers' (did you mean 'worker'?)"]),
         ("tasks: 4", ["2: tasks: must be a mapping, not 4 (write {worker: 4})"]),
-        ("tasks: {worker: 2.0}", ["2: tasks.worker: must be a whole number, not 2.0"]),
         ("tasks: {worker: {cuont: 2}}", ["2: tasks.worker: unknown key 'cuont' (did you mean 'count'?)"]),
-        ("tasks: {ps: -1}", ["2: tasks.ps: must be at least 0, not -1"]),
         (
             "strategy: multi_worker_mirrored\ntasks:\n  ps: 1",
             ["4: tasks.ps: ps tasks are for strategy parameter_server, not multi_worker_mirrored"],
@@ -322,9 +316,6 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
             "strategy: MultiWorkerMirroredStrategy",
             ["2: strategy: 'MultiWorkerMirroredStrategy' is not known (did you mean 'multi_worker_mirrored'?)"],
         ),
-        ("strategy: parameter_servers\nserve: true", ["2: strategy: 'parameter_servers' is not known (did you mean 'parameter_server'?)"]),
-        ("strategy: parameter_server\ntasks: {pss: 2}", ["3: tasks: unknown key 'pss' (did you mean 'ps'?)"]),
-        ("strategy: parameter_server\ntasks: {ps: two}", ["3: tasks.ps: must be a whole number, not 'two'"]),
     ],
 )
 def test_wrong_counts_and_strategies(text: str, problems: list[str]) -> None:
@@ -344,8 +335,6 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ("script: a\nmodule: b", [":2: script and module are given; only one can run (script is at orch.yaml:1)"]),
         ("script: a\nmodule: b\ncommand: c", [":2: script, module and command are given; only one can run (script is at orch.yaml:1)"]),
         ("script: a\nargs: --epochs 5", [':2: args: must be a list, not \'--epochs 5\' (write ["--epochs", "5"])']),
-        ("script: a\nargs: [a, [b]]", [":2: args[1]: must be a text, not a list"]),
-        ('script: a\nargs: ["a\\0"]', [":2: args[0]: must not hold U+0000"]),
         ("script: a\nworkers: 4", [":2: unknown key 'workers' (write it as tasks: {worker: ...})"]),
         ("script: a\ntimeout_s: 4", [":2: unknown key 'timeout_s' (write it as tpu: {timeout_s: ...})"]),
         ("script: a\ncode: ship", [":2: unknown key 'code' (write it as backend: {code: ...})"]),
@@ -362,7 +351,6 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ),
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
         ("script: a\nbackend: sssh", [":2: backend: 'sssh' is not known (did you mean 'ssh'?)"]),
-        ("script: a\nbackend: {type: lokal}", [":2: backend.type: 'lokal' is not known (did you mean 'local'?)"]),
         ("script: a\nbackend: {kind: slurm, partition: x}", [":2: backend: unknown key 'kind' (did you mean 'type'?)"]),
         ("script: a\nbackend.kind: slurm", [":2: unknown key 'backend.kind' (write it as backend: {type: ...})"]),
         ("script: a\ntasks.worker.count: 2", [":2: unknown key 'tasks.worker.count' (write it as tasks: {worker: {count: ...}})"]),
@@ -390,7 +378,6 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
         ),
         ("script: a\nkeras: 2", [":2: keras: 2 is not known (write legacy for Keras 2, v3 for Keras 3, auto or off)"]),
         ("script: a\nkeras: v2", [":2: keras: 'v2' is not known (write legacy for Keras 2, v3 for Keras 3, auto or off)"]),
-        ("script: a\ncollectives: {heartbeat_s: 0}", [":2: collectives.heartbeat_s: must be more than 0, not 0"]),
         (
             "script: a\ncollectives: {implementation: gloo, heartbeat: 3}",
             [
@@ -409,16 +396,6 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
                 "(run the script itself: script: train.py, or a module)"
             ],
         ),
-        ("script: a\ntimeouts: {run_s: 0}", [":2: timeouts.run_s: must be more than 0, not 0"]),
-        (
-            "script: a\ntimeouts: {run_s: .inf}",
-            [":2: timeouts.run_s: must be a time, not '.inf' (write seconds, or a time with units: 90, 90s, 10m or 2h30m)"],
-        ),
-        (
-            "script: a\ntimeouts: {grace_s: -1, start: 3}",
-            [":2: timeouts.grace_s: must be at least 0, not -1", ":2: timeouts: unknown key 'start' (did you mean 'start_s'?)"],
-        ),
-        ("script: a\ndefaults: {devices: {cpus: 0}}", [":2: defaults.devices.cpus: must be at least 1, not 0"]),
         (
             "script: a\ndefaults: {devices: {cpus: 1025, threads: [4]}}",
             [
@@ -441,13 +418,7 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
             [f":2: defaults.env: the name '' {LENGTH}", f":2: defaults.env: the name 'a=b' {LENGTH}"],
         ),
         ('script: a\ndefaults: {env: {"a\\0": 1}}', [":2: defaults.env: the name 'a\\x00' must not hold U+0000"]),
-        ('script: a\ndefaults: {env: {A: "\\0"}}', [":2: defaults.env.A: must not hold U+0000"]),
-        ("script: a\ndefaults: {env: {A: [1]}}", [":2: defaults.env.A: must be a text, not a list"]),
         ("script: a\ndefaults: {env: [A=1]}", [":2: defaults.env: must be a mapping, not a list (write {NAME: value})"]),
-        (
-            f"script: a\ndefaults: {{env: {{{'A' * 1000}: 1}}}}",
-            [f":2: defaults.env: the name '{'A' * 57}...' {LENGTH}"],
-        ),
         (
             "script: a\ntasks: {worker: {overrides: {x: {devices: {cpus: 1}}}}}",
             [":2: tasks.worker.overrides: the name 'x' is not the index of a task: write 0 for worker-0"],
@@ -743,3 +714,22 @@ def test_a_tree_that_is_no_mapping_is_refused() -> None:
     for value in values:
         with pytest.raises(SpecError, match="must be a mapping"):
             parse(Node(value, "here", "x"), workdir="/")
+
+
+def ranges(struct: Struct, path: str = "") -> Iterator[tuple[str, Number]]:
+    """Each number that a section declares, with its path."""
+    for name, key in struct.keys.items():
+        if isinstance(key.kind, Struct) and name != "backend":
+            yield from ranges(key.kind, f"{path}{name}.")
+        elif isinstance(key.kind, Number) and path != "tasks.":
+            yield f"{path}{name}", key.kind
+
+
+@pytest.mark.parametrize(("path", "kind"), list(ranges(ROOT)))
+def test_each_declared_number_is_held_to_its_range(path: str, kind: Number) -> None:
+    below = 0 if kind.minimum is None else kind.minimum - 1
+    for value in (below, kind.maximum + 1):
+        document = overlay(read("script: a", "orch.yaml"), *parse_assignment(f"{path}={value}", "--set"))
+        with pytest.raises(SpecError) as caught:
+            parse(document, workdir="/")
+        assert str(caught.value.problems[0]).startswith(f"--set: {path}: must be ")
