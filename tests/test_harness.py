@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Orch
 from tests.groups import BEDS, group_of
 from tests.live import is_alive, wait_until
 
@@ -121,13 +120,6 @@ def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTes
         for number, handler in before.items():
             signal.signal(number, handler)
     assert "1 passed" in said, said
-
-
-def test_the_program_runs_beside_a_users_worker_module(orch: Orch, script: Callable[..., Path]) -> None:
-    script("raise SystemExit('the wrong worker module was imported')", name="worker.py")
-    script("print('hello')", name="train.py")
-    done = orch("plan", "train.py", "--workers", "2", check=0)
-    assert "worker-1" in done.out
 
 
 def test_all_modules_that_use_a_bed_of_which_one_is_enough_are_in_its_group() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.matrix import __main__ as matrix
 from tests.matrix import checks, environments, table
-from tests.matrix.cells import CELLS, CORNERS, LOWEST, NEWEST, NEXT, Cell
+from tests.matrix.cells import CELLS, LOWEST, NEWEST, NEXT, Cell
 from tests.matrix.environments import NotPossible
 
 
@@ -36,18 +36,6 @@ def test_the_next_releases_have_one_keras(release: str, nightly: str, installed:
     assert wanted["alone"] == ["tf-keras~=2.22.0"]
 
 
-def test_a_corner_takes_the_python_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"3.11", "3.13"}
-    monkeypatch.setattr(environments, "find_python", lambda version, user=(): f"/python{version}" if version in there else "")
-    assert environments.fit(LOWEST) == Cell("3.11", "2.16", lowest=True)
-    assert environments.fit(NEWEST) == NEWEST
-    there.remove("3.11")
-    assert environments.fit(LOWEST) == Cell("3.13", "2.20", lowest=True)
-    there.clear()
-    with pytest.raises(NotPossible, match=r"no Python from 3.10 to 3.13"):
-        environments.fit(NEWEST)
-
-
 def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     page = tmp_path / "limits.md"
     page.write_text("before\n<!-- written by `make matrix` -->\nold\n<!-- end of what `make matrix` writes -->\nafter\n")
@@ -66,20 +54,6 @@ def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     assert [row for row in rows if row.startswith("| 3.13.0 |")] == ["| 3.13.0 | 2.21.0 | 3.15.1 | - | ok | - | FAILED |" + " - |" * 7]
     assert rows[0].startswith("| 3.10, lowest click, psutil, PyYAML | 2.16 |  | - |")
     assert table.read(page.read_text()) == found, "so a new clone keeps what others have run"
-
-
-def test_a_check_that_is_left_out_keeps_what_it_has_found_with_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "RESULTS", tmp_path / "results.json")
-    monkeypatch.setattr(table, "PAGE", tmp_path / "limits.md")
-    table.PAGE.write_text("")
-    table.keep(NEWEST, {"date": "1", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.FAILED}})
-    table.keep(NEWEST, {"date": "2", "versions": {"keras": "3.15.1"}, "checks": {"killed": table.OK}})
-    assert table.load() == {
-        NEWEST.name: {"since": "1", "date": "2", "versions": {"keras": "3.15.1"}, "checks": {"fit": table.OK, "killed": table.OK}}
-    }
-    assert table.render(table.load()).startswith("Run 1 to 2; ")
-    table.keep(NEWEST, {"date": "3", "versions": {"keras": "3.16.0"}, "checks": {"killed": table.OK}})
-    assert table.load()[NEWEST.name]["checks"] == {"killed": table.OK}
 
 
 def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
@@ -119,8 +93,3 @@ def test_the_real_tests_of_a_cell_exist() -> None:
     for test in (*checks.TESTS, *checks.JUDGE, *checks.CORNER_TESTS):
         path, _, name = test.partition("[")[0].partition("::")
         assert f"def {name or 'test_'}" in (environments.ROOT / path).read_text(), test
-
-
-def test_each_cell_has_a_name_of_its_own_and_the_corners_are_cells() -> None:
-    assert len({cell.name for cell in CELLS}) == len(CELLS)
-    assert set(CORNERS) < set(CELLS)
