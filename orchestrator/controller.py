@@ -39,7 +39,7 @@ from . import end_process
 from .backends import warm_auto
 from .control import event_loop
 from .control.requests import end_with_parent, handle_requests
-from .control.signals import handle_signals, hold_signals, once
+from .control.signals import EVERYWHERE_S, TOGETHER_S, handle_signals, hold_signals, once
 from .control.starting import RunStart, read_start
 from .control.supervisor import Supervisor
 from .errors import BROKEN, USAGE, OrchError, UsageError
@@ -93,7 +93,8 @@ def run(
     try:
         rundir.hold()
         rundir.lock.sign()
-        verdict = event_loop.run(lambda: _supervise(supervisor, rundir, handles_signals, owner, is_submitted))
+        together_s = EVERYWHERE_S if start.spec.backend.is_everywhere else TOGETHER_S if is_submitted else 0.0
+        verdict = event_loop.run(lambda: _supervise(supervisor, rundir, handles_signals, owner, is_submitted, together_s))
         error = refusal(supervisor.cluster, verdict)
     except Exception as reason:
         error = _in_words(rundir, reason)
@@ -128,12 +129,15 @@ def _keep_imports(start: RunStart, cluster: Cluster, viewer: Messages) -> None:
             viewer.on_event(cluster, cluster, RunNoted(text, now()))
 
 
-async def _supervise(supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None, has_file: bool) -> Verdict:
+async def _supervise(
+    supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None, has_file: bool, together_s: float
+) -> Verdict:
+    """`together_s`: within this time, signals are one, because an engine sends it to each process of a job."""
     handle_requests(rundir, supervisor, has_file=has_file)
     asyncio.get_running_loop().call_later(START_S, _find_report)
     if owner is not None:
         asyncio.get_running_loop().call_soon(end_with_parent, owner, supervisor.stop)
-    stop = once(supervisor.stop) if has_file else supervisor.stop
+    stop = once(supervisor.stop, together_s) if together_s else supervisor.stop
     with handle_signals(stop) if handles_signals else contextlib.nullcontext():
         return await supervisor.run()
 

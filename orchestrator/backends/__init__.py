@@ -101,6 +101,8 @@ class Host:
     workdir: Workdir = Workdir()
     python: str = ""
     """The interpreter of the tasks: a path on this host, or a program on its PATH."""
+    cwd: str = ""
+    """The working directory there, if it differs from that of the spec."""
     transport: Transport = Transport(())
     """How the agent is started."""
 
@@ -253,6 +255,10 @@ class Backend(Protocol):
         """
         ...
 
+    async def end(self, code: int) -> None:
+        """The run has ended, with this exit code: tell those who wait for it. The last thing that a run asks of its place."""
+        ...
+
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         """The cause and the remedy of a failed transport to this host; and of an agent's end, if the transport `explains_end`.
 
@@ -265,7 +271,14 @@ class Backend(Protocol):
         ...
 
 
-class HasNoEngine:
+class TellsNobody:
+    """A place where no one else waits for the end of a run."""
+
+    async def end(self, code: int) -> None:
+        pass
+
+
+class HasNoEngine(TellsNobody):
     """A place whose controller is a process of the machine on which orch was started."""
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
@@ -285,6 +298,7 @@ MODULES: dict[str, str] = {
     "ssh": "orchestrator.backends.ssh",
     "slurm": "orchestrator.backends.slurm",
     "kubernetes": "orchestrator.backends.kubernetes",
+    "join": "orchestrator.backends.join",
 }
 """The module of each backend, by the value of `backend.type`; the module has `make`."""
 
@@ -301,6 +315,21 @@ def load_checked(spec: ClusterSpec) -> Backend:
     if problems := backend.problems(spec):
         raise SpecError(*problems)
     return backend
+
+
+def serve(spec: ClusterSpec, home: str) -> int | None:
+    """For a spec that `is_everywhere`: serve the run of another node, if this node is not the one that takes it.
+
+    Returns the exit code of the run; None: this node takes the run. Raises `OrchError`.
+    """
+    code: int | None = importlib.import_module(MODULES[spec.backend.type]).serve(spec, home)
+    return code
+
+
+def describe_place(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
+    """For a spec that `is_everywhere`: what is known of this node, in lines, and whether it can join."""
+    found: tuple[Sequence[str], bool] = importlib.import_module(MODULES[spec.backend.type]).describe(spec, home)
+    return found
 
 
 def imagine(spec: ClusterSpec) -> Request:

@@ -14,7 +14,7 @@ from worker.protocol.task_id import PREPARE, TENSORBOARD
 from .. import import_asyncio
 from ..backends.connection.agent_process import start_ahead
 from ..control.signals import hold_signals
-from ..control.starting import RunStart, create, submit
+from ..control.starting import RunStart, again, create, submit
 from ..errors import OrchError, UsageError
 from ..model.settings import ClusterSpec
 from ..model.slots import behind_the_chief, task_ids
@@ -32,7 +32,7 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
     # Before there is a controller or a second thread, which would get the signals.
     blocked = hold_signals()
     try:
-        begun = create(home, spec)
+        begun, former = again(home, spec) or (create(home, spec), None)
     except OrchError:
         with contextlib.suppress(KeyboardInterrupt):  # a Ctrl-C that was held back; the error says more
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -56,13 +56,13 @@ def start(home: Path, spec: ClusterSpec, shown: ViewOptions, *, detached: bool, 
     except OrchError:
         discard(begun.run)
         raise
-    ended = controller.run(begun, show, handles_signals=True)
+    ended = controller.run(begun, show, handles_signals=True, former=former)
     show.end(ended)
     if isinstance(ended.error, UsageError):
         discard(begun.run)
     if ended.error is not None:
         raise ended.error
-    return ended.verdict.exit_code
+    return spec.backend.exit_code(ended.verdict.exit_code)
 
 
 def _viewer(begun: RunStart, shown: ViewOptions, only: set[str] | None, *, as_json: bool) -> JsonLines | Terminal:

@@ -34,8 +34,8 @@ LINES = {
     "--backend": "local, ssh, slurm or kubernetes [default: local]",
     "--hosts": "ssh: hosts with their slots; repeatable",
     "--hostfile": "ssh: file with lines HOST slots=N",
-    "--nodes": "Slurm: nodes of the job [default: Slurm's]",
-    "--time": "Slurm: limit of the job [default: Slurm's]",
+    "--join": "This command runs on each node [default: no]",
+    "--nodes": "Slurm, --join: nodes [default: the engine's]",
     "--image": "Kubernetes: image with Python and TensorFlow",
     "--network": "host, or private (security) [default: host]",
     "--tensorboard": "Run TensorBoard for this directory",
@@ -62,19 +62,11 @@ METAVARS = {
 """Shorter words for values, where the line has the choices."""
 SETTINGS_ALONE = frozenset(
     {
-        *(
-            "--account",
-            "--affinity",
-            "--checkpoint-every",
-            "--chief",
-            "--computation-shape",
-            "--context",
-            "--data-workers",
-            "--determinism",
-        ),
-        *("--fallback", "--grace", "--inter-threads", "--keras-exact", "--log-level", "--log-limit", "--logical-gpus", "--namespace"),
-        *("--num-replicas", "--pods", "--ports", "--prepare-timeout", "--save-before", "--serve", "--share-gpus", "--soft-placement"),
-        *("--start-timeout", "--tf32", "--topology", "--workdir", "--xla"),
+        *("--account", "--affinity", "--checkpoint-every", "--chief", "--computation-shape", "--context", "--data-workers"),
+        *("--determinism", "--fallback", "--grace", "--inter-threads", "--join-at", "--join-dir", "--keras-exact", "--log-level"),
+        *("--log-limit", "--logical-gpus", "--namespace", "--node-index", "--num-replicas", "--pods", "--ports"),
+        *("--prepare-timeout", "--requeue-code", "--save-before", "--serve", "--share-gpus", "--soft-placement"),
+        *("--start-timeout", "--tf32", "--time", "--topology", "--workdir", "--xla"),
     }
 )
 """Settings for which a user writes ``--set KEY=VALUE``, a variable or a key: so the help has less than half of all. A command line that

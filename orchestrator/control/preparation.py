@@ -179,7 +179,7 @@ class Preparation:
             ports=slots.ports_needed(tasks, strategy) + (bool(spec.tensorboard) and host.name == slots.first_host(placed.assignment)),
             port_range=spec.ports,
             programs=plan.programs(spec),
-            cwd=spec.workdir,
+            cwd=host.cwd or spec.workdir,
             shared_dir=str(self._run.path) if host.sees_run_dir else None,
             run_dir=str(self._run.path),
             template=template if preload else None,
@@ -249,7 +249,7 @@ class Preparation:
             run_dir=str(self._run.path) if host.sees_run_dir or facts.sees_run_dir else None,
             gpus=facts.gpus,
             interface=host.interface,
-            workdir=facts.workdir,
+            workdir=facts.workdir or host.cwd or None,
             taken=facts.taken,
             is_here=host.is_here,
         )

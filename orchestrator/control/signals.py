@@ -20,15 +20,17 @@ ENDINGS = {
 
 TOGETHER_S = 2.0
 """An engine sends SIGTERM to each process of a job, and the job's shell hands it on: what a controller gets within this time is one."""
+EVERYWHERE_S = 10.0
+"""The same for an engine that sends it to each node, of which each tells the controller."""
 
 
-def once(stop: Callable[..., None]) -> Callable[..., None]:
-    """`stop`, but for calls that come within `TOGETHER_S` of the first one."""
+def once(stop: Callable[..., None], together_s: float = TOGETHER_S) -> Callable[..., None]:
+    """`stop`, but for calls that come within this time of the first one."""
     asked_at: list[float] = []
 
     def stop_once(*args: Any, **options: Any) -> None:
         asked_at.append(time.monotonic())
-        if len(asked_at) == 1 or asked_at[-1] - asked_at[0] > TOGETHER_S:
+        if len(asked_at) == 1 or asked_at[-1] - asked_at[0] > together_s:
             stop(*args, **options)
 
     return stop_once

@@ -21,11 +21,12 @@ from ..model.settings import ClusterSpec
 from ..model.settings.parse import to_document
 from ..record.run_directory import RunDir
 from ..record.run_files import private_opener
-from ..record.run_store import cannot_keep, create_run, discard
+from ..record.run_store import cannot_keep, create_run, discard, list_runs
 from .signals import hold_signals
 
 if TYPE_CHECKING:  # most runs have no engine
     from ..model.policy.submission import Submission
+    from ..model.state.cluster import Cluster
 
 PROGRAM = Path(__file__).parents[1] / "controller.py"
 
@@ -57,7 +58,7 @@ def create(home: Path, spec: ClusterSpec) -> RunStart:
     """Make the directory of a new run, with its spec, and hold its lock for the controller. Raises `OrchError`; then there is no run."""
     backend = load_checked(spec)
     # A run is also found by its id in the environment of its processes, on hosts that many runs share.
-    run = create_run(home, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}")
+    run = create_run(home, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{spec.backend.mark or os.urandom(4).hex()}")
     try:
         run.lock.acquire()  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
@@ -69,6 +70,23 @@ def create(home: Path, spec: ClusterSpec) -> RunStart:
         discard(run)
         raise (error if isinstance(error, OrchError) else cannot_keep(run.path, error)) from None
     return start
+
+
+def again(home: Path, spec: ClusterSpec) -> tuple[RunStart, Cluster | None] | None:
+    """The run that this job of an engine has begun before, in whose record it goes on, and its state. None: there is none; or it has ended
+    in a way after which no engine should start it again. Raises `OrchError`."""
+    if not spec.backend.mark:
+        return None
+    from ..model.policy.submission import REQUEUED
+    from ..record.run_progress import resume
+
+    for run in reversed(list_runs(home)):
+        if run.run_id.endswith(f"-{spec.backend.mark}") and not run.lock.is_held():
+            if (past := run.own_verdict()) is not None and past.exit_code not in REQUEUED:
+                return None
+            run.lock.acquire()
+            return start_of(run, load_checked(spec), spec), resume(run)
+    return None
 
 
 def submit(start: RunStart) -> Submission | None:

@@ -16,7 +16,7 @@ from worker.protocol import messages
 from worker.protocol.task_id import TaskId
 
 from ..backends.connection.agent_link import LostError, Unasked
-from ..errors import OrchError
+from ..errors import BROKEN, OrchError
 from ..model.policy import deadlines, endings, lifecycle, readiness, restarts
 from ..model.state import events
 from ..model.state.cluster import Cluster, Phase, Verdict
@@ -76,6 +76,7 @@ class Supervisor:
         except BaseException:
             await self._agents.kill()
             await self._launch.release()
+            await self._given.backend.end(BROKEN)
             raise
         finally:
             if self._samples is not None:
@@ -86,6 +87,7 @@ class Supervisor:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
             self._given.backend.cancel(self._given.request.run)
         await self._launch.release()
+        await self._given.backend.end(verdict.exit_code)
         gone = self._outputs.describe_gone(self._agents.describe_end) if not self._journal.is_full else []
         return replace(verdict, remarks=(*verdict.remarks, *gone))
 

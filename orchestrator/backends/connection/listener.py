@@ -20,7 +20,9 @@ from worker.host.network import proof
 from worker.host.network.dialler import START
 from worker.values.fast_dataclass import dataclass
 
+from .. import Diagnosis
 from .agent_pipes import MOST_BYTES, UNKNOWN, make_protocol
+from .agent_start import NotReachedError
 
 PORT = 7468
 HELLO_S = 10.0
@@ -136,7 +138,10 @@ class Listener:
     async def open(self, port: int = PORT, host: str | None = None) -> int:
         """Listen, at all addresses or at one. Returns the port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: make_protocol(SealedReader(), self._on_guest), host, port)
+        both = host is None and socket.has_dualstack_ipv6()  # one socket: two would have two ports, if the kernel chooses
+        family = socket.AF_INET6 if both else socket.AF_INET
+        listening = socket.create_server((host or "", port), family=family, dualstack_ipv6=both)
+        self._server = await loop.create_server(lambda: make_protocol(SealedReader(), self._on_guest), sock=listening)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
@@ -294,9 +299,10 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
 class DialledAgent:
     """The program at the end of a connection that a node has made. See `AgentProgram`."""
 
-    def __init__(self, listener: Listener, node: str, stderr: int) -> None:
-        """`stderr`: the descriptor of a file that gets what the node tells of the program's stderr."""
-        self._listener, self._node = listener, node
+    def __init__(self, listener: Listener, node: str, stderr: int, back_s: float | None = None) -> None:
+        """`stderr`: the descriptor of a file that gets what the node tells of the program's stderr. `back_s`: how long a node that has no
+        connection now may take to make one."""
+        self._listener, self._node, self._back_s = listener, node, back_s
         self._stderr = os.dup(stderr)
         self._line: DialledLine | None = None
         self._is_killed = False
@@ -305,7 +311,11 @@ class DialledAgent:
         self.returncode: int | None = None
 
     async def connect(self) -> str:
-        self._line = await self._listener.take(self._node)
+        try:
+            self._line = await asyncio.wait_for(self._listener.take(self._node), self._back_s)
+        except asyncio.TimeoutError:
+            why = f"it has not dialled again for {self._back_s:g} s"
+            raise NotReachedError(Diagnosis(why, "its orch has ended, or it does not reach this machine")) from None
         self.stdin, self.stdout = self._line.writer, self._line.reader
         return ""
 

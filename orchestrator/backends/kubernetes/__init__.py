@@ -39,6 +39,7 @@ from .. import (
     Request,
     RunFacts,
     StartFailure,
+    TellsNobody,
     Transport,
     Workdir,
     interpreters,
@@ -61,7 +62,7 @@ SETTLED_S = patience(5.0)
 LOOK_S = 0.5
 
 
-class Kubernetes:
+class Kubernetes(TellsNobody):
     def __init__(self) -> None:
         self._turn = 0
         """How many allocations there were: the pods of each have names of their own."""

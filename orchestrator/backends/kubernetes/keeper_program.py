@@ -1,7 +1,7 @@
 """The second program of a controller's pod: keeps the record of the run after the end of the controller, until somebody has fetched it.
 
-It is sent as text, with proof.py beside it. As soon as the controller has ended, however it did, the pods of the run that still dial are
-told that the run is over.
+It is sent as text, with proof.py next to it. As soon as the controller has ended, however it did, the pods of the run that still dial
+are told that the run is over.
 Strangers may dial, too: they get nothing, and their time and their number are bounded.
 """
 

@@ -29,6 +29,7 @@ from .. import (
     Request,
     RunFacts,
     StartFailure,
+    TellsNobody,
     Transport,
     Workdir,
     interpreters,
@@ -50,7 +51,7 @@ START_S = 120.0
 """How long a step may take to begin: on a busy cluster slurmctld answers late."""
 
 
-class Slurm:
+class Slurm(TellsNobody):
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         if _settings(spec).allocation and not _has_programs():
             message = "Slurm's programs are not on PATH here: there is no srun"

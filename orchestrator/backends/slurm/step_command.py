@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...model.joining import SLURM_STEP
 from ...model.settings import NodeSpec
 from .. import remote_worker
 
@@ -17,14 +18,6 @@ OF_THE_JOB = (
     *("SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME", "SLURM_RESTART_COUNT", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST"),
 )
 """What Slurm says of the job, and what a step that is started so would say of itself in its place."""
-OF_THE_STEP = (
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASK_PID"),
-    *("SLURM_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_STEPID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES"),
-    *("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_LAUNCHER_PORT", "SLURM_STEP_RESV_PORTS", "SLURM_SRUN_COMM_HOST"),
-    *("SLURM_SRUN_COMM_PORT", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE"),
-    *("SLURM_CPU_BIND_VERBOSE", "SLURM_DISTRIBUTION", "SLURM_UMASK", "SLURM_PRIO_PROCESS"),
-)
-"""What Slurm says of the step of an agent. To a task these variables would say that it is alone: each of them would train for itself."""
 
 
 def step_command(job: str, node: NodeSpec, python: str, setup: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
@@ -33,6 +26,6 @@ def step_command(job: str, node: NodeSpec, python: str, setup: Sequence[str], en
     unset = [name for name in sorted(env) if name.startswith(("SLURM_", "SRUN_")) and name not in KEPT]
     program = ("bash", "-c", remote_worker.shell_command(python, setup)) if setup else remote_worker.argv(python)
     own = (word for name in unset for word in ("-u", name))
-    theirs = (word for name in OF_THE_STEP for word in ("-u", name))
+    theirs = (word for name in SLURM_STEP for word in ("-u", name))
     facts = (f"{name}={env[name]}" for name in OF_THE_JOB if name in env)
     return ("env", *own, "srun", f"--jobid={job}", "-w", node.name, *OPTIONS, *gpus, "env", *theirs, *facts, *program)

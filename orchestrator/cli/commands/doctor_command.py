@@ -42,6 +42,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
       orch doctor
       orch doctor train.py --strategy parameter_server --ps 1 -n 4
       orch doctor -H hostA:2,hostB:2 --strict
+      orch doctor --join      what an engine tells this node of the others
 
     orch doctor looks at the interpreter, TensorFlow, Keras, GPUs, ports, host names, disk space and limits. With several hosts, orch
     doctor also compares their versions and clocks.
@@ -52,6 +53,12 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     from ...control.examination import examine  # --help need not load asyncio
 
     spec, document = read_spec(ctx, needs_program=False)
+    if spec.backend.is_everywhere:
+        from ...backends import describe_place
+
+        lines, is_complete = describe_place(spec, str(home))
+        click.echo(json.dumps({"lines": lines, "exit_code": int(not is_complete)}) if as_json else "\n".join(lines))
+        return int(not is_complete)
     spec = replace(spec, backend=spec.backend.attached())
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
     request = load_checked(spec).request(RunFacts(spec, f"doctor-{os.urandom(4).hex()}", ""))

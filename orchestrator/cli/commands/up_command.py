@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ...errors import UsageError
 from ..options import ViewOptions, new_home_option, spec_options, view_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
@@ -39,6 +40,15 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     spec = read_spec(ctx)[0]
     if detached:
         spec = replace(spec, backend=spec.backend.detached())
+    if spec.backend.is_everywhere and not dry_run:
+        from ...backends import serve
+
+        if detached:
+            raise UsageError("--join stays in the foreground, because each node ends with the run's exit code: leave -d out")
+        if ctx.obj is not None:
+            ctx.obj.withdraw()  # a node that serves another one may not need the imports for hours
+        if (code := serve(spec, str(home))) is not None:
+            return code
     if spec.checkpoints.resume:
         from ...control import engine_jobs
         from ...record.saves_of_run import resumed  # most runs resume none
@@ -55,4 +65,4 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         check_input(spec)
     from ..attached_run import start  # not for a help text: it imports asyncio
 
-    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=ctx.obj)
+    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=None if spec.backend.is_everywhere else ctx.obj)

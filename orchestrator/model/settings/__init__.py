@@ -8,6 +8,7 @@ May import: orchestrator.errors, orchestrator.model.device_names, orchestrator.m
 
 from .backend_sections import BACKENDS as BACKENDS
 from .backend_sections import BackendSpec as BackendSpec
+from .backend_sections import JoinSettings as JoinSettings
 from .backend_sections import KubernetesSettings as KubernetesSettings
 from .backend_sections import LocalSettings as LocalSettings
 from .backend_sections import NodeSpec as NodeSpec

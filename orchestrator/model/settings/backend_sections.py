@@ -23,6 +23,8 @@ from .tree import Node
 
 Section: TypeAlias = "type[BackendSpec]"
 MAX_PODS = 1000
+SAVED = 42
+"""The exit code of a training that has saved itself and wants to be started again."""
 CODE_SECRETS = "Copy also files whose names are those of secrets, such as .env, id_rsa and *.pem; the page on security lists them."
 
 
@@ -39,12 +41,14 @@ class BackendSpec:
         "Where the tasks run.",
         kind=lambda: OneOf(tuple(BACKENDS), same=SAME),
         example="ssh",
-        words="local; ssh with hosts; slurm inside an allocation of Slurm",
+        words="local; ssh with hosts; slurm inside an allocation of Slurm; join with --join",
         flag="--backend",
     )
 
     INSIDE = ""
     """The variable that an engine sets inside of an allocation. Started there, orch uses the allocation unless the spec says otherwise."""
+    IS_DETECTED = False
+    """Whether the backend fills in keys from the environment (`known` of its module)."""
     HAS_PRIVATE_NETWORK = False
     """Whether the tasks can have a network that nothing outside reaches."""
 
@@ -62,6 +66,20 @@ class BackendSpec:
     def requeues(self) -> bool:
         """True if an engine starts the run again that ends because its allocation does."""
         return False
+
+    @property
+    def is_everywhere(self) -> bool:
+        """True if the same command runs on each host, and a signal that an engine sends comes to all of them."""
+        return False
+
+    @property
+    def mark(self) -> str:
+        """Eight characters that stand for the job of an engine: when it starts again, its run goes on. Empty: each start is a new run."""
+        return ""
+
+    def exit_code(self, code: int) -> int:
+        """The exit code of orch for that of its run."""
+        return code
 
     def detached(self) -> BackendSpec:
         """The section for a run that no one looks at (`orch up -d`)."""
@@ -342,11 +360,86 @@ class KubernetesSettings(BackendSpec):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class JoinSettings(BackendSpec):
+    """The nodes on which an engine, or a person, starts the same command: node 0 takes the controller, the others dial in."""
+
+    IMPLIED_BY = "join"
+    IS_DETECTED = True
+
+    join: bool = setting(
+        False,
+        "This same command runs on each node: node 0 takes the run, and the others join it.",
+        example="true",
+        words="no",
+        flag="--join",
+    )
+    nodes: int | None = setting(None, "The number of nodes.", example="3", words="the engine's", flag="--nodes", least=1, most=MAX_SLOTS)
+    node_index: int | None = setting(
+        None, "Which of the nodes this is. 0 takes the controller.", example="0", words="the engine's", flag="--node-index", most=MAX_SLOTS
+    )
+    join_at: str = setting(
+        "",
+        "Where the others reach node 0, if they share no file and no engine passes it on: NAME, or NAME:PORT.",
+        kind=Text(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?", "must be NAME or NAME:PORT"),
+        example="n1:7468",
+        words="what node 0 publishes",
+        flag="--join-at",
+        metavar="HOST:PORT",
+    )
+    join_dir: str = setting(
+        "",
+        "A directory that all nodes see: node 0 writes there how it is reached.",
+        example="/shared/me",
+        words="that of the runs",
+        flag="--join-dir",
+        metavar="DIR",
+    )
+    requeue_code: str = setting(
+        "",
+        "The exit code in place of 42 (saved, start me again), if the engine starts again what ends with another one; scontrol: orch tells "
+        "Slurm to queue the job again.",
+        kind=Text("[0-9]{1,3}|scontrol", "must be a number, or scontrol"),
+        example="99",
+        words="42",
+        flag="--requeue-code",
+        metavar="CODE",
+    )
+    wait_s: float = setting(900.0, "Seconds for which the nodes wait for each other.", example="30m", most=1_000_000)
+    slots: int | None = setting(
+        None, "The number of tasks that each node takes.", example="8", words="the engine's processes or GPUs", least=1, most=MAX_SLOTS
+    )
+    job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
+    lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
+
+    @property
+    def is_everywhere(self) -> bool:
+        return True
+
+    @property
+    def mark(self) -> str:
+        import hashlib  # most runs have no job
+
+        return hashlib.sha256(self.job.encode()).hexdigest()[:8] if self.job else ""
+
+    @property
+    def requeues(self) -> bool:
+        return bool(self.requeue_code)
+
+    @property
+    def named_slots(self) -> Mapping[str, int | None]:
+        return {f"node-{number}": self.slots for number in range(self.nodes or 0)}
+
+    def exit_code(self, code: int) -> int:
+        return int(self.requeue_code) if code == SAVED and self.requeue_code.isdecimal() else code
+
+
 BACKENDS: dict[str, Section] = {
     "local": LocalSettings,
     "ssh": SshSettings,
     "slurm": SlurmSettings,
     "kubernetes": KubernetesSettings,
+    "join": JoinSettings,
 }
 """The section of each backend, by name. The first is the default."""
 SAME: dict[str, str] = {
@@ -358,7 +451,7 @@ SAME: dict[str, str] = {
 
 def read(given: Mapping[str, Any]) -> BackendSpec:
     """The value of `backend:` from its checked keys."""
-    implied = (name for name, section in BACKENDS.items() if section.IMPLIED_BY in given)
+    implied = (name for name, section in BACKENDS.items() if given.get(section.IMPLIED_BY, False) is not False)
     name = given.get("type") or next(implied, next(iter(BACKENDS)))
     return make(BACKENDS[name], given, type=name)
 

@@ -47,7 +47,7 @@ def test_a_record_that_was_changed_repeated_left_out_or_sent_back_is_refused() -
             "leave out": guest.seal(b"third"),
             "send back": host.seal(b"second"),
         }[tamper]
-        with pytest.raises(ValueError, match="nobody has sent"):
+        with pytest.raises(ValueError, match="no one has sent"):
             list(host.open(bad))
 
 

@@ -1,6 +1,6 @@
 """The program of a node whose controller is on another one. It dials the controller, so that the controller can start agents here.
 
-A pod gets it as text, with proof.py beside it: it imports no module of orch, and any Python 3.8 can read it. An older one than agents need
+A pod gets it as text, with proof.py next to it: it imports no module of orch, and any Python 3.8 can read it. An older one than agents need
 is told of by the agent's own first line. What goes over a connection, after both ends have proved themselves (proof.py)::
 
     {"node": "a", "address": "10.0.0.7", "number": 3, ...}   then the controller sends lines, until one is `START`: from then on the
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import select
 import signal
@@ -101,22 +102,26 @@ class Dialler:
 
     def __init__(
         self,
-        where: Iterable[tuple[str, int]],
-        secret: bytes,
+        find: Callable[[], tuple[list[tuple[str, int]], bytes]],
         node: str,
         facts: Mapping[str, Any],
         before_s: float,
         after_s: float,
         ends_run: bool = False,
         say: Callable[[str], None] = lambda text: None,
+        say_s: float = math.inf,
     ) -> None:
-        """`where`: the addresses of the controller, which are tried in this order. `facts`: what else the controller is told.
+        """`find`: the addresses of the controller, which are tried in this order, and the secret; raises OSError while they are not known.
+        `facts`: what else the controller is told.
 
         `before_s`: how long the controller is waited for before it was reached; `after_s`: how long after that, without an agent.
-        `ends_run`: SIGTERM ends the run, not only this node. `say` gets lines for people.
+        `ends_run`: SIGTERM ends the run, not only this node. `say` gets lines for people, every `say_s` why there is no controller yet.
         """
-        self._where, self._secret, self._node, self._facts = list(where), secret, node, facts
-        self._after_s, self._ends_run, self._say = after_s, ends_run, say
+        self._find, self._node, self._facts = find, node, facts
+        self._after_s, self._ends_run, self._say, self._say_s = after_s, ends_run, say, say_s
+        self._best: tuple[str, int] | None = None
+        """The address that was reached last."""
+        self._say_at = time.monotonic() + say_s
         self._limit = time.monotonic() + before_s
         self._line: socket.socket | None = None
         self._number = 0
@@ -124,9 +129,9 @@ class Dialler:
         """By pid: the number of the connection, the file that has the program's stderr, and what carries its bytes."""
         self.trouble = ""
         """Why the controller could not be reached; or why it wants nothing of this node."""
-        self.has_reached = self._is_ending = self._is_told = False
+        self.has_reached = self._is_ending = self.got_signal = self.is_refused = False
         self.over: int | None = None
-        """The exit code of the run, which is over; None: nobody has said so."""
+        """The exit code of the run, which is over; None: no one has said so."""
         self._next_at, self._pause_s = 0.0, FIRST_PAUSE_S
         self._woken, wakes = socket.socketpair()
         for end in (self._woken, wakes):
@@ -162,30 +167,37 @@ class Dialler:
 
     def _tell_of_signal(self) -> None:
         """The controller ends the run, and tells of its end. It does the same for all nodes: one of them suffices."""
-        if not self.has_reached or self._is_told:
+        if not self.has_reached or self.got_signal:
             self._end()
-        self._is_told = True
+        self.got_signal = True
         threading.Thread(target=self._tell, args=({"signal": int(signal.SIGTERM)},), daemon=True).start()
 
     def _call(self, message: dict[str, Any]) -> tuple[socket.socket, proof.Seal] | None:
         """A connection whose first line has been sent; None: the controller cannot be reached now."""
-        for where in self._where:
+        try:
+            found, secret = self._find()
+        except OSError as error:
+            self.trouble = str(error)
+            return None
+        troubles = []
+        for where in sorted(found, key=lambda each: each != self._best):
             line = None
             try:
                 line = socket.create_connection(where, DIAL_S)
-                seal = proof.meet(line, self._secret)
+                seal = proof.meet(line, secret)
                 line.sendall(seal.seal(json.dumps({"node": self._node, **message}).encode("ascii") + b"\n"))
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
                     if hasattr(socket, name):
                         line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
                 line.settimeout(None)
-                self._where = sorted(self._where, key=where.__ne__)  # this one first, the next time
+                self._best = where
                 return line, seal
             except (OSError, ValueError) as error:
-                self.trouble = f"{where[0]}:{where[1]}: {getattr(error, 'strerror', None) or error}"
+                troubles.append(f"{where[0]}:{where[1]}: {getattr(error, 'strerror', None) or error}")
                 if line is not None:
                     line.close()
+        self.trouble = "; ".join(troubles)
         return None
 
     def _dial(self) -> None:
@@ -193,9 +205,12 @@ class Dialler:
         called = self._call({**self._facts, "number": self._number})
         if called is None:
             self._pause()
+            if time.monotonic() > self._say_at:
+                self._say(f"node 0 is not reached yet: {self.trouble}")
+                self._say_at += self._say_s
         else:
             self._line, self._seal = called
-            self.has_reached = True
+            self.has_reached, self._say_at = True, math.inf
             self._limit = time.monotonic() + self._after_s
 
     def _pause(self) -> None:
@@ -240,7 +255,7 @@ class Dialler:
             self.over = said["over"]
             self._end()
         elif "refused" in said:
-            self.trouble, self.over = said["refused"], said.get("code", 1)
+            self.trouble, self.over, self.is_refused = said["refused"], said.get("code", 1), True
             self._end()
         elif "state" in said:
             self._say(said["state"])
@@ -318,7 +333,7 @@ def main(host: str, port: str, token_file: str, before_s: str, after_s: str) -> 
     with open(token_file, "rb") as file:
         token = file.read().strip()
     facts = {"address": os.environ[ADDRESS]}
-    code = Dialler([(host, int(port))], token, os.environ[POD], facts, float(before_s), float(after_s)).run()
+    code = Dialler(lambda: ([(host, int(port))], token), os.environ[POD], facts, float(before_s), float(after_s)).run()
     sys.exit(code)
 
 

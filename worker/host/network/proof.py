@@ -9,7 +9,7 @@
 From then on each side sends records: a length, a code that only who knows the secret can make, and data. The code counts the records, so
 that none is left out, sent again or sent back. Anyone on the way can read the data.
 
-This module is also sent as text, beside the programs that use it: it imports no module of orch, and any Python 3.8 can read it.
+This module is also sent as text, next to the programs that use it: it imports no module of orch, and any Python 3.8 can read it.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Seal:
             while len(self._rest) - at >= _HEAD.size:
                 length, code = _HEAD.unpack_from(self._rest, at)
                 if length > MOST_BYTES:
-                    raise ValueError("a record that nobody has sent")
+                    raise ValueError("a record that no one has sent")
                 part = self._rest[at + _HEAD.size : at + _HEAD.size + length]
                 if len(part) < length:
                     return
                 if not hmac.compare_digest(code, self._code(1, self._received, part)):
-                    raise ValueError("a record that nobody has sent")
+                    raise ValueError("a record that no one has sent")
                 self._received += 1
                 at += _HEAD.size + length
                 yield part
