@@ -10,10 +10,10 @@ from typing import Any
 
 from worker.formats import saves
 from worker.formats.saves import LOCAL, Save
-from worker.formats.tensor_file import DamagedError, Tensor
+from worker.formats.tensor_file import DamagedError, Tensor, size_of
 from worker.protocol.messages import HostReady
 from worker.values.fast_dataclass import dataclass
-from worker.values.redact import hide_secrets, redact_words
+from worker.values.redact import hide_secrets, redact_value
 from worker.values.words import count_of, few
 
 from ..model.settings.parse import to_document
@@ -33,6 +33,10 @@ _PLACES = {"step", "epoch", "steps_per_s"}
 """The names of reports that say where a training is, and how fast."""
 _FORMATS: dict[str, Any] = {"F32": "f", "F64": "d", "I32": "i", "I64": "q", "U8": "B", "I8": "b"}
 """The types of tensors whose elements `memoryview` reads, as it names them."""
+_MOST_BYTES = 1 << 28
+"""Of a larger variable, no share is shown: a look at it would take long, and whoever wrote the save says how large it is."""
+_PIECE = 1 << 16
+"""So many elements become objects of Python at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class RunComparison:
     start: Sequence[tuple[str, str, str]]
     """What differs in the settings, the code, the versions and the cluster."""
     steps: int
-    """How many steps both runs have reported."""
+    """How many steps both runs have reported, with a number of the same name."""
     reported: Parted | None
     saves: int
     """How many saves both runs have."""
@@ -76,7 +80,8 @@ def compare(one: RunDir, other: RunDir) -> RunComparison:
     """Compare two runs, as far as they are recorded. Raises `OrchError` for files that cannot be read."""
     stories = (gather(one), gather(other))
     mine, theirs = (_by_step(story) for story in stories)
-    steps, pairs = sorted(mine.keys() & theirs.keys()), list(_common_saves(one, other))
+    steps = [step for step in sorted(mine.keys() & theirs.keys()) if (mine[step].keys() & theirs[step].keys()) - _PLACES]
+    pairs = list(_common_saves(one, other))
     start = _rows(_start(one, stories[0]), _start(other, stories[1]))
     return RunComparison(
         (one.run_id, other.run_id),
@@ -98,8 +103,8 @@ def _rows(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, s
 
 def _start(run: RunDir, story: Story) -> dict[str, str]:
     """What a run was started with, by name."""
-    spec = to_document(run.read_spec())
-    args = redact_words([str(word) for word in spec.pop("args", [])])
+    spec = redact_value(to_document(run.read_spec()))
+    args = map(str, spec.pop("args", []))
     found = {name: value for name, value in _flat(spec) if name != "name"} | {"args": " ".join(args)}
     ready = list({event.host: event for event in story.happened if isinstance(event, HostReady)}.values())
     tasks: dict[str, int] = {}
@@ -115,7 +120,7 @@ def _start(run: RunDir, story: Story) -> dict[str, str]:
         "Keras": _all(ready, "keras"),
         **{f"code of {path}": digest for host in reversed(ready) for path, digest in host.code.items()},
     }
-    return {name: hide_secrets(clean(f"{name}={value}")).removeprefix(f"{name}=") for name, value in found.items() if value}
+    return {name: hide_secrets(clean(value)) for name, value in found.items() if value}
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -169,25 +174,34 @@ def _common_saves(one: RunDir, other: RunDir) -> Iterator[tuple[Save, Save]]:
 
 
 def _parted_save(one: Save, other: Save) -> Parted | None:
-    """The first variable of two saves that differs, by the checksums of the manifests; only such variables are read."""
-    told = [((save.manifest or {})["files"].get(saves.MODEL) or {"tensors": {}})["tensors"] for save in (one, other)]
-    names = [name for name in told[0] if told[0][name] != told[1].get(name)]
+    """The first variable of two saves that differs, by the checksums of the manifests; only this variable is read.
+
+    A file of one save alone, of a worker that the other run has not, is left out: what all workers have alike is in one file.
+    """
+    mine, theirs = ({name: each["tensors"] for name, each in (save.manifest or {})["files"].items()} for save in (one, other))
+    files = sorted({saves.MODEL, *(mine.keys() & theirs.keys())}, key=lambda file: (file != saves.MODEL, file))
+    both = [(file, mine.get(file, {}), theirs.get(file, {})) for file in files]
+    names = [(file, name) for file, here, there in both for name in {**here, **there} if here.get(name) != there.get(name)]
     if not names:
         return None
-    share = None
-    with contextlib.suppress(DamagedError):  # orch checkpoints --verify tells of it
-        share = _share(*(saves.read_file(LOCAL, save, saves.MODEL)[0].get(names[0]) for save in (one, other)))
-    return Parted(f"step {one.step} of {clean(one.series)}", clean(names[0]), None, None, share, len(names) - 1)
+    (file, name), share = names[0], None
+    # What is damaged is for orch checkpoints --verify to tell. A size or type that lies is of a save that orch has not written.
+    with contextlib.suppress(DamagedError, ArithmeticError, LookupError, TypeError, ValueError):
+        if size_of(mine[file][name]["dtype"], mine[file][name]["shape"]) <= _MOST_BYTES:
+            share = _share(*(saves.read_file(LOCAL, save, file, only=name)[0].get(name) for save in (one, other)))
+    shown = name if file == saves.MODEL else f"{name} of {file.removesuffix('.safetensors')}"
+    return Parted(f"step {one.step} of {clean(one.series)}", clean(shown), None, None, share, len(names) - 1)
 
 
 def _share(one: Tensor | None, other: Tensor | None) -> float | None:
     """The norm of the difference of two tensors as a share of the norm of the first; None: they cannot be compared."""
     if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape) or one.dtype not in _FORMATS:
         return None
-    difference = norm = 0.0
-    for mine, theirs in zip(*(memoryview(each.data).cast(_FORMATS[each.dtype]) for each in (one, other)), strict=True):
-        difference, norm = difference + (mine - theirs) ** 2, norm + mine**2
-    return math.sqrt(difference / norm) if norm and math.isfinite(difference) else None
+    mine, theirs = (memoryview(each.data).cast(_FORMATS[each.dtype]) for each in (one, other))
+    pieces = [slice(at, at + _PIECE) for at in range(0, len(mine), _PIECE)]
+    difference = math.hypot(*(math.dist(mine[piece], theirs[piece]) for piece in pieces))
+    norm = math.hypot(*(math.dist(mine[piece], bytes(len(mine[piece]))) for piece in pieces))
+    return difference / norm if norm and math.isfinite(norm) and math.isfinite(difference) else None
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -205,12 +205,14 @@ def check(files: Files, save: Save) -> str:
     return ""
 
 
-def read_file(files: Files, save: Save, name: str, *, keep: bool = True) -> tuple[dict[str, tensor_file.Tensor], dict[str, Any]]:
+def read_file(
+    files: Files, save: Save, name: str, *, keep: bool = True, only: str = ""
+) -> tuple[dict[str, tensor_file.Tensor], dict[str, Any]]:
     """The tensors and the note of one file of a save. Raises `DamagedError`, with the name of the file."""
     assert save.manifest is not None
     try:
         with files.open(join(save.directory, name), "rb") as file:
-            return tensor_file.read(file, save.manifest["files"][name]["tensors"], keep=keep)
+            return tensor_file.read(file, save.manifest["files"][name]["tensors"], keep=keep, only=only)
     except DamagedError as error:
         raise DamagedError(f"{name}: {error}") from None
     except Exception as error:  # each file system has errors of its own

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
@@ -75,10 +76,12 @@ def read_note(file: BinaryIO) -> dict[str, Any]:
     return _read_header(file)[1]
 
 
-def read(file: BinaryIO, told: Mapping[str, Mapping[str, Any]], *, keep: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(
+    file: BinaryIO, told: Mapping[str, Mapping[str, Any]], *, keep: bool = True, only: str = ""
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file and its note, compared with what the manifest says. `keep` false: check alone, without the memory for them.
 
-    Raises `DamagedError`.
+    `only`: the name of the one tensor that is read. Raises `DamagedError`.
     """
     places, note = _read_header(file)
     if places.keys() != told.keys():
@@ -88,6 +91,9 @@ def read(file: BinaryIO, told: Mapping[str, Mapping[str, Any]], *, keep: bool = 
         wanted = told[name]
         if (dtype, list(shape)) != (wanted["dtype"], wanted["shape"]) or end - begin != SIZES.get(dtype, -1) * math.prod(shape):
             raise DamagedError(f"the type or shape of {name} is not that of the manifest")
+        if only not in ("", name):
+            file.seek(end - begin, os.SEEK_CUR)
+            continue
         found[name] = Tensor(dtype, shape, _read_one(file, name, end - begin, wanted["sha256"], keep=keep))
     return found, note
 

@@ -14,7 +14,7 @@ PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_",
 NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 MOST_CHARACTERS = 2000
 _SECRET = re.compile("TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
-_LOGIN = re.compile(r"//[^/@\s]*@")
+_LOGIN = re.compile(r"""//[^/@\s]*@(?:[^/@\s"',<>]*@){0,9}""")
 
 
 def disclose(environment: Mapping[str, str]) -> dict[str, str]:
@@ -28,7 +28,7 @@ def disclose(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-_KEYS = "api|access|private|auth|account|client|comet|encryption|hf|neptune|openai|ssh|storage|wandb"
+_KEYS = "api|access|private|auth|account|client|comet|encryption|hf|license|neptune|openai|signing|ssh|storage|wandb"
 _LOGINS = "admin|database|db|mysql|pg|postgres|redis|root|smtp|user"
 _WORD = (
     rf"(?:(?i:token(?!s|iz)|secret|passw(?:or)?d|passphrase|credential|(?:{_KEYS})[_-]?key|(?:{_LOGINS})[_-]?pass(?![a-z])|(?<![a-z])pwd|"
@@ -55,7 +55,12 @@ def _after(words: str, end: str) -> str:
 # A text may be one word of a megabyte, or nothing but names. So each pattern begins with a sign or a rare letter, for which the machine
 # looks fast, and tries a bounded number of letters from there on. What precedes a value is the one group of a pattern: a split of the
 # text then leaves the values out without a call for each.
-_VALUE = r"""(?:(?<=")[^"\\\n]*(?:\\.[^"\\\n]*)*|(?<=')[^'\n]*|[^\s"',;&]+)"""
+_BARE = r"""[^\s"',;&]+(?:[,;&](?![\w.-]{0,40}[=:])[^\s"',;&]+)*"""
+"""A password may have these signs; behind one of them, the next name ends the value."""
+_VALUE = rf"""(?:(?<=")[^"\\\n]*(?:\\.[^"\\\n]*)*|(?<=')[^'\\\n]*(?:\\.[^'\\\n]*)*|{_BARE})"""
+_COLOR = r"(?:\x1b\[[\d;]{0,9}m)"
+_OPENS = rf"""{_COLOR}?(?:(?:(?:[a-zA-Z_][\w.]{{0,20}})?[\[({{]{{1,2}})?[bBrRfFuU$]{{0,2}}(?:"{{3}}|'{{3}}|["']))?"""
+"""What a value of a program begins with, as in `b'abc'` and `SecretStr('abc')`."""
 _IN_NAME = (
     rf"[bckpBCKP][aehrwAEHRW](?:[nN](?<=(?i:token))(?:(?<=TOKEN)|(?!(?i:s|iz)))|[yY](?:(?<=KEY)|{_after(_KEYS, 'key')})"
     rf"|[eE](?:[tT](?<=(?i:secret))|(?i:dential)(?<=(?i:credential)))"
@@ -65,7 +70,7 @@ _IN_NAME = (
 """`_WORD` from one of its letters on, of which the first two and the third are found fast."""
 _NAMED = re.compile(
     rf"""({_IN_NAME}(?=([\w-]{{0,40}}))\2(?![\w-])"""
-    r"""(?:["'],\s*(?=["'])|["']?(?:[=:]\s*|\s+(?!\s)(?:[=:]\s*|(?=[^\s=:]{8}))))["']?)""" + _VALUE
+    rf"""(?:["'],\s*(?=["'])|(?:["'\]]|{_COLOR}){{0,4}}(?:[=:][=>]?\s*|\s+(?!\s)(?:[=:][=>]?\s*|(?=[^\s=:]{{8}})))){_OPENS})""" + _VALUE
 )
 """The end of the name and what follows it in `API_KEY=abc`, `"password": "a b"`, `"--token", "abc"`. After a name without dashes and
 without a sign, only a long word is a value, for a sentence may speak of tokens. The second group keeps the rest of the name whole."""
@@ -74,13 +79,16 @@ _OF_OPTION = re.compile(
     r"(?:(?<=[nN])(?<=(?i:token))|(?<=[tT])(?<=(?i:secret))|(?<=[dD])(?:(?<=(?i:password))|(?<=(?i:passwd))|(?<=(?i:pwd))(?<![a-zA-Z]...))|"
     r"(?<=[eE])(?<=(?i:passphrase))|(?<=[lL])(?<=(?i:credential))|(?<=[kK])(?<=(?i:webhook))|"
     rf"(?<=[yY])(?:(?<=KEY)|{_after(_KEYS, 'key')})|(?<=[sS]){_after(_LOGINS, 'pass')})"
-    rf"""[ \t]+(?=[^\s=:-])(?!{_PLAIN_VALUE})["']?){_VALUE}"""
+    rf"""[ \t]+(?=[^\s=:-])(?!{_PLAIN_VALUE}){_OPENS}){_VALUE}"""
 )
 _HEADERS = (
     re.compile(r"""([zZ](?<=(?i:authoriz))(?<!\w(?i:authoriz))(?i:ation)["']?\s*[=:]\s*["']?(?:(?i:bearer|basic|token)\s+)?)[^\s"',;…]+"""),
     re.compile(r"""(Bearer(?<!\wBearer)\s+(?=[^\s"',;…]{6}))[^\s"',;…]+"""),
 )
-# Keys that their first characters give away are of AWS, GitHub, GitLab, Hugging Face, OpenAI, Slack and Google, and JSON Web Tokens.
+_PRIVATE = re.compile(r"(PRIVATE KEY(?: BLOCK)?-----)[A-Za-z0-9+/=\s\\:,]+(?:-(?!----)[A-Za-z0-9+/=\s\\:,]+){0,9}")
+"""A key of OpenSSL, OpenSSH or PGP, of several lines."""
+# Keys that their first characters give away are of AWS, Databricks, GitHub, GitLab, Google, Hugging Face, NVIDIA, OpenAI and
+# Slack, and JSON Web Tokens.
 _KINDS = {
     **dict.fromkeys(("AKIA", "ASIA"), r"[0-9A-Z]{8,}"),
     "AIza": r"[\w-]{30,}",
@@ -90,17 +98,21 @@ _KINDS = {
     "hf_": "[A-Za-z0-9]{8,}",
     "sk-": r"[\w-]{16,}",
     "xox": r"[a-z]-[\w-]{8,}",
+    "hooks.slack.com/services/": r"[\w/]{8,}",
+    "dapi": "[0-9a-f]{32}",
+    **dict.fromkeys(("ya29.", "nvapi-"), r"[\w-]{16,}"),
     "eyJ": r"[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",
 }
 _OTHERS = {
-    first: re.compile(rf"{first}(?<![\w-]{first}){rest}" if first == "eyJ" else rf"{first}(?<!\w{first}){rest}")
+    first: re.compile(rf"{re.escape(first)}(?<!{before}{re.escape(first)}){rest}")
     for first, rest in _KINDS.items()
+    for before in ([r"[\w-]"] if first == "eyJ" else [r"\w"])
 }
 _HEADS = ("token", "secret", "key", "pass", "pwd", "credential", "webhook")
 """One of these is in each name, in small letters."""
 _SIGNS = (*_HEADS, "authorization", "bearer", "//", "\\u")
 """One of these, or of what keys begin with, is in each JSON text of which something is to be hidden."""
-_ANY = re.compile("|".join((*_HEADS, "authorization", "bearer", "//", *map(str.lower, _OTHERS))))
+_ANY = re.compile("|".join((*_HEADS, "authorization", "bearer", "//", *(re.escape(first.lower()) for first in _OTHERS))))
 _SHORT = 1000
 _MOST_DENSE = 1 << 17
 """The length from which a text is looked at for parts that are nothing but names of secrets."""
@@ -119,6 +131,8 @@ def redact(text: str) -> tuple[str, int]:
     if heads and len(text) >= _MOST_DENSE and _is_dense(small, heads):
         return _redact_dense(text, redact, "…")
     patterns = []
+    if "PRIVATE KEY" in text:
+        patterns.append(_PRIVATE)
     if "authorization" in small:
         patterns.append(_HEADERS[0])
     if "Bearer" in text:
@@ -225,6 +239,8 @@ def _redact_value(value: Any, counts: list[int], name: str = "") -> Any:
             return value
         return {key: _redact_value(item, counts, key) for key, item in value.items()}
     if isinstance(value, list):
+        if _is_name(name):
+            return [_redact_value(item, counts, name) for item in value]
         if _is_plain(value):
             return value
         return [
@@ -259,6 +275,11 @@ def _is_name_of(word: Any, item: Any) -> bool:
     if not word.startswith("-"):
         return len(item) >= 8
     return len(word) <= _LONGEST_NAME and _ENDS.fullmatch(word) is not None and not _PLAIN.fullmatch(item)
+
+
+def redact_value(value: Any) -> Any:
+    """The same for the data of a JSON document, such as settings: what stands under such a name is hidden whole."""
+    return _redact_value(value, [])
 
 
 def redact_words(words: Sequence[str]) -> list[str]:

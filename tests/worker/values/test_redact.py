@@ -29,6 +29,20 @@ from worker.values.redact import redact, redact_json, redact_words
         ("https://u:tok@host/x", "https://…@host/x"),
         ("API_KEY: Bearer abcdefgh, --api-key Bearer", "API_KEY: … …, --api-key …"),
         ("eyJ0123456789abc.eyJ0123456789abc.sig", "…"),
+        ("{'token': b'a\\'b', 'n': 1}", "{'token': b'…', 'n': 1}"),
+        ("password=SecretStr('a b')", "password=SecretStr('…')"),
+        ("x PASSWORD=['a b', 1", "x PASSWORD=['…', 1"),
+        ("export TOKEN=$'a b'", "export TOKEN=$'…'"),
+        ('secret = """a b"""', 'secret = """…"""'),
+        ("PASSWORD=a,b;c&d, x", "PASSWORD=…, x"),
+        ("?access_token=ab&user=c", "?access_token=…&user=c"),
+        ("{token:ab,name:c}", "{token:…,name:c}"),
+        ("os.environ['API_KEY'] = 'ab'", "os.environ['API_KEY'] = '…'"),
+        ("password := ab, token => cd", "password := …, token => …"),
+        ("\x1b[1mtoken\x1b[0m=\x1b[32m'ab'\x1b[0m", "\x1b[1mtoken\x1b[0m=\x1b[32m'…'\x1b[0m"),
+        ("redis://u:p@ss@host/0, //x y@z", "redis://…@host/0, //x y@z"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES\n\nMIIE+/=\nabc\n-----END", "-----BEGIN RSA PRIVATE KEY-----…-----END"),
+        ("https://hooks.slack.com/services/T00/B00/abc ya29.0123456789abcdef-", "https://… …"),
     ],
 )
 def test_what_is_left_of_a_line(text: str, left: str) -> None:
@@ -91,6 +105,7 @@ def test_json_stays_json() -> None:
         "args": ["--token", "abc", "API_KEY=1", "--epochs", "3"],
         "text": "your password: ",
         "private_key": {"id": 1},
+        "passwords": {"password": ["a", ["b", 1]]},
         "count": 3,
     }
     made, count = redact_json(json.dumps(document))
@@ -99,9 +114,10 @@ def test_json_stays_json() -> None:
         "args": ["--token", "…", "API_KEY=…", "--epochs", "3"],
         "text": "your password: ",
         "private_key": {"id": 1},
+        "passwords": {"password": ["…", ["…", "…"]]},
         "count": 3,
     }
-    assert count == 4
+    assert count == 7
     lines = '{"a": 1}\n{"API_KEY": "q", "b": "…"}\n[... 5 bytes are left out ...]\nhalf a line, TOKEN=abc\n'
     assert redact_json(lines) == ('{"a": 1}\n{"API_KEY": "…", "b": "…"}\n[... 5 bytes are left out ...]\nhalf a line, TOKEN=…\n', 2)
 
@@ -126,6 +142,11 @@ _TEXTS = {
     "quoted secrets": '"password": "a", ',
     "headers": "Authorization: ",
     "bearers": "Bearer abcdefg ",
+    "signs in a value": "key=a" + ",a;a" * 1000,
+    "private keys": "PRIVATE KEY-----" + "-a" * 1000,
+    "logins in logins": "//" + "a@" * 1000,
+    "openings": "key=a.a.a.a.a.a.a.a.a.a[[",
+    "escapes in quotation marks": "key='\\",
     "secrets": "INFO worker-0 API_KEY=abc and so on, token: abc, then the next line\n",
 }
 
