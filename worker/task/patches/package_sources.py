@@ -37,6 +37,7 @@ class Sources:
         self._directory_of = directory_of or _directory_of
         self._directories: dict[str, str] = {}
         self._texts: dict[str, str | None] = {}
+        self._misfits: dict[tuple[str, ...], str] = {}
 
     def directory(self, package: str) -> str:
         """The directory of a top-level package, or of a single module; empty: it is not installed."""
@@ -54,6 +55,13 @@ class Sources:
         """The lines of a class, function or variable of a module, such as ``Trainer.fit``; empty: missing. None: there is no source."""
         text = self.text(module)
         return block_of(text, name) if text else text
+
+    def misfit(self, name: Name) -> str:
+        """See the function `misfit`. Many features need the same name."""
+        key = (name.place, name.arguments, *name.forms)
+        if key not in self._misfits:
+            self._misfits[key] = misfit(name, self)
+        return self._misfits[key]
 
     def version(self, package: str) -> str:
         """The release of a package, from the directory of its metadata; empty: unknown."""
@@ -102,7 +110,7 @@ def block_of(text: str, name: str) -> str:
             depths = [len(line) - len(line.lstrip()) for line in lines[first:last] if line.strip()]
             indent = min((each for each in depths if each > indent), default=0)
         for number in range(first, len(lines) if last is None else last):
-            found = begin.match(lines[number])
+            found = part in lines[number] and begin.match(lines[number])  # most lines do not have it: a template waits for this
             if found and len(found[1]) == indent:
                 first, last = number, _end(lines, number, indent, last)
                 break
@@ -118,9 +126,8 @@ def _end(lines: list[str], begin: int, indent: int, limit: int | None) -> int:
     """The number of the line after a block that begins with this line."""
     limit = len(lines) if limit is None else limit
     for number in range(begin + 1, limit):
-        line = lines[number]
-        depth = len(line) - len(line.lstrip())
-        if line.strip() and depth <= indent and line.lstrip()[0] not in ")]}#":
+        line, rest = lines[number], lines[number].lstrip()
+        if rest and len(line) - len(rest) <= indent and rest[0] not in ")]}#":
             return number
     return limit
 
@@ -174,7 +181,7 @@ def problems_of(feature: str, sources: Sources) -> list[str]:
 
 
 def _of_feature(feature: Feature, sources: Sources) -> list[str]:
-    problems = [f"{name}: {problem}" for name in feature.names if (problem := misfit(NAMES[name], sources))]
+    problems = [f"{name}: {problem}" for name in feature.names if (problem := sources.misfit(NAMES[name]))]
     for module, names in feature.reads.items():
         text = sources.text(module) if sources.directory(module.partition(".")[0]) else None
         missing = [name for name in names.split() if text is not None and not re.search(rf"\b{re.escape(name)}\b", text)]
