@@ -32,7 +32,7 @@ _SLOW = "python -m pytest -n 2 -p tests.again -m 'slow and not core'"
 _ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes*.py"
 _SLOW_TESTS = (  # each group takes about as long
     _ENGINES,
-    "tests/real/test_keras.py tests/real/test_judge.py",
+    "tests/real/test_keras.py tests/real/test_judge.py tests/real/test_lines.py",
     "tests/real/test_keras_*.py tests/real/test_template.py tests/real/test_up.py",
     "tests/real/test_data*.py tests/real/test_files.py tests/real/test_input.py tests/real/test_guard.py tests/real/test_pace.py",
     "tests/real/test_snapshots.py tests/real/test_elastic.py tests/real/test_slow_causes.py tests/real/test_c[oa]*.py",

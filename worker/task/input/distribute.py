@@ -49,7 +49,8 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
         source = _through_service(source, task)
         settings.pop("auto_shard", None)  # the service divides the dataset; TensorFlow turns its own sharding off
     elif task.data_service is not None and not is_dataset:
-        print_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
+        what = "datasets from a function do not use the tf.data service; worker.context().data_service is its address"
+        print_once(f"input: {what}", is_note=True)
     source, options = input_policy.apply(source, options, strategy, settings, changes)
     if is_dataset:
         source = shuffle_order.in_one_order(source, strategy)

@@ -324,7 +324,7 @@ def counts() -> tuple[int, int]:
 
 @patches.guarded(WARNINGS)
 def tell_of_sum(model: Any, replicas: int) -> None:
-    """Say how to find out what gradients count of which Keras has divided no loss."""
+    """Say how to find out what gradients count of a loss that Keras has not divided, or not as a whole."""
     print_once(f"{type(model).__name__} computes its loss itself: {hint(replicas)}")
 
 

@@ -280,15 +280,19 @@ def losses_scaled(model: Any) -> Iterator[None]:
     """While this is entered, the model's optimizer scales a loss by the weight of the part, too. Keras's own `train_step` calls
     `Optimizer.scale_loss` before it takes the gradient, after it has counted the loss. Enter this outside of the code of the replicas.
     """
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
+    its_own = getattr(model, "optimizer", None)
+    if its_own is None:
         yield
         return
-    with replaced(optimizer, "scale_loss", functools.partial(patches.guarded(PARTS)(_scaled), optimizer.scale_loss)):
+    with replaced(its_own, "scale_loss", functools.partial(patches.guarded(PARTS)(_scaled), model, its_own.scale_loss)):
         yield
 
 
-def _scaled(real: Any, loss: Any) -> Any:
+def _scaled(model: Any, real: Any, loss: Any) -> Any:
+    from keras import Model
+
+    if type(model).compute_loss is not Model.compute_loss and not optimizer.is_share(loss):
+        optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
     loss, part = patches.theirs(real, loss), current()
     if part is None or part.weight is None:
         return loss
