@@ -8,6 +8,7 @@ import sysconfig
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,63 @@ def test_a_keras_that_is_too_old_for_several_replicas_is_noted(
     hello = Hello("run", cwd="/", search_envs=(site_packages(tmp_path, keras=version),), has_replicas=has_replicas)
     noted = keras_use.describe_old([Source("a.py", ast.parse(source), source.encode())], hello)
     assert (noted.startswith(is_noted(version)) and noted.endswith(REMEDY)) if is_told else not noted
+
+
+BUILT = "import keras, worker\nstrategy = worker.strategy()\nwith strategy.scope():\n    model = build()\n"
+FIT = "model.fit(d, epochs=2)"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (f"{BUILT}{FIT}", 5),
+        (f"{BUILT}    {FIT}", 5),
+        (f"{BUILT}history = {FIT}", 5),
+        (f"{BUILT}if __name__ == '__main__':\n    {FIT}", 6),
+        (f"{BUILT}with tf.device('CPU'):\n    {FIT}", 6),
+        (f"{BUILT}def main():\n    print()\n    return {FIT}\nmain()", 7),
+        (f"{BUILT}def main():\n    {FIT}", 0),
+        (f"{BUILT}if x:\n    {FIT}", 0),
+        (f"{BUILT}if x:\n    sys.exit()\n{FIT}", 0),
+        (f"{BUILT}with contextlib.suppress(Exception):\n    {FIT}", 0),
+        (f"{BUILT}with contextlib.suppress(Exception):\n    sys.exit()\n{FIT}", 0),
+        (f"{BUILT}for x in y:\n    {FIT}", 0),
+        (f"{BUILT}SVC().fit(x, y)", 0),
+        (f"import keras\n{FIT}", 0),
+    ],
+)
+def test_a_fit_to_which_the_program_certainly_comes_is_known(source: str, line: int) -> None:
+    assert Source("a.py", ast.parse(source)).certain_fit() == line
+
+
+@pytest.mark.parametrize(
+    ("version", "told", "said"),
+    [
+        ("3.9.2", {"ports": 2, "has_replicas": True}, "fit() of Keras 3.9.2 cannot work on several workers, because orch does not know"),
+        ("3.99.0", {"ports": 2, "has_replicas": True}, "fit() of Keras 3.99.0 cannot work on several workers, because orch does not know"),
+        ("3.99.0", {"ports": 2}, ""),  # one worker, or --keras off
+        ("3.99.0", {"has_replicas": True}, ""),  # replicas of one process
+        (
+            "3.15.0",
+            {"ports": 2, "has_servers": True},
+            "fit() of Keras 3 cannot work with parameter servers: --keras legacy runs with Keras 2",
+        ),
+    ],
+)
+def test_a_fit_that_cannot_work_in_the_cluster_is_refused_where_it_is_certain(
+    tmp_path: Path, version: str, told: dict[str, Any], said: str
+) -> None:
+    hello = Hello("run", cwd="/", search_envs=(site_packages(tmp_path, keras=version),), **told)
+    source = Source("a.py", ast.parse(f"{BUILT}{FIT}"), b"keras")
+    found = list(keras_use.find_unfit_fit([source], hello))
+    assert [one.partition(f"a.py:5: {said}")[1] for one in found] == ([f"a.py:5: {said}"] if said else [])
+
+
+def test_a_fit_that_cannot_work_is_refused_before_a_task_starts(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+    script(f"{BUILT}{FIT}")
+    refused = orch("up", "script.py", "--ps", "1", check=2).err
+    assert "script.py:5: fit() of Keras 3 cannot work with parameter servers" in refused
+    assert "worker-0" not in refused
 
 
 @pytest.mark.tensorflow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.messages import Hello
 from ...settings import keras_3, releases
@@ -58,7 +58,7 @@ def find_uses(sources: Sequence[Source], hello: Hello) -> tuple[list[str], list[
     notes = [program_notes.find_saves(source) for source in with_keras_3]
     problems: list[str] = []
     if not any(legacy):
-        problems = find_unfit_saves(with_keras_3, hello, "keras")
+        problems = [*find_unfit_saves(with_keras_3, hello, "keras"), *find_unfit_fit(with_keras_3, hello)]
         notes.append(describe_old(with_keras_3, hello))
     return problems, list(filter(None, notes)), False
 
@@ -70,6 +70,22 @@ def find_unfit_saves(sources: Iterable[Source], hello: Hello, package: str) -> l
     version = host_facts.find_keras(package, hello.search_envs[0], hello.cwd) or host_facts.UNKNOWN_VERSION
     what = f"fit of {package} {version} cannot save (--checkpoint), because orch does not know this release ({why})"
     return [f"{what}. {releases.KNOWN}: {sys.executable} -m {releases.INSTALL_KERAS}; or run without --checkpoint"]
+
+
+def find_unfit_fit(sources: Iterable[Source], hello: Hello) -> Iterator[str]:
+    """A sentence, if a program certainly calls a `fit` of Keras 3 that cannot work in this cluster: it would fail after its start."""
+    line = next((f"{source.path}:{found}" for source in sources if _names_keras(source) and (found := source.certain_fit())), "")
+    if not line or not hello.ports:  # a task alone
+        return
+    if hello.has_servers:
+        install = install_keras_2(sys.executable, host_facts.find_tensorflow(hello.search_envs[:1], hello.cwd) or "")
+        is_there = find_module("tf_keras", hello.search_envs[0], hello.cwd)
+        how = f"--keras legacy runs with Keras 2{'' if is_there else f' (tf-keras: {install})'}; or write the training loop yourself"
+        yield f"{line}: fit() of Keras 3 cannot work with parameter servers: {how}"
+    elif hello.has_replicas and (why := _why_off("FIT", hello)):
+        version = host_facts.find_keras("keras", hello.search_envs[0], hello.cwd) or host_facts.UNKNOWN_VERSION
+        what = f"fit() of Keras {version} cannot work on several workers, because orch does not know this release ({why})"
+        yield f"{line}: {what}. {releases.KNOWN}: {sys.executable} -m {releases.INSTALL_KERAS}"
 
 
 def describe_old(sources: Iterable[Source], hello: Hello) -> str:
@@ -89,7 +105,7 @@ def _names_keras(source: Source) -> bool:
 
 def _why_off(feature: str, hello: Hello) -> str:
     """Why a feature is off with the packages that the tasks would import; empty: it is on. `feature`: its name in `patches.table`."""
-    from ...task.patches import table  # most runs need no saves
+    from ...task.patches import table  # most runs need neither saves nor several workers
     from ...task.patches.package_sources import Sources, problems_of
 
     def directory_of(package: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import glob
 import os
+import re
 import stat
 import zipimport
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,9 @@ from .import_path import python_path
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length (bytes) or more is run without checks."""
 _MOST_FILES = 200
+_TELLING = {"epochs", "steps_per_epoch", "validation_data", "validation_steps", "callbacks", "batch_size"}
+"""Arguments of Keras's `fit` that the `fit` of other libraries does not have."""
+_ENDING = re.compile(r"\b(?:return|raise|exit|_exit|quit|abort)\b")
 
 
 class Source:
@@ -37,6 +41,43 @@ class Source:
         for call in self.calls:
             if isinstance(call.func, ast.Attribute):
                 yield call, ast.unparse(call.func.value), call.func.attr
+
+    def certain_fit(self) -> int:
+        """The line of a call of Keras's `fit` that a program with a strategy comes to, in no condition and no loop; 0: the syntax shows
+        none.
+        """
+        functions = {node.name: node.body for node in self.tree.body if isinstance(node, ast.FunctionDef)}
+        certain = list(_certain(self.tree.body, functions))
+        has_scope = any(isinstance(node, ast.With) and ".scope()" in ast.unparse(node.items[0].context_expr) for node in certain)
+        return next((node.lineno for node in certain if has_scope and _is_fit(getattr(node, "value", None))), 0)
+
+
+def _certain(body: list[ast.stmt], functions: dict[str, list[ast.stmt]]) -> Iterator[ast.stmt]:
+    """The statements in no condition and no loop, up to the first that may end the program. A function is followed at its first call.
+
+    A ``with`` may suppress an exception: only scopes and those of TensorFlow are followed.
+    """
+    for node in body:
+        called = node.value.func if isinstance(node, (ast.Expr, ast.Assign)) and isinstance(node.value, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in functions:
+            yield from _certain(functions.pop(called.id), functions)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+            yield from _certain(node.body, functions)
+        elif isinstance(node, ast.With):
+            entered = [ast.unparse(item.context_expr) for item in node.items]
+            if not all(text.endswith(".scope()") or text.startswith("tf.") for text in entered):
+                return
+            yield node
+            yield from _certain(node.body, functions)
+        elif not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node
+            if _ENDING.search(ast.unparse(node)):
+                return
+
+
+def _is_fit(call: object) -> bool:
+    is_method = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "fit"
+    return is_method and not _TELLING.isdisjoint(word.arg for word in call.keywords)  # type: ignore[attr-defined]
 
 
 def imported(node: ast.AST) -> list[str]:
