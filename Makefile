@@ -97,6 +97,7 @@ define install_for_tests
 endef
 HAS_SSH := command -v ip >/dev/null && command -v ssh >/dev/null && test -x /usr/sbin/sshd
 HAS_SLURM := command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld && test -x /usr/sbin/slurmd && test -x /usr/sbin/munged
+HAS_MPI := test -x /usr/bin/mpiexec.mpich && test -x /usr/bin/mpiexec.openmpi
 HAS_BROWSER := command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || command -v google-chrome >/dev/null
 
 hosts: $(READY)
@@ -178,6 +179,7 @@ next: $(READY)
 	@$(BIN)/python -m tests.matrix 3.13-next
 
 nightly: $(BENCH_READY) hosts
+	$(call install_for_tests,--join with mpiexec,$(HAS_MPI),mpich openmpi-bin)
 	@$(BIN)/python -m tests.nightly $(PART) $(if $(filter 1,$(CI)),--ci)
 
 clean:

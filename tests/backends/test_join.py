@@ -362,3 +362,23 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(nodes: Callable[..., No
     pair[1].kill()
     assert pair[0].wait().code == 0
     assert "elastic: 1 of 2 workers" in pair[0].err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({}, None),
+        ({"version": "0.0.9"}, f"this node has orch 0.0.9, and node 0 ({socket.gethostname()}) has orch {__version__}"),
+        ({"attempt": "1"}, "this node has the start '1' of this job"),
+        ({"job": "18"}, "this node has the job '18'"),
+        ({"node": "0"}, "the index 0 is here already"),
+        ({"node": "x"}, "this node has no index"),
+        ({"name": "../n1"}, "this node has no index, or no name"),
+    ],
+)
+def test_who_is_not_of_this_start_of_the_job_is_told_so(words: Mapping[str, object], why: str | None) -> None:
+    backend = join.Join()
+    backend._listener = listener.Listener(b"secret")
+    facts = {"version": __version__, "nodes": None, "job": "", "attempt": "", "node": "1", "name": "n1", "session": "a"}
+    refusal = backend._judge({**facts, **words})
+    assert (refusal and why is not None and why in refusal["refused"]) == (None if why is None else True)

@@ -35,7 +35,7 @@ END_S = 5.0
 FAREWELL_S = 5.0
 """How long nodes that dial again are waited for at the end of the run."""
 MOST_ENDS = 4096
-_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _ADDRESS = re.compile(r"[0-9a-fA-F:.]{0,45}")
 
 
@@ -261,7 +261,7 @@ class Listener:
     def _keep(self, found: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match found:
             case {"node": str(node), "address": str(address), "number": int(number)} if (
-                _NODE.fullmatch(node) and _ADDRESS.fullmatch(address) and type(number) is int
+                NAME.fullmatch(node) and _ADDRESS.fullmatch(address) and type(number) is int
             ):
                 _keep_alive(writer)
                 line = DialledLine(node, address, number, found, reader, writer)

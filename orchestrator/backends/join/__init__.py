@@ -45,7 +45,7 @@ from .. import (
     local,
     remote_worker,
 )
-from ..connection.listener import DialledAgent, DialledLine, Listener
+from ..connection.listener import NAME, DialledAgent, DialledLine, Listener
 from .meeting import TELL_S, Meeting, here, meet, new_ticket
 
 REACHING = Reaching(at_once=64, tries=1)
@@ -157,8 +157,8 @@ class Join(HasNoEngine):
         if node == "0" or (former is not None and self._sessions.get(node) != session):
             where = socket.gethostname() if former is None else former.facts.get("name")
             return {"refused": f"the index {node} is here already, from {where}: no two nodes may have the same", "code": USAGE}
-        if not (facts.get("waits") or node.isdecimal()) or not name:
-            return {"refused": "this node has no index", "code": USAGE}
+        if not (facts.get("waits") or node.isdecimal()) or not NAME.fullmatch(name):
+            return {"refused": "this node has no index, or no name", "code": USAGE}
         self._sessions[node] = session
         return None
 

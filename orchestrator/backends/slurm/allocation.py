@@ -100,7 +100,7 @@ def refuse(env: Mapping[str, str]) -> None:
     if count.isdecimal() and int(count) > 1 and "SLURM_PROCID" in env:
         raise UsageError(
             f"srun has started orch {count} times; orch starts the tasks on the nodes itself: leave srun out in front of it, and name the "
-            "number of tasks with --workers"
+            "number of tasks with --workers; or add --join, and orch is one run on all of them"
         )
 
 
