@@ -38,7 +38,7 @@ _DIFFERENT_CALLS = Remedy(
 PATTERNS = {
     r"FileExistsError: \[Errno 17\] File exists: '(?P<path>[^']+)'(?! -> )|AlreadyExistsError: (?P<path_2>\S+); File exists": _MADE,
     r"OSError: \[Errno 39\] Directory not empty|\[Errno (?:2|17|39)\] [^:]+: '[^']+' -> '[^']+'": _REMOVED,
-    r"(?P<path>[^\s;'\"]+?)(?:_temp/part-\d+-of-\d+|\.(?:index|data-\d+-of-\d+)\.tempstate\d+)": Remedy(
+    r"(?<![^\s;'\"])(?P<path>[^\s;'\"]+?)(?:_temp/part-\d+-of-\d+|\.(?:index|data-\d+-of-\d+)\.tempstate\d+)": Remedy(
         SHARED,
         "{tasks} write the checkpoint {path} at the same time: give each a directory of its own (with ORCH_TASK) and restore from the "
         "chief's; or let orch save: --checkpoint for fit, worker.checkpoints() for loops of your own",

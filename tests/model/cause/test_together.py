@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 
 from orchestrator.model.cause import graph_errors, remedies, together
@@ -145,3 +148,18 @@ def test_a_worker_whose_steps_were_measured_has_not_left_in_front_of_its_trainin
         verdict, _ = run([ended("worker-1", None, Evidence(has_trained=has_trained)), ended("worker-0", peers)], ["worker-0", "worker-1"])
         assert verdict.cause is not None
         assert (verdict.cause.task, said in verdict.cause.remedy) == ("worker-1", True)
+
+
+@pytest.mark.parametrize("part", ["x", "x."])
+def test_the_time_is_in_proportion_to_the_message(part: str) -> None:
+    """A message may be one word of 32 KB: an error of a large array or of a path."""
+
+    def seconds(pattern: re.Pattern[str], size: int) -> float:
+        began = time.thread_time()
+        pattern.search((part * size)[:size])
+        return time.thread_time() - began
+
+    # Sixteen times as long a text takes sixteen times as long; 256 times, if each character is tried with all that follow.
+    for pattern in map(re.compile, together.PATTERNS):
+        longest = min(seconds(pattern, 1 << 15) for _ in range(2))
+        assert longest < 80 * max(min(seconds(pattern, 1 << 11) for _ in range(3)), 1e-4), pattern.pattern
