@@ -129,7 +129,7 @@ class MadeUpRun:
             )
             for number, name in enumerate(names)
         )
-        use = HostUse(780.0, 8, 20 << 30, 64 << 30, 0, 1e6, 2e6, 19 << 30, 32 << 30, 12.0, 30.0)
+        use = HostUse(780.0, 8, 20 << 30, 64 << 30, 0, 1e6, 2e6, throttled=12.0, stalled_cpu=30.0)
         self._samples.keep(Sampled(at, sample_s, uses, use, (GpuUse(0, 97.0, 60 << 30),), "local"))
 
     def _end(self, name: str, attempt: int, at: float, code: int, *, stopped: bool = False) -> None:

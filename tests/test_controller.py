@@ -334,15 +334,16 @@ def test_a_job_that_is_started_again_after_the_end_of_its_run_leaves_the_run(tmp
     assert not (tmp_path / "again").exists()
 
 
-def test_an_engine_that_signals_a_job_and_each_of_its_processes_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_signals_a_job_and_each_of_its_processes_asks_once() -> None:
     asked: list[str] = []
     stop = signals.once(asked.append)
     stop("received SIGTERM")
     stop("received SIGTERM")
     assert asked == ["received SIGTERM"]
-    monkeypatch.setattr(signals, "TOGETHER_S", -1.0)
+    stop = signals.once(asked.append, together_s=-1.0)
     stop("received SIGTERM")
-    assert len(asked) == 2
+    stop("received SIGTERM")
+    assert len(asked) == 3
 
 
 def test_requests_without_end_are_dropped_and_the_end_of_the_run_is_not() -> None:

@@ -140,12 +140,15 @@ def test_mistakes_are_all_named_by_their_keywords() -> None:
     assert not Path(".orch").exists()
 
 
+NOT_HERE = "belongs to backend slurm or join, and this run is local"
+
+
 @pytest.mark.parametrize(
     ("program", "keywords", "said"),
     [
         ("a.py", {"chief": "yes"}, "launch(chief=…): must be a whole number, not 'yes'"),
         (5, {}, "launch: must be a text, not a value of type int"),
-        ("a.py", {"nodes": 3}, 'launch(nodes=…): backend.nodes belongs to backend slurm, and this run is local (write backend="slurm")'),
+        ("a.py", {"nodes": 3}, f'launch(nodes=…): backend.nodes {NOT_HERE} (write backend="slurm")'),
         (None, {"script": 5}, "launch(script=…): must be a text, not a value of type int"),
         (None, {"command": ["a"]}, "launch(command=…): must be a text, not a value of type list"),
         ("a.py", {"env": {"A": None}}, "launch(env=…): A has no value (give a text)"),

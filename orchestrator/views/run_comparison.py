@@ -34,7 +34,7 @@ _PLACES = {"step", "epoch", "steps_per_s"}
 _FORMATS: dict[str, Any] = {"F32": "f", "F64": "d", "I32": "i", "I64": "q", "U8": "B", "I8": "b"}
 """The types of tensors whose elements `memoryview` reads, as it names them."""
 _MOST_BYTES = 1 << 28
-"""Of a larger variable, no share is shown: a look at it would take long, and whoever wrote the save says how large it is."""
+"""Of a larger variable, no share is shown: a look at it would take long, and the header of its file says how large it is."""
 _PIECE = 1 << 16
 """So many elements become objects of Python at once."""
 

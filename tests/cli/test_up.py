@@ -230,22 +230,25 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
 
 
 def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> None:
-    local = "belong to backend slurm, and this run is local"
 
     def refused(*words: str, **env: str) -> str:
         return orch("up", "show.py", *words, env=env, check=2).err
 
-    assert refused("--nodes", "3", "--time", "1:00:00") == f"error: --nodes, --time: {local} (add --backend slurm)\n"
+    local = "and this run is local (add --backend slurm"
+    said = refused("--nodes", "3", "--time", "1:00:00")
+    assert f"error: --nodes: belongs to backend slurm or join, {local} or join)\n" in said
+    assert f" --time: belongs to backend slurm, {local}, or --timeout, which limits every run)\n" in said
     assert refused("--image", "x") == "error: --image: belongs to backend kubernetes, and this run is local (add --backend kubernetes)\n"
     assert "--namespace, --context: belong to backend kubernetes, and this" in refused("--namespace", "x", "--context", "lab")
-    assert "--nodes: belongs to backend slurm, and this run is on ssh" in refused("--nodes", "2", "-H", "hostA")
+    assert "--nodes: belongs to backend slurm or join, and this run is on ssh" in refused("--nodes", "2", "-H", "hostA")
     assert "--set: backend.partition belongs to backend slurm, and" in refused("--set", "backend.partition=gpu")
-    assert "ORCH_NODES: belongs to backend slurm, and this run is local" in refused(ORCH_NODES="2")
+    assert "ORCH_NODES: belongs to backend slurm or join, and this run is local" in refused(ORCH_NODES="2")
     assert "--nodes: belongs to backend slurm" in refused("--backend", "local", "--nodes", "3"), "one source says both"
     assert "backend.partition belongs" in refused("--set", "backend.partition=gpu", "--set", "backend.type=local")
     (tmp_path / "orch.yaml").write_text("backend:\n  nodes: 3\n  time: '2:00:00'\n  setup: [hostname]\n")
     said = refused()
-    assert f"orch.yaml:2: backend.nodes and backend.time {local} (write backend: {{type: slurm, nodes: ...}}" in said
+    assert "backend.nodes belongs to backend slurm or join, and this run is local (write backend: {type: slurm, nodes: ...}" in said
+    assert "backend.time belongs to backend slurm, and this run is local (write backend: {type: slurm, time: ...}" in said
     assert "orch.yaml:4: backend.setup belongs to backend ssh or slurm, and this run is local" in said
     assert not (tmp_path / ".orch").exists(), "nothing was started"
     for words in (["--backend", "local"], ["--set", "backend.type=local"], ["--set", "backend=local"], ["-n", "1", "--backend", "slurm"]):

@@ -1,6 +1,6 @@
 """Keeps TensorFlow's collectives when a program makes one MultiWorkerMirroredStrategy after the other.
 
-TensorFlow makes the collectives of a process anew for each strategy, at other moments in each worker, and each strategy counts its calls
+TensorFlow makes the collectives of a process again for each strategy, at other moments in each worker, and each strategy counts its calls
 from the same number: a worker then meets its peer in a call of the strategy before (tensorflow/python/distribute/
 collective_all_reduce_strategy.py, `_initialize_multi_worker`). Here further strategies of the same cluster keep what exists, and each
 has numbers of its own, in the order in which the program makes them.
