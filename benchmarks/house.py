@@ -92,7 +92,7 @@ def trace(tree: Path) -> dict[str, str]:
         script = directory / "script.py"
         script.write_text(f"import time\nopen({str(first)!r}, 'a').write(f'{{time.time()!r}}\\n')\n")
         program = [str(python), str(tree / "orchestrator" / "__main__.py"), "up", str(script)]
-        options = ["--workers", "2", "--strategy", "multi_worker_mirrored", "--python", str(python), "--run-dir", str(directory / "runs")]
+        options = ["--workers", "2", "--strategy", "multi_worker_mirrored", "--python", str(python), "--home", str(directory / "runs")]
         done = subprocess.run(
             [*program, *options],
             cwd=directory,

@@ -105,7 +105,7 @@ class Launched:
         }
         (directory / "orch.json").write_text(json.dumps(spec))
         sockets = ",".join(str(one.socket) for one in simulators)
-        words = ["up", "--only", "worker-0", "-f", str(directory / "orch.json"), "--run-dir", str(self.runs), "--python", sys.executable]
+        words = ["up", "--only", "worker-0", "-f", str(directory / "orch.json"), "--home", str(self.runs), "--python", sys.executable]
         self.began_at = time.time()
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / "simulated_run.py"), sockets, *words],
@@ -263,7 +263,7 @@ def _ps(launched: Launched, calls: int) -> float:
     began = time.monotonic()
     for _ in range(calls):
         done = subprocess.run(
-            [*orch_command(), "ps", "--run-dir", str(launched.runs)], env=environment(), capture_output=True, text=True, check=False
+            [*orch_command(), "ps", "--home", str(launched.runs)], env=environment(), capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
     return (time.monotonic() - began) / calls

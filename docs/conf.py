@@ -17,7 +17,9 @@ copyright = "the authors of orch, Apache License 2.0"
 release = version = __version__
 html_title = f"orch {version}"
 html_theme = "furo"
-extensions = ["myst_parser", "sphinx_click", "sphinx_copybutton"]
+html_static_path = ["narrow.css"]
+html_css_files = ["narrow.css"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 
 # The source directory is the whole repository, so that a link which leads somewhere in the repository leads there on the site, too.
 include_patterns = [
@@ -58,12 +60,6 @@ def add_navigation(app: Any, name: str, source: list[str]) -> None:
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{pages}\n```\n"
 
 
-def show_examples(app: Any, context: Any, lines: list[str]) -> None:
-    """A block of a help text that keeps its lines (\\b) is a heading and command lines: these become code."""
-    shown = (re.sub(r"^\| (\S.*):$", r"\1::\n", line).removeprefix("|") for line in lines)
-    lines[:] = "\n".join(shown).split("\n")
-
-
 def add_front_page(app: Any, failure: Exception | None) -> None:
     """The site begins at the index, also where somebody opens its directory."""
     if failure is None and app.builder.format == "html":
@@ -71,18 +67,7 @@ def add_front_page(app: Any, failure: Exception | None) -> None:
         (Path(app.outdir) / "index.html").write_text(page)
 
 
-def leave_out_variables(app: Any, context: Any, lines: list[str]) -> None:
-    """The variables of options are in docs/reference.md once; here each command would repeat some sixty of them."""
-    lines.clear()
-
-
 def setup(app: Any) -> None:
-    # sphinx-click 6.2 declares the first name and uses the second.
-    for event in ("sphinx-click-process-envvars", "sphinx-click-process-envars"):
-        if event not in app.events.events:
-            app.add_event(event)
-        app.connect(event, leave_out_variables)
     app.connect("source-read", write_titles)
     app.connect("source-read", add_navigation)
-    app.connect("sphinx-click-process-description", show_examples)
     app.connect("build-finished", add_front_page)

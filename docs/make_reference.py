@@ -106,7 +106,7 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
 
 
 COMMON = ("--file", "--set", "--env", "--hostfile", "--no-python")
-EVERYWHERE = ("--run-dir", "--json", "--color")
+EVERYWHERE = ("--home", "--json", "--color")
 """Options of many commands, which the page has once."""
 FEW = 20
 """A command that takes more settings takes those of ``orch up``."""

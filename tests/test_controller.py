@@ -71,7 +71,7 @@ def test_a_lock_that_cannot_be_opened_is_an_error_in_one_line(tmp_path: Path) ->
     run.write("spec.yaml", "script: script.py\n")
     (run.path / "lock").mkdir()
     done = control(run, tmp_path)
-    remedy = "name another directory with --run-dir or ORCH_HOME"
+    remedy = "name another directory with --home or ORCH_HOME"
     assert (done.returncode, done.stderr) == (125, f"error: {run.path}/lock cannot be locked: Is a directory; {remedy}\n")
 
 

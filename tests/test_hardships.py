@@ -199,7 +199,7 @@ def test_a_host_whose_disk_is_full_from_the_start_ends_the_run_in_its_words(orch
     script(SLEEP, "wait.py")
     said = orch("up", "wait.py", "-n", "2", "--timeout", "20", "--python", str(full), check=125).err
     assert "error: host local: no space left for the tasks' output in " in said
-    assert "make room, or name another directory with --run-dir" in said
+    assert "make room, or name another directory with --home" in said
 
 
 @pytest.mark.parametrize("words", [(), ("-d",)])

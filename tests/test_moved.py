@@ -50,7 +50,7 @@ def test_a_run_whose_directory_is_moved_starts_again_in_the_new_place(orch: Orch
     assert running.wait(check=0).out.count(" | after\n") >= 3
     assert (tmp_path / "elsewhere/runs" / run_id / "attempt-2/worker-1/stdout.log").read_text() == "before\nafter\n"
     assert not (tmp_path / ".orch").exists()
-    assert orch("ps", "--run-dir", "elsewhere", check=0).out
+    assert orch("ps", "--home", "elsewhere", check=0).out
 
 
 @pytest.mark.parametrize(("end", "how"), [("", "its tasks had succeeded"), ("sys.exit(7)", "worker-0 failed (exit code 7)")])

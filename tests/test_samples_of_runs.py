@@ -47,7 +47,7 @@ def test_hosts_without_the_run_directory_send_their_samples(orch: Orch, bed: Bed
     write_script(tmp_path, f"end = {str(tmp_path / 'end')!r}" + BUSY)
     home = bed.own / "home/runs"
     ssh = f"backend.ssh={json.dumps(bed.ssh)}"
-    going = orch.start("up", "script.py", "-H", "hostA:1,hostB:1", "--set", ssh, "--run-dir", str(home))
+    going = orch.start("up", "script.py", "-H", "hostA:1,hostB:1", "--set", ssh, "--home", str(home))
     wait_until((home / "latest").exists, "run")
     path = (home / "latest").resolve()
     wait_until(lambda: hosts_of(path) == {"hostA": {"worker-0"}, "hostB": {"worker-1"}}, "samples of both hosts")

@@ -64,6 +64,17 @@ def test_ctrl_c_is_heard_while_another_process_writes_into_the_pipe_without_end(
     assert (run.path / "events.jsonl").stat().st_size < 50_000, "each line that is no request would be recorded"
 
 
+def test_ctrl_z_stops_what_is_shown_and_says_that_the_tasks_go_on(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready(); wait_for('go')")
+    running = orch.start("up", "script.py", "-n", "1")
+    wait_until_ready(tmp_path, "worker-0")
+    running.signal(signal.SIGTSTP)
+    wait_until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED, "stopped orch")
+    (tmp_path / "go").touch()
+    running.signal(signal.SIGCONT)
+    assert "orch: note: stopped by Ctrl-Z: tasks here go on" in running.wait(check=0).err
+
+
 def test_under_nohup_a_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

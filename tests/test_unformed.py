@@ -28,7 +28,7 @@ def test_two_trainings_in_place_of_one_are_said_everywhere_and_are_no_failure(or
     script(TRAIN, "train.py")
     for words in ([], ["-q"]):
         done = orch("up", "train.py", "-n", "2", *words, check=0)
-        assert f"orch:   warning: {WARNING}\norch:   fix: for a single run of the script use --strategy none; " in done.err
+        assert f"orch:   warning: {WARNING}\norch:   fix: build a strategy of tf.distribute, " in done.err
     assert verdict(tmp_path)["warning"] == WARNING
     assert orch("ps", check=0).out.splitlines()[0].endswith(f"exit code 0; warning: {WARNING}")
     assert json.loads(orch("ps", "--json", check=0).out)["result"]["warning"] == WARNING

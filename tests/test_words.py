@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.model.cause import remedies, together
 from tests.conftest import ROOT
 
 INSTEAD = {
@@ -55,3 +56,52 @@ def test_a_page_has_none_of_the_words(path: Path) -> None:
 def test_no_text_of_the_program_has_one(package: str) -> None:
     modules = sorted((ROOT / package).rglob("*.py"))
     assert [f"{path}:{line}: {word}" for path in modules for line, text in texts(path) for word in found_in(text)] == []
+
+
+MOST, MOST_OF_A_FIX = 120, 160
+LONG = {
+    "Input of GeneratorDatasetOp::Dataset will not be optimized",  # TensorFlow's own, which orch folds
+}
+"""How messages begin that may be longer."""
+OF_HELP = {"setting", "option", "argument", "addoption", "addini"}
+"""Calls whose texts are help texts: one line each, as test_docs.py looks."""
+PATTERN = re.compile(r"\(\?|\\[\[\]().w|]|\|\w+ \w+\||import |^\w+(?:\.\w+)+ |\n *[a-z#]|background: ")
+"""Marks of texts that are no messages: patterns, programs, lists of names, styles."""
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """The strings of a module that a user may see, with a mark for each value in them, and their lines."""
+    tree = ast.parse(path.read_text())
+    left_out: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        for statement in body if isinstance(body := getattr(node, "body", None), list) else ():
+            left_out.update([statement.value] if isinstance(statement, ast.Expr) else [])
+        if isinstance(node, ast.JoinedStr):
+            left_out.update(ast.walk(node))
+            left_out.discard(node)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in {*OF_HELP, "compile", "Alternatives"}:
+            left_out.update(ast.walk(node))
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        text = "".join(part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "…" for part in parts)
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node not in left_out and " " in text and not PATTERN.search(text):
+            yield node.lineno, text
+
+
+@pytest.mark.parametrize("package", ["orchestrator", "worker"])
+def test_a_message_says_what_happened_in_one_line(package: str) -> None:
+    """Then comes ``fix:``, then ``more:``, each of which may have as much."""
+    found = {
+        f"{path}:{line}: {part}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, text in messages(path)
+        for part in re.split(r"\bfix: |\bmore: |\n", re.sub(r"\{\w+\}", "…", text))
+        if len(part.strip()) > MOST and not part.startswith(tuple(LONG))
+    }
+    assert found == set()
+    assert len(LONG) <= 5
+
+
+def test_a_remedy_is_one_line() -> None:
+    found = {remedy.text: len(re.sub(r"\{\w+\}", "…", remedy.text)) for remedy in (*remedies.every(), *together.every())}
+    assert {text: length for text, length in found.items() if length > MOST_OF_A_FIX} == {}

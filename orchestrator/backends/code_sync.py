@@ -114,7 +114,7 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secr
                 sizes[path] = (root / path).stat().st_size
     _refuse_too_much(workdir, sizes, limit_mb)
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
-        reasons = f"git ignores it (add !/{needed} to .gitignore), or it lies where runs are kept (name another directory with --run-dir)"
+        reasons = f"git ignores it (add !/{needed} to .gitignore), or it lies where runs are kept (name another directory with --home)"
         raise UsageError(f"{needed} would not be copied to the hosts: {reasons}")
     try:
         files = (CodeFile(path, digest_of(str(root / path), size), size, os.access(root / path, os.X_OK)) for path, size in sizes.items())
@@ -158,8 +158,8 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
     largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
     shown = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
     raise UsageError(
-        f"{workdir} is too much to send to every host: {total / 1e6:.1f} MB in {len(sizes):,} files, the limit is {limit_mb:g} MB and "
-        f"{MOST_FILES:,} files; the largest: {shown}. Name data in .gitignore, raise backend.code_limit_mb, or use a shared directory"
+        f"{workdir} is too much to send to every host: {total / 1e6:.1f} of {limit_mb:g} MB, {len(sizes):,} of {MOST_FILES:,} files; "
+        f"the largest: {shown}. fix: name data in .gitignore, raise backend.code_limit_mb, or use a shared directory"
     )
 
 

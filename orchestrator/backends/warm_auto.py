@@ -53,7 +53,4 @@ def keep(spec: ClusterSpec, spec_file: Path, env: Mapping[str, str]) -> str:
         )
     except OSError as error:
         return f"{', '.join(spec.imported_ahead)} cannot be kept for the next run: {error.strerror or error}"
-    return (
-        f"warm: auto: {', '.join(spec.imported_ahead)} is imported in the background and kept for the next run; 30 min without a run, or "
-        "orch warm stop, give the memory back"
-    )
+    return f"warm: auto: {', '.join(spec.imported_ahead)} is imported for the next run; orch warm stop gives the memory back"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from worker.values.words import bytes_of
+from worker.values.words import bytes_of, count_of
 
 from . import tensorflow_rules
 from .facts import HostReport, Machine
@@ -18,6 +18,8 @@ MB, GB = 1 << 20, 1 << 30
 TASK_BYTES = 350 * MB
 """A task that has imported TensorFlow and trains a small model: 337 MB measured (TensorFlow 2.21, CPU, PSS)."""
 LEAST_FILES, FILES_PER_PEER = 1024, 8
+CROWDED = 4
+"""More tasks than this on each core are worth a note; fewer are usual where a cluster is tried on a laptop."""
 MOST_SKEW_S = 2.0
 
 
@@ -48,6 +50,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     yield from _disk(facts.machine, facts.is_here)
     tasks = wanted.shares.get(facts.name, 1)
     yield from _memory(facts.machine, tasks)
+    yield from _cores(facts.machine, tasks)
     if wanted.needs_ports:
         yield from _ports(facts.machine, wanted, tasks)
     for rule in (_shm, _open_files):
@@ -56,7 +59,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
 
 def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
     disk = machine.run_dir
-    elsewhere = "name another directory with --run-dir or ORCH_HOME" if is_here else "set TMPDIR there, in a line of setup:"
+    elsewhere = "name another directory with --home or ORCH_HOME" if is_here else "set TMPDIR there, in a line of setup:"
     kept = "runs are kept there, with the tasks' logs" if is_here else "the tasks' output waits there to be sent"
     if not disk.writable:
         yield error("disk", f"{disk.path} cannot be written to", disk.problem or kept, elsewhere)
@@ -70,8 +73,14 @@ def _memory(machine: Machine, tasks: int) -> Iterator[Finding]:
     needed = max(1, tasks) * TASK_BYTES
     if machine.memory_free_bytes and machine.memory_free_bytes < needed:
         what = f"{bytes_of(machine.memory_free_bytes)} of memory free, about {bytes_of(needed)} needed"
-        why = "a task that only imports TensorFlow and trains a small model takes 350 MB; short of memory the kernel kills tasks (SIGKILL)"
+        why = "a task that imports TensorFlow takes 350 MB at least; short of memory the kernel kills tasks (SIGKILL)"
         yield warning("memory", what, why, "fewer tasks per host, or end what else runs here")
+
+
+def _cores(machine: Machine, tasks: int) -> Iterator[Finding]:
+    if machine.cores and tasks > CROWDED * machine.cores:
+        why = "tasks that wait for a core make each step slow, and the start, too"
+        yield note("cores", f"{tasks} tasks share {count_of(machine.cores, 'core')}", why, "fewer tasks on this host, or more hosts")
 
 
 def _shm(machine: Machine, wanted: Wanted) -> Iterator[Finding]:

@@ -234,7 +234,7 @@ def _starts(one: World, many: World) -> Iterator[Difference]:
 
 
 def _step(one: World, many: World, number: int) -> tuple[list[Difference], float]:
-    """What differs in a step whose rows are the same, and the largest difference of a gradient."""
+    """Return the differences in a step whose rows are the same, and the largest difference of a gradient."""
     mine, theirs = one.steps[number], many.steps[number]
     findings, largest = [], 0.0
     pairs = zip(mine[0]["events"], zip(*(step["events"] for step in theirs), strict=False), strict=False)
@@ -264,7 +264,7 @@ def _explodes(one: World, number: int) -> bool:
 
 
 def _limit(number: int, many: World) -> float:
-    """How much a gradient may differ in a step."""
+    """Return the difference that a gradient may have in a step."""
     rounding = SMALL if many.first["is_small"] else 1
     return min(MOST * rounding, LIMIT * rounding * GROWTH ** (number - 1))
 
@@ -297,7 +297,7 @@ def _from(number: int) -> str:
 def _applied(
     one: World, many: World, number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], *, is_told: bool, losses: Any
 ) -> tuple[list[Difference], float]:
-    """Whether an optimizer applies the gradients of one process."""
+    """True if an optimizer applies the gradients of one process."""
     are_applied = all("applied" in event for event in (own, *others))
     mine, theirs = (_gradients(own, events, are_applied=are_applied) for events in ([own], others))
     pairs = [(place, left, right) for place, left in mine.items() if left is not None and (right := theirs.get(place)) is not None]
@@ -354,7 +354,7 @@ def _cause(
 def _causes(
     one: World, many: World, number: int, own: Mapping[str, Any], *, times: float | None, is_given: bool, made: str
 ) -> Iterator[tuple[str, str, str]]:
-    """What may be the cause, the most certain first: a part of a sentence, a line, and what to do. `made`: the line that makes the loss."""
+    """Return possible causes, the most certain first: part of a sentence, a line, a fix. `made`: the line that makes the loss."""
     steps, line = many.steps[number], place_of(own["line"])
     adds = [place for step in steps for place in step["adds"]]
     if times == len(steps) and adds:

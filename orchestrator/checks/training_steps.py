@@ -1,4 +1,4 @@
-"""What `orch verify` knows of the steps of one process, or of all replicas of several workers, and how their numbers are related.
+"""The steps that `orch verify` compares, of one process, or of all replicas of several workers, and how their numbers are related.
 
 The tasks have written it down (worker/task/observe/recorder.py). A tensor stands there as the sums of its elements with signs.
 """
@@ -34,7 +34,7 @@ class World:
         return next(iter(self.tasks.values()))
 
     def rows(self, number: int) -> Counter[int]:
-        """How often each row was read in a step."""
+        """Count how often each row was read in a step."""
         return Counter(row for step in self.steps[number] for row in step["rows"])
 
     def leaves(self, number: int) -> list[Counter[int]]:
@@ -82,7 +82,7 @@ def size(numbers: Numbers) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """How a tensor of several workers is related to that of one process."""
+    """The relation of a tensor of several workers to that of one process."""
 
     ratio: float
     """The number by which the one is multiplied to come as near to the other as possible."""
@@ -111,5 +111,5 @@ def relation(one: Numbers, other: Numbers) -> Relation:
 
 
 def ratio_of(one: float, other: float) -> float:
-    """How many times a number is of another one; NaN: that cannot be said."""
+    """Return the quotient of two numbers; NaN: unknown."""
     return other / one if one and math.isfinite(one) and math.isfinite(other) else math.nan

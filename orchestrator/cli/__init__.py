@@ -47,7 +47,7 @@ COMMANDS = {
     "profile": ("commands.profile_command", "Profile a run with TensorFlow's profiler."),
     "placement": ("commands.placement_command", "Show on which devices operations ran."),
     "verify": ("commands.verify_command", "Say whether workers train as one process does."),
-    "doctor": ("commands.doctor_command", "Check whether this machine or hosts can run one."),
+    "doctor": ("commands.doctor_command", "Check whether these machines can run a cluster."),
     "init": ("commands.setup_commands", "Write an orch.yaml to fill in."),
     "shards": ("commands.shards_command", "Show which files each worker will read."),
     "tpu": ("commands.tpu_command", "Show the layout of replicas on a TPU."),
@@ -69,7 +69,8 @@ WORD = "orch.word"
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
-    "token_normalize_func": lambda word: word.replace("_", "-"),  # --start_timeout is --start-timeout
+    # --start_timeout is --start-timeout; one run has a run directory, and --home has all runs.
+    "token_normalize_func": lambda word: "home" if word in ("run-dir", "run_dir") else word.replace("_", "-"),
 }
 COLLECTED_AFTER = 50_000
 """The number of new objects that starts a garbage collection. An import makes thousands of objects, and none is garbage."""

@@ -39,11 +39,11 @@ def check_input(spec: ClusterSpec) -> None:
     if refused := [one for one in advice if one.topic == "no elements"]:
         raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
     for line in _lines(one for one in advice if one.severity != "note"):
-        click.echo(f"orch: input: {line}", err=True)
+        click.echo(f"orch: warning: input: {line}", err=True)
 
 
 def _lines(advice: Iterable[Advice]) -> Iterator[str]:
     """The advice as text. A script may distribute its files in another way, with `worker.files` or `Dataset.shard`."""
     for one in advice:
         unless = ", unless the script shares them out itself" if one.topic in ("few files", "no reader", "uneven") else ""
-        yield f"{one.what}{unless}" + (f"; {one.remedy}" if one.remedy else "")
+        yield f"{one.what}{unless}" + (f". fix: {one.remedy}" if one.remedy else "")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # not for a help text
 SET = "Set any key of orch.yaml, for example restart.max=3. May be repeated."
 HOSTFILE = "Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N."
 FILE = "Read the settings from this file. Default: orch.yaml, if this file exists."
-VARIABLE = "Set an environment variable of the tasks. NAME alone copies the variable from the shell that starts orch. May be repeated."
+VARIABLE = "Set an environment variable of the tasks. NAME alone copies it from the shell that starts orch. May be repeated."
 
 _HOME: dict[str, Any] = {"envvar": "ORCH_HOME", "metavar": "DIR", "shell_complete": completion.directories}
 
@@ -82,25 +82,25 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
 
 
 def home_option(command: F) -> F:
-    """``--run-dir``: the directory of the runs, as an absolute path."""
-    text = "The directory that holds the runs. Default: .orch here, or in the nearest directory above that has one."
-    return click.option("--run-dir", "home", callback=_existing_home, **_HOME, help=text)(command)
+    """``--home``: the directory of the runs, as an absolute path."""
+    text = "The directory of all runs. Default: .orch here, or in the nearest directory above that has one."
+    return click.option("--home", "home", callback=_existing_home, **_HOME, help=text)(command)
 
 
 def new_home_option(command: F) -> F:
-    """``--run-dir`` of a command that makes a run: a run is kept next to the orch.yaml that it is made of."""
-    text = "The directory that holds the runs. Default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count."
-    return click.option("--run-dir", "home", callback=_new_home, **_HOME, help=text)(command)
+    """``--home`` of a command that makes a run: a run is kept next to the orch.yaml that it is made of."""
+    text = "The directory of all runs. Default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count."
+    return click.option("--home", "home", callback=_new_home, **_HOME, help=text)(command)
 
 
 def run_argument(command: F) -> F:
-    """RUN (default: the latest) and ``--run-dir``, for a command that only looks: it gets the `RunDir` that `find_to_look` finds."""
+    """RUN (default: the latest) and ``--home``, for a command that only looks: it gets the `RunDir` that `find_to_look` finds."""
 
     return _run_argument(command, find_and_name_others)
 
 
 def exact_run_argument(command: F) -> F:
-    """RUN (default: the latest) and ``--run-dir``, for a command that acts on the run: several runs that begin as RUN are a mistake."""
+    """RUN (default: the latest) and ``--home``, for a command that acts on the run: several runs that begin as RUN are a mistake."""
 
     def find_exactly(home: Path, name: str | None) -> RunDir:
         from ..control.engine_jobs import find  # not for a help text
@@ -124,7 +124,7 @@ def find_and_name_others(home: Path, name: str | None) -> RunDir:
 
     run = find_to_look(home, name)
     if name is None and not run.is_alive() and (others := going(home)):
-        click.echo(f"orch: {run.run_id} has ended, and others go on, which can be named here: {few(others)}", err=True)
+        click.echo(f"orch: note: {run.run_id} has ended, and others go on, which can be named here: {few(others)}", err=True)
     return run
 
 
@@ -137,7 +137,7 @@ def find_to_look(home: Path, name: str | None) -> RunDir:
         return find(home, name)
     except SeveralRunsError as error:
         newest = attach(error.runs[-1])
-        click.echo(f"orch: {len(error.runs)} runs begin with {name!r}; this is the newest, {newest.run_id}", err=True)
+        click.echo(f"orch: note: {len(error.runs)} runs begin with {name!r}; this is the newest, {newest.run_id}", err=True)
         return newest
 
 
@@ -203,7 +203,7 @@ def _new_home(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 def _absolute(value: str) -> Path:
     if not value:  # this would be the working directory
-        raise UsageError("--run-dir: must not be empty; leave it out to keep runs in .orch")
+        raise UsageError("--home: must not be empty; leave it out to keep runs in .orch")
     return Path(os.path.abspath(value))
 
 

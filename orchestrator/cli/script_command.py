@@ -30,7 +30,7 @@ GROUPS = {
     "Devices": ("defaults.devices",),
     "Input": ("input",),
     "Limits and restarts": ("timeouts", "restart", "fail_on_nan"),
-    "Saves of a training": ("checkpoints",),
+    "Checkpoints": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
     "Output": (
         *("defaults.log_level", "log_limit", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),

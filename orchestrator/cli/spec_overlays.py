@@ -69,6 +69,10 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
         if not needs_program:
             complete = with_program(document, "script", "any.py", ctx.command_path)
     spec = parse(complete, workdir=base)
+    if needs_program and given["script"] is None and spec.program.kind == "script" and isinstance(complete.value, dict):
+        named, path = complete.value["script"].place, os.path.join(spec.workdir, spec.program.target)
+        if not os.path.exists(path):
+            click.echo(f"orch: note: {named}: there is no script {path} here", err=True)
     if spec.checkpoints.every and not spec.checkpoints.fit and not can_save(spec):
         click.echo(f"orch: note: {NO_SAVES}", err=True)
     if spec.checkpoints.fit and spec.program.kind == "command":

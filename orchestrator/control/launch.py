@@ -29,7 +29,7 @@ class Launch:
     """Made for one run: `prepare` for each attempt that needs hosts and a plan."""
 
     def __init__(self, start: RunStart, agents: Agents, cluster: Callable[[], Cluster], on_event: Callable[[events.Event], None]) -> None:
-        """`cluster`: returns its state."""
+        """Prepare to start the tasks; nothing is allocated yet. `cluster`: returns the present state."""
         self._start, self._agents, self._cluster, self._on_event = start, agents, cluster, on_event
         self._allocation = contextlib.AsyncExitStack()
         self._preparation = Preparation(start, agents, on_event)

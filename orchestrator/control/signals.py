@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -50,11 +51,18 @@ def handle_signals(stop: Callable[..., None]) -> Iterator[None]:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             # SIGTERM is how a machine, or an engine, is taken away; Ctrl-C is somebody who waits.
             asyncio.get_running_loop().add_signal_handler(number, partial(stop, reason, code, saves=number == signal.SIGTERM))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, _pause)
     release_signals()
     try:
         yield
     finally:
         hold_signals()
+
+
+def _pause() -> None:
+    """Stop this process at Ctrl-Z, and say that the tasks do not stop."""
+    os.write(2, b"orch: note: stopped by Ctrl-Z: tasks here go on, those on other hosts end after lost_after_s; fg continues\n")
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def hold_signals() -> Collection[int]:

@@ -37,10 +37,7 @@ LINE_CHARACTERS = 500
 MESSAGE_LINES = 24
 """The most lines of an exception's message that the report shows."""
 ABOUT_UNFORMED = "no-cluster-was-formed"
-UNFORMED = (
-    "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG; "
-    "or the script has ended before it comes to its strategy (an early return)"
-)
+UNFORMED = "build a strategy of tf.distribute, which reads TF_CONFIG; for a single run of the script: --strategy none"
 
 
 def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | None = None) -> str:
@@ -93,7 +90,7 @@ def _describe_saves(run: RunDir, directory: Path) -> str:
             return f"  to continue after step {save.step}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}"
         if spec.checkpoints.fit and not saves_of_run.is_remote(base):
             every = "" if spec.checkpoints.every else "; --checkpoint-every STEPS saves sooner than at the end of an epoch"
-            return f"  there is no save to continue from: the run has ended before its first one{every}"
+            return f"  there is no checkpoint to continue from: the run has ended before its first one{every}"
     return ""
 
 

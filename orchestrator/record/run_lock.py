@@ -79,7 +79,7 @@ class RunLock:
         except OSError as error:
             self.close()
             reason = error.strerror or error
-            raise OrchError(f"{self._path} cannot be locked: {reason}; name another directory with --run-dir or ORCH_HOME") from None
+            raise OrchError(f"{self._path} cannot be locked: {reason}; name another directory with --home or ORCH_HOME") from None
 
     def _open(self) -> None:
         """Opens the lock, the directory and the pipe. Raises OSError, and `OrchError` if another kind of file lies in their place."""

@@ -49,7 +49,7 @@ def create_run(home: Path, run_id: str) -> RunDir:
     run = RunDir(home / "runs" / run_id)
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not any(home.iterdir()):  # --run-dir may name a project, which is not hidden from git
+        if not any(home.iterdir()):  # --home may name a project, which is not hidden from git
             write_whole(home / ".gitignore", b"*\n")
         run.path.parent.mkdir(mode=0o700, exist_ok=True)
         run.path.mkdir(mode=0o700)
@@ -71,7 +71,7 @@ def cannot_keep(path: Path, error: OSError) -> OrchError:
 def remedy_for(error: OSError) -> str:
     """What lets a run be recorded, after this error."""
     is_short = error.errno in (errno.EMFILE, errno.ENFILE)
-    return "raise the limit of open files (ulimit -n)" if is_short else "make room, or name another directory with --run-dir or ORCH_HOME"
+    return "raise the limit of open files (ulimit -n)" if is_short else "make room, or name another directory with --home or ORCH_HOME"
 
 
 def discard(run: RunDir) -> None:

@@ -72,7 +72,7 @@ def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] =
         save = newest(base)
         if save is None:
             how = "orch up --checkpoint saves a fit, and worker.checkpoints a loop of your own (docs/resume.md)"
-            raise UsageError(f"{what} has no save in {base}; {how}; orch checkpoints shows the saves of a run")
+            raise UsageError(f"{what} has no checkpoint in {base}; {how}; orch checkpoints shows those of a run")
         if not (order or spec.checkpoints.order):  # a directory
             order, fit = str((save.manifest or {})["order"]), fit or save.series.rpartition("/")[2].startswith("fit-")
     order = spec.checkpoints.order or order

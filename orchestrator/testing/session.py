@@ -172,7 +172,7 @@ class Session:
             self.close(connection)
 
     def close(self, connection: Connection) -> None:
-        """Close a connection."""
+        """Forget a connection to a task, and close it."""
         with self.mutex, contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.sock.close()

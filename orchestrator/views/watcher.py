@@ -46,7 +46,7 @@ class Watcher:
         training = stragglers.training(cluster)
         alert = stragglers.describe_absent(latest, training) or self._slow(latest, training) if lives else ""
         if verdict is not None and verdict.cause is not None:
-            what = "" if verdict.outcome is Outcome.CANCELLED else "first cause: "
+            what = "" if verdict.outcome is Outcome.CANCELLED else "first failure: "
             alert = what + clean(" ".join(headline(verdict.cause).split()))
         elif cluster.awaits_plan and cluster.waiting:
             alert = f"waits: {cluster.waiting}"

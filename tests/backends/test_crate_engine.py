@@ -456,6 +456,6 @@ def test_a_copy_of_a_run_does_not_end_its_job(yard: Yard) -> None:
     yard.set("queue", QUEUE)
     name = yard.start()
     shutil.copytree(yard.path / ".orch", yard.path / "copy", symlinks=True)
-    assert "is a copy" in orch(yard.path, "down", "--run-dir", "copy", check=2).stderr
+    assert "is a copy" in orch(yard.path, "down", "--home", "copy", check=2).stderr
     assert yard.word()["state"] == "waiting"
     assert orch(yard.path, "down").stdout.startswith(f"{name}: cancelled")

@@ -400,7 +400,7 @@ def test_a_directory_that_no_config_map_holds(orch: Orch, script: Callable[..., 
     with open("/dev/urandom", "rb") as noise:
         (tmp_path / "data.bin").write_bytes(noise.read(1024 * 1024))
     done = orch("plan", "train.py", "--kubernetes", "--workload", "job", "--image", IMAGE, check=2)
-    assert "a ConfigMap holds 1,024 KiB. Put the working directory into the image" in done.err
+    assert "a ConfigMap holds 1,024 KiB. fix: put it into the image" in done.err
 
 
 def test_names_become_labels_of_dns(orch: Orch, script: Callable[..., Path]) -> None:

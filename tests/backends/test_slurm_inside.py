@@ -92,9 +92,9 @@ def test_more_tasks_than_slots_are_refused(orch: Orch, slurm: SlurmBed, tmp_path
 def test_an_allocation_of_several_kinds_of_nodes_is_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     write_script(tmp_path, "")
     done = start(orch, nodes="-N1 : -N1").wait(check=2)
-    assert re.search(r"Slurm's job \d+ is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use: ask for one kind", done.err), (
-        done
-    )
+    assert re.search(
+        r"Slurm's job \d+ is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use. fix: ask for one kind", done.err
+    ), done
 
 
 def test_backend_local_still_means_this_machine(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed,
     """Neither waits for the other's steps, and no port is used twice."""
     write_script(tmp_path, "server = listen()\nwait_for('done')\n")
     both = f"import subprocess, sys; a, b = [subprocess.Popen([{sys.executable!r}, '-m', 'orchestrator', 'up', '-q', 'script.py', "
-    both += "'--run-dir', home]) for home in 'ab']; sys.exit(a.wait() or b.wait())"
+    both += "'--home', home]) for home in 'ab']; sys.exit(a.wait() or b.wait())"
     process = subprocess.Popen(["salloc", "--quiet", "-N2", sys.executable, "-c", both], cwd=tmp_path)
     for home in "ab":
         LiveRun(tmp_path, home).event("task_up", task="worker-1")
@@ -154,7 +154,7 @@ def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed,
 def test_two_jobs_share_their_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     told = "print(os.environ['CUDA_VISIBLE_DEVICES'], server.getsockname()[1], flush=True)"
     write_script(tmp_path, f"server = listen()\n{told}\nwait_for('done')\n")
-    both = [start(orch, "-q", "--run-dir", home, nodes="-N2 -n2 --gres=gpu:1") for home in "ab"]
+    both = [start(orch, "-q", "--home", home, nodes="-N2 -n2 --gres=gpu:1") for home in "ab"]
     runs = [LiveRun(tmp_path, home) for home in "ab"]
     for live in runs:
         live.event("task_up", task="worker-1")

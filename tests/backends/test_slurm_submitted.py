@@ -173,7 +173,7 @@ def test_a_run_directory_that_the_nodes_do_not_see(place: Place, slurm: SlurmBed
     place.write("")
     home = slurm.bed.own / "runs"
     home.mkdir(exist_ok=True)
-    name = place.orch("up", "script.py", "-d", "--run-dir", str(home), check=0).out.strip()
+    name = place.orch("up", "script.py", "-d", "--home", str(home), check=0).out.strip()
     done = place.wait(name, check=125, home=home)
     assert "if its run directory has no controller.log, the node does not see" in " ".join(done.err.split()), done
 
@@ -186,7 +186,7 @@ def test_a_run_directory_that_the_nodes_do_not_see(place: Place, slurm: SlurmBed
         (["--nodes", "4"], "Requested node configuration is not available; sinfo -o"),
         (["-n", "5", "--set", "backend.ntasks_per_node=2"], "5 tasks do not fit into 4 slots"),
         (["--python", "/no/python"], "there is no Python /no/python"),
-        (["--run-dir", "/dev/shm/orch-runs"], "is in the memory of this machine (tmpfs), which no node sees"),
+        (["--home", "/dev/shm/orch-runs"], "is in the memory of this machine (tmpfs), which no node sees"),
         (["other.py"], "there is no script"),
     ],
 )

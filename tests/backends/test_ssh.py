@@ -154,7 +154,7 @@ def test_a_run_directory_that_a_host_sees_is_named_there(orch: Orch, bed: Bed, s
     assert seen(tmp_path)["worker-0"]["env"]["ORCH_RUN_DIR"] == str(LiveRun(tmp_path).path)
     home = bed.own / "runs"
     try:
-        up(orch, bed, "hostA", "--run-dir", str(home), check=0)
+        up(orch, bed, "hostA", "--home", str(home), check=0)
         (log,) = home.glob("runs/*/attempt-1/worker-0/stdout.log")
         assert not {"ORCH_RUN_DIR", "ORCH_CHECKPOINT_DIR"} & json.loads(log.read_text())["env"].keys()
     finally:

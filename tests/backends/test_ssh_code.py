@@ -175,7 +175,7 @@ def test_runs_that_are_kept_in_the_directory_are_not_copied(tmp_path: Path, with
 def test_runs_beside_the_script_do_not_reach_the_hosts(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import glob\nprint(sorted(glob.glob('**', recursive=True)))\n")
     for _ in range(2):
-        up(orch, bed, "hostA", "--set", "backend.code=ship", "--run-dir", "mine", check=0)
+        up(orch, bed, "hostA", "--set", "backend.code=ship", "--home", "mine", check=0)
     assert ast.literal_eval(LiveRun(tmp_path, "mine").log("worker-0").decode()) == ["mine", "script.py"]
 
 
@@ -195,7 +195,7 @@ def test_a_script_that_git_ignores_is_refused(orch: Orch, bed: Bed, project: Pat
     assert "script.py would not be copied to the hosts: git ignores it (add !/script.py to .gitignore), or" in done.err
     (project / "runs").mkdir()
     (project / "script.py").rename(project / "runs/script.py")
-    settings = ("--set", "backend.code=ship", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--run-dir", ".")
+    settings = ("--set", "backend.code=ship", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--home", ".")
     done = orch("up", "runs/script.py", "-H", "hostA", *settings, check=2)
     assert "runs/script.py would not be copied to the hosts: " in done.err
 
@@ -203,7 +203,7 @@ def test_a_script_that_git_ignores_is_refused(orch: Orch, bed: Bed, project: Pat
 def test_too_much_is_counted(orch: Orch, bed: Bed, project: Path) -> None:
     (project / ".gitignore").unlink()
     done = up(orch, bed, "hostA", "--set", "backend.code=ship", "--set", "backend.code_limit_mb=4", check=2)
-    assert "5.0 MB in 4 files, the limit is 4 MB" in done.err
+    assert "5.0 of 4 MB, 4 of " in done.err
     assert "the largest: data.bin (5.0 MB)" in done.err
 
 

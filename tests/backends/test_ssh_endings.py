@@ -183,13 +183,13 @@ def test_a_stalled_link_blocks_no_task_and_loses_no_byte(orch: Orch, bed: Bed, t
 
 
 def test_a_full_disk_on_a_host_is_named_with_the_host(orch: Orch, bed: Bed, tmp_path: Path) -> None:
-    """The tasks' output lies in the host's own temporary directory there, and not below --run-dir."""
+    """The tasks' output lies in the host's own temporary directory there, and not below --home."""
     write_script(tmp_path, "while True: print('x' * 1000)")
     size = "mount -t tmpfs -o size=300k tmpfs"
     sshd = next(process for process in bed["hostA"].processes() if process.name() == "sshd")  # slurmd may be there too
     subprocess.run(["nsenter", "-t", str(sshd.pid), "-m", *size.split(), str(bed.own / "tmp")], check=True)
     try:
-        done = start(orch, bed, "hostA", "--run-dir", str(bed.own / "runs"), "--quiet").wait(check=125)
+        done = start(orch, bed, "hostA", "--home", str(bed.own / "runs"), "--quiet").wait(check=125)
     finally:
         subprocess.run(["nsenter", "-t", str(sshd.pid), "-m", "umount", "-l", str(bed.own / "tmp")], check=True)
         shutil.rmtree(bed.own / "runs", ignore_errors=True)

@@ -78,7 +78,7 @@ def nothing_was_kept(directory: Path) -> None:
         (["--only", "chief", "-q"], ["'chief'", "worker-0"]),
         (["-m", "json.tool"], ["hello.py", "json.tool", "only one can run"]),
         (["second.py"], ["second.py", "after --"]),
-        (["--run-dir", ""], ["--run-dir", "empty"]),
+        (["--home", ""], ["--home", "empty"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -288,7 +288,7 @@ def test_a_wrong_variable_is_named_as_the_variable(orch: Orch, tmp_path: Path) -
 
 @pytest.mark.parametrize("place", ["hello.py", "hello.py/below", "/proc/orch-test", "/dev/null/below"])
 def test_a_run_directory_that_cannot_be_made_is_named_with_another_way(orch: Orch, tmp_path: Path, place: str) -> None:
-    complaint(orch("up", "hello.py", "--run-dir", place), 125, str(tmp_path / place), "--run-dir", "ORCH_HOME")
+    complaint(orch("up", "hello.py", "--home", place), 125, str(tmp_path / place), "--home", "ORCH_HOME")
     complaint(orch("up", "hello.py", "-d", env={"ORCH_HOME": place}), 125, str(tmp_path / place))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hello.py"]
 
@@ -296,7 +296,7 @@ def test_a_run_directory_that_cannot_be_made_is_named_with_another_way(orch: Orc
 @pytest.mark.skipif(os.geteuid() == 0, reason="NOT TESTED: root writes everywhere; see the read-only mount")
 def test_a_directory_without_permission_is_named(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o500)
-    complaint(orch("up", "hello.py", "--run-dir", "mine/runs"), 125, "Permission denied", "--run-dir")
+    complaint(orch("up", "hello.py", "--home", "mine/runs"), 125, "Permission denied", "--home")
 
 
 @pytest.mark.parametrize("words", [("init", "--schema"), ("ps", "--all"), ("--help",)])
@@ -309,7 +309,7 @@ def test_output_that_cannot_be_written_is_an_error_in_words(orch: Orch, words: t
 @pytest.mark.root
 def test_a_read_only_disk_is_named(mounted: Callable[[str], Path], orch: Orch) -> None:
     disk = mounted("ro,size=300k")
-    complaint(orch("up", "hello.py", "--run-dir", disk / "runs"), 125, str(disk), "Read-only file system", "--run-dir")
+    complaint(orch("up", "hello.py", "--home", disk / "runs"), 125, str(disk), "Read-only file system", "--home")
 
 
 @pytest.mark.root
@@ -317,8 +317,8 @@ def test_a_read_only_disk_is_named(mounted: Callable[[str], Path], orch: Orch) -
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
 def test_a_disk_that_is_full_before_the_start_is_named(mounted: Callable[[str], Path], orch: Orch, size: str, detached: bool) -> None:
     disk = mounted(f"size={size}")
-    done = orch("up", "hello.py", "--run-dir", disk / "runs", *["-d"][: int(detached)])
-    complaint(done, 125, str(disk), "No space left on device", "--run-dir")
+    done = orch("up", "hello.py", "--home", disk / "runs", *["-d"][: int(detached)])
+    complaint(done, 125, str(disk), "No space left on device", "--home")
     assert not list(disk.glob("runs/runs/*"))
 
 
@@ -338,14 +338,14 @@ def test_a_disk_that_the_tasks_fill_ends_the_run_and_still_holds_the_verdict(
         """,
         "fill.py",
     )
-    done = orch("up", "fill.py", "-n", "2", "--quiet", "--run-dir", disk / "runs")
+    done = orch("up", "fill.py", "-n", "2", "--quiet", "--home", disk / "runs")
     assert done.code == 125, done
     assert "Traceback" not in done.err
     assert f"no space left for the tasks' output in {disk}" in done.err
     result = json.loads((disk / "runs" / "latest" / "result.json").read_text())
     assert (result["outcome"], result["exit_code"]) == ("broken", 125)
     assert str(disk) in result["cause"]["what"]
-    shown = orch("ps", "--json", "--run-dir", disk / "runs", check=0)
+    shown = orch("ps", "--json", "--home", disk / "runs", check=0)
     assert [task["state"] for task in json.loads(shown.out)["tasks"]] == ["stopped", "stopped"]
 
 
@@ -443,7 +443,7 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     assert "worker-0" not in complaint(orch.in_process("prune", "hello"), 2, several)
     for command in ("ps", "logs", "checkpoints"):  # those that only look take the newest
         done = orch.in_process(command, "hello", check=0)
-        assert done.err == f"orch: 2 runs begin with 'hello'; this is the newest, {newest_first[0]}\n"
+        assert done.err == f"orch: note: 2 runs begin with 'hello'; this is the newest, {newest_first[0]}\n"
         assert newest_first[1] not in done.out
     complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
     complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'; tasks: worker-0")

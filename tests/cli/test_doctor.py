@@ -164,7 +164,7 @@ def test_a_wrong_spec_is_refused_as_everywhere(orch: Orch) -> None:
 
 def test_a_run_directory_that_cannot_be_written_to(orch: Orch, tmp_path: Path, without_tensorflow: str) -> None:
     (tmp_path / "file").touch()
-    found = diagnose(orch, "--python", without_tensorflow, "--run-dir", str(tmp_path / "file" / "runs"), check=1)
+    found = diagnose(orch, "--python", without_tensorflow, "--home", str(tmp_path / "file" / "runs"), check=1)
     assert of_topic(found, "disk")["severity"] == "error"
 
 

@@ -30,7 +30,7 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     for word in ("status", "ls", "list"):
         assert "succeeded" in orch.in_process(word, check=0).out
     assert orch.in_process("ps", "--all", "--sort", "los", check=0).err == (
-        "orch: no run has reported a number los; there are run, started, took, state\n"
+        "orch: note: no run has reported a number los; there are run, started, took, state\n"
     )
     for without in (("-n", "1"), ("--sort", "started")):
         assert orch.in_process("ps", *without, check=0).out == orch.in_process("ps", "--all", *without, check=0).out
@@ -254,6 +254,7 @@ def test_what_orch_does_not_understand_is_a_note(orch: Orch, tmp_path: Path) -> 
         "orch: note: orch.yaml:2: workdir: orch does not replace ${HOME} by a variable",
         "orch: note: orch.yaml:4: args: orch does not replace ${A} by a variable",
         "orch: note: orch.yaml:5: defaults.env.B: orch does not replace ${A} by a variable",
+        f"orch: note: orch.yaml:1: there is no script {tmp_path}/${{HOME}}/x/hello.py here",
     ]
 
 

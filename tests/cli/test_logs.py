@@ -82,7 +82,7 @@ def test_who_follows_a_run_waits_for_its_tasks(orch: Orch, tmp_path: Path) -> No
         holder.kill()
         following.wait(check=0)
     with held_run(tmp_path / "other", workers=0) as (run, holder):
-        following = orch.start("logs", "-f", "one", "--run-dir", "other")
+        following = orch.start("logs", "-f", "one", "--home", "other")
         following.wait_for("waiting for them")
         holder.kill()
         assert "error: one ended before it had tasks; logs: " in following.wait(check=125).err

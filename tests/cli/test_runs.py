@@ -138,7 +138,7 @@ def test_where_no_file_can_be_locked_the_run_says_so_and_is_not_left_behind(orch
         "import errno, fcntl, os\n\n\ndef flock(*_):\n    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))\n\n\nfcntl.flock = flock\n"
     )
     done = orch("up", *words, "waiting.py", env={"PYTHONPATH": f"{tmp_path / 'lockless'}:{os.environ['PYTHONPATH']}"}, check=125)
-    assert "cannot be locked: No locks available; name another directory with --run-dir or ORCH_HOME" in done.err
+    assert "cannot be locked: No locks available; name another directory with --home or ORCH_HOME" in done.err
     assert not list(tmp_path.glob(".orch/runs/*"))
 
 
@@ -281,7 +281,7 @@ def test_down_in_a_copy_of_a_run_leaves_the_run_alone(orch: Orch, tmp_path: Path
     run = detach(orch, "waiting.py", "-n", "2")
     wait_until(lambda: "up worker-0" in orch("logs", check=0).out, "output of worker-0")
     subprocess.run(["cp", "-a", tmp_path / ".orch", tmp_path / "copy"], check=True)
-    said = orch("down", "--run-dir", "copy", check=0).out
+    said = orch("down", "--home", "copy", check=0).out
     assert f"{run}: lost (its controller died" in said
     assert "is not the directory in which the run began (a copy?): processes that it may have left were not looked for\n" in said
     assert "killed" not in said
@@ -386,7 +386,7 @@ def test_down_says_who_is_late_and_waits_on(
 
     monkeypatch.setattr(RunLock, "wait", wake_and_wait)
     monkeypatch.setattr(down_command, "STUCK_S", 0.1)
-    cli.orch.main(["down", run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+    cli.orch.main(["down", run, "--home", str(tmp_path / ".orch")], standalone_mode=False)
     shown = capsys.readouterr()
     assert f"kill -9 of its controller (process {pid} on {socket.gethostname()}) in any case" in shown.err
     assert "cancelled" in shown.out
@@ -427,13 +427,13 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
         for damaged in (False, True):
             if damaged:
                 running.write("plan.json", "{")
-            cli.orch.main(["ps", "--all", "--json", "--run-dir", str(home)], standalone_mode=False)
+            cli.orch.main(["ps", "--all", "--json", "--home", str(home)], standalone_mode=False)
             shown = {one["run"]: one for one in json.loads(capsys.readouterr().out)}
             assert {name: one["state"] for name, one in shown.items()} == {"ended": "lost", "good": "lost", "one": "running"}
             assert "the plan of ended cannot be read: " in shown["ended"]["problem"]
             assert shown["good"]["problem"] is None
             assert bool(shown["one"]["problem"]) == damaged
-            cli.orch.main(["ps", "--all", "--run-dir", str(home)], standalone_mode=False)
+            cli.orch.main(["ps", "--all", "--home", str(home)], standalone_mode=False)
             lines = capsys.readouterr().out.splitlines()
             assert [line.split()[0] for line in lines] == ["RUN", "ended", "good", "one"]
             assert ("the plan of one cannot be read: " in lines[3]) == damaged
@@ -455,7 +455,7 @@ def test_a_command_without_a_name_names_the_other_runs_that_go_on(orch: Orch) ->
     assert orch("down", "three", check=0).out.startswith(f"{third}: cancelled")
     for command in ("restart", "profile"):
         assert orch(command, check=2).err.endswith(f"has ended, and others go on: {first}, {second}; name one: orch {command} {first}\n")
-    others = f"orch: {third} has ended, and others go on, which can be named here: {first}, {second}\n"
+    others = f"orch: note: {third} has ended, and others go on, which can be named here: {first}, {second}\n"
     assert orch("stacks", check=2).err.startswith(others)
     assert orch("logs", check=0).err.startswith(others)
     ended = f"error: the latest run, {third}, has ended, and others go on: {first}, {second}; name one: orch down {first}"
@@ -553,7 +553,7 @@ def test_a_task_of_any_type_is_a_task_and_no_run(kind: str, tmp_path: Path) -> N
     with held_run(tmp_path / ".orch"):
         for word in (kind, f"{kind}-0"):
             with pytest.raises(UsageError) if kind != "worker" else contextlib.nullcontext() as refused:
-                cli.orch.main(["logs", "one", word, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+                cli.orch.main(["logs", "one", word, "--home", str(tmp_path / ".orch")], standalone_mode=False)
             assert refused is None or f"there is no task {word!r}" in str(refused.value)
 
 

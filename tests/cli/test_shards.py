@@ -85,8 +85,8 @@ def test_fewer_files_than_workers_is_an_error_that_names_both_remedies(orch: Orc
     assert told["steps"] is None
     (few,) = [one for one in told["advice"] if one["severity"] == "error"]
     assert few["what"] == (
-        "2 files for 4 workers: TensorFlow fails with 'Could not apply FILE based sharding' in worker-0..1, "
-        "and silently gives worker-2..3 only empty batches"
+        "2 files for 4 workers: TensorFlow fails in worker-0..1 ('Could not apply FILE based sharding'), "
+        "and gives worker-2..3 only empty batches"
     )
     assert few["remedy"] == "set auto_shard: data, or write 4 files or more"
     assert shards(orch, "data/part-[01]*", "-n", "4", "-b", "8", "-p", "data")["steps"] == 6
@@ -265,16 +265,18 @@ def up(orch: Orch, tmp_path: Path, section: str, *words: str, check: int = 0) ->
 def test_warnings_are_said_in_a_line_each_before_the_start(orch: Orch, tmp_path: Path) -> None:
     done = up(orch, tmp_path, "{files: ['data/*'], global_batch_size: 12}", "-n", "3")
     (line,) = [line for line in done.err.splitlines() if "input:" in line]
-    assert line.startswith("orch: input: the files are uneven: worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do")
-    assert line.endswith("in 18, unless the script shares them out itself; set auto_shard: data, or write files of even size")
+    assert line.startswith(
+        "orch: warning: input: the files are uneven: worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do"
+    )
+    assert line.endswith("in 18, unless the script shares them out itself. fix: set auto_shard: data, or write files of even size")
     assert done.out.count("trained") == 3
 
 
 def test_few_files_are_a_warning_since_the_script_may_share_them_out_itself(orch: Orch, tmp_path: Path) -> None:
     few = "{files: ['data/part-[01]*'], auto_shard: file}"
     done = up(orch, tmp_path, few, "-n", "3")
-    assert "orch: input: 2 files for 3 workers" in done.err
-    assert "only empty batches, unless the script shares them out itself; set auto_shard: data, or write 3 files or more" in done.err
+    assert "orch: warning: input: 2 files for 3 workers" in done.err
+    assert "only empty batches, unless the script shares them out itself. fix: set auto_shard: data, or write 3 files or more" in done.err
     assert done.out.count("trained") == 3
     assert "input" not in up(orch, tmp_path, few, "-n", "2").err
 

@@ -83,7 +83,7 @@ def test_native_frames_need_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
         monkeypatch.setenv("PATH", str(tmp_path / "path"))
         with pytest.raises(UsageError, match="pip install py-spy"):
-            cli.orch.main(["stacks", "--native", "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+            cli.orch.main(["stacks", "--native", "--home", str(tmp_path / ".orch")], standalone_mode=False)
     for name in ("path", "bin"):
         (tmp_path / name).mkdir()
         py_spy = tmp_path / name / "py-spy"

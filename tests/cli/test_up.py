@@ -121,17 +121,17 @@ def test_arguments_and_values_of_a_file_arrive_as_they_stand(orch: Orch, tmp_pat
 def test_paths_may_have_any_name(orch: Orch, weird_dir: Path, locale: dict[str, str]) -> None:
     name, home = os.fsdecode(b"s\xff 'x'.py"), weird_dir / os.fsdecode(b'runs \xfe\n"')
     (weird_dir / name).write_text(SHOW + "print('shown')")
-    done = orch("up", name, "--run-dir", home, cwd=weird_dir, env=locale, check=0)
+    done = orch("up", name, "--home", home, cwd=weird_dir, env=locale, check=0)
     assert "worker-0 | shown" in done.out
     for command in (["ps"], ["ps", "-a"], ["ps", "--json"], ["logs"], ["logs", "--json"], ["wait"], ["down"]):
-        assert "Traceback" not in orch(*command, "--run-dir", home, cwd=weird_dir, env=locale, check=0).err
-    assert orch("logs", "--run-dir", home, cwd=weird_dir, env=locale, check=0).out == "worker-0 | shown\n"
+        assert "Traceback" not in orch(*command, "--home", home, cwd=weird_dir, env=locale, check=0).err
+    assert orch("logs", "--home", home, cwd=weird_dir, env=locale, check=0).out == "worker-0 | shown\n"
     missing = orch("up", "no" + name, cwd=weird_dir, env=locale, check=2)
     assert missing.err.startswith("error: the script ")
     if not locale:
         assert os.fsencode(seen(home)["cwd"]) == os.fsencode(weird_dir)
         assert seen(home)["argv"] == [name]
-        assert json.loads(orch("ps", "--json", "--run-dir", home, check=0).out)["directory"].startswith(str(home))
+        assert json.loads(orch("ps", "--json", "--home", home, check=0).out)["directory"].startswith(str(home))
 
 
 @pytest.mark.parametrize("before", ["", "{garbage", '{"cluster": {"worker": ["elsewhere:1"]}, "task": {"type": "worker", "index": 0}}'])
@@ -397,7 +397,7 @@ def test_a_module_is_looked_for_where_the_specs_variables_lead(
 def test_runs_are_kept_where_the_flag_or_else_the_variable_says(orch: Orch, tmp_path: Path) -> None:
     home = {"ORCH_HOME": str(tmp_path / "variable")}
     orch("up", "show.py", env=home, check=0)
-    orch("up", "show.py", "--run-dir", "flag", env=home, check=0)
+    orch("up", "show.py", "--home", "flag", env=home, check=0)
     assert len(list((tmp_path / "variable" / "runs").iterdir())) == 1
     assert len(list((tmp_path / "flag" / "runs").iterdir())) == 1
     assert not (tmp_path / ".orch").exists()
@@ -540,7 +540,7 @@ def test_output_without_a_terminal_has_no_colour_unless_it_is_asked_for(orch: Or
     script("raise ModuleNotFoundError(\"No module named 'x'\")\n", "fails.py")
     failed = orch("up", "fails.py", "--color", "always", check=1).err
     assert re.search(r"\n\x1b\[1;31morch: fails-\S+ failed after .*\x1b\[0m\n\x1b\[1;31morch:   first failure: worker-0", failed)
-    assert "\x1b[1morch:   fix: x is not installed" in failed
+    assert "\x1b[1morch:   fix: install x in " in failed
     assert "\x1b" not in orch("up", "fails.py", check=1).err
 
 

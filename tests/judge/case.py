@@ -41,10 +41,10 @@ class Case:
         return self.says if isinstance(self.says, str) else self.says.get(row, "")
 
 
-CLIPPED = r"clip\w+: Keras clips the gradients of each"
+CLIPPED = r"clip\w+: Keras clips on each of the"
 ONE_NUMBER = "a loss function that returns one number"
-MASKED = "a mask reaches the loss|the mean over the elements that are not masked or ignored"
-OWN_STATE = "which its layer assigns itself, has another value in each worker"
+MASKED = "a mask makes the loss a mean|a mean over elements that are not masked"
+OWN_STATE = "the variable .* in each worker"
 """What lines have that say a difference."""
 
 CASES: dict[str, Case] = {}

@@ -497,7 +497,7 @@ def predicted(strategy: Any, directory: str) -> dict[str, Any]:
 
     with pytest.raises(ValueError, match=r"predict: a dataset of worker.files is divided already") as refused:
         predict(worker.files(text_files(directory, 9, 8, 8), reader="lines", batch=4).map(lambda line: line))
-    assert "each worker predicts its share" in str(refused.value)
+    assert "make the dataset by tf.data" in str(refused.value)
     numbers: Any = np.arange(25, dtype="float32")[:, None]
     return {
         "auto is file": predict(of_files(9, 8, 8)),
@@ -719,8 +719,8 @@ def test_what_a_program_draws_without_a_seed_is_the_same_in_all_workers(tmp_path
     assert found[0]["counted"] == [[8, 1], [8, 1]]
     for name in found[0]["read"]:
         assert sorted(number for task in found for number in task["read"][name]) == [*range(COUNT)], name
-    assert "input: zip, behind the files of the dataset of " in said
-    assert "counts, pairs or compares rows, which must be those of all files: each worker reads all files and keeps its share" in said
+    assert "input: zip in the dataset of " in said
+    assert "compares rows of all files, so auto_shard is data" in said
     assert "are not those in worker 0" not in said
 
 

@@ -173,6 +173,8 @@ def test_fit_learns_the_digits(orch: Any, settings: dict[str, str], example: str
     assert sorted(found) == tasks
     assert len(set(found.values())) == 1  # the workers have one model
     assert float(found[tasks[0]]) > 0.9
+    own = [line for line in done.err.splitlines() if line.startswith("orch: ")]
+    assert len(own) <= 8, "a good run says little of its own"
 
 
 @pytest.mark.slow

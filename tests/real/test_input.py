@@ -128,12 +128,12 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "policy off": ([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]],) * 2,
     "input options, read": ((False, 2, True, "_PrefetchDataset"),) * 2,
     "fewer elements than replicas": (
-        "worker.distribute: a global batch of 1 for 2 replicas: some of them would never get an element; make it 2 or more "
+        "worker.distribute: a global batch of 1 for 2 replicas: some would never get an element. fix: make it 2 or more "
         "(input.global_batch_size, --global-batch-size)",
     )
     * 2,
     "no dataset": (
-        "worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not list; "
+        "worker.distribute takes a tf.data.Dataset or a function, and not list. fix: "
         "tf.data.Dataset.from_tensor_slices makes a dataset of arrays",
     )
     * 2,
@@ -178,7 +178,7 @@ print("function", given(worker.distribute(lambda context: numbers.batch(context.
 """
 SAID_OF_PARTS = (
     "batches of 4 for 2 replicas; replication_mode per_replica is only for functions, under tf.distribute.MirroredStrategy",
-    "the data workers of the tf.data service make the batches, which go to whichever worker asks first",
+    "data workers make the batches, and the first worker that asks gets one",
     "a batch of 3 for 2 replicas cannot be divided evenly: their batches differ in size by one",
     "a batch of 1 for 2 replicas: 1 of them get empty batches in every step",
     "fetch_to_device false; replication_mode per_replica; prefetch 2 (worker.distribute at script.py",
@@ -225,7 +225,7 @@ def test_parameter_server() -> None:
     with cluster(workers=1, ps=1, strategy="parameter_server", input=settings) as c:
         assert c.run(read_by_the_only_worker)["chief-0"] == ([[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 1, 2], [3, 4, 5]])
         said = c.logs("chief-0")
-    assert "input: under ParameterServerStrategy the dataset is not divided: each worker reads the whole dataset" in said
+    assert "input: under ParameterServerStrategy each worker reads the whole dataset" in said
 
 
 UNTOUCHED = """

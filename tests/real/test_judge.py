@@ -68,7 +68,7 @@ def test_a_difference_that_is_said_must_be_said_of_this_matter() -> None:
 def test_words_may_be_those_of_one_row() -> None:
     case = Case("both", "losses", dict, rows=("a", "b"), says={"a": "mask"})  # type: ignore[arg-type]
     found, wanted = ({"a": number, "b": number} for number in (2.0, 1.0))
-    said = {"worker-0": answer(found, "orch: a mask reaches the loss")}
+    said = {"worker-0": answer(found, "orch: a mask makes the loss a mean")}
     assert [judge(case, row, said, {"worker-0": answer(wanted)}).word for row in case.rows] == [SAYS_SO, DIFFERS]
 
 

@@ -154,7 +154,7 @@ def wrong_with(runs: dict[str, Path], example: str) -> str:
         return "it does not fail with Keras 3, or it fails with Keras 2"
     advice = advice_for(runs["3"], example)
     is_tabled = any(instead in advice for instead in keras_2_names.INSTEAD.values())
-    keras_2 = "or use Keras 2: --keras legacy (if tf-keras is not installed: /py -m pip install --no-deps 'tf-keras~=2.21.0')"
+    keras_2 = "or Keras 2, --keras legacy (to install: /py -m pip install --no-deps 'tf-keras~=2.21.0')"
     return "" if is_tabled and keras_2 in advice else f"{advice}\n{failure.message}"
 
 

@@ -146,5 +146,5 @@ def test_only_a_gather_of_the_program_itself_is_said_to_have_another_order(repli
         of_orch, of_program = c.logs("worker-0").split("the program gathers")
     assert len(found) == 8
     assert "several replicas in each worker" not in of_orch
-    assert ("several replicas in each worker: the rows of a batch come worker by worker" in of_program) == (replicas > 1)
+    assert ("the rows of a batch come worker by worker" in of_program) == (replicas > 1)
     assert (found == sorted(found)) == (replicas == 1)

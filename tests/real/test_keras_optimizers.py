@@ -137,5 +137,5 @@ def test_mixed_precision_is_said_to_differ_from_one_process_and_a_mask_does_not(
     with cluster(workers=2, timeout=DEADLINE_S) as c:
         c.run(mask_and_float16)
         said = c.logs("worker-0")
-    assert "a mask reaches the loss" not in said, "orch counts the steps of all workers that are not masked"
-    assert said.count("orch: warning: mixed precision: the gradients of a part of a batch overflow") == 1
+    assert "a mask makes the loss a mean" not in said, "orch counts the steps of all workers that are not masked"
+    assert said.count("orch: warning: mixed precision: parts of a batch overflow") == 1

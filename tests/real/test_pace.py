@@ -90,7 +90,7 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     assert max(use.input for use in uses.values()) < 0.03
 
     profiled = orch("profile", "--for", "500ms", check=0)
-    assert "orch: worker-1..2 left out: TensorFlow " in profiled.err
+    assert "orch: note: worker-1..2 left out: TensorFlow " in profiled.err
     assert len(profiled.out.splitlines()) == 1
     (profile,) = (run.path / "profile/plugins/profile").glob("*/worker-0.xplane.pb")
     # TensorFlow's message XSpace; its texts stand in it as they are: the plane of the host, and operations of a step.

@@ -72,7 +72,7 @@ def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an
     wait_for_steps(run, 2)
 
     beside = LiveRun(tmp_path, "beside")
-    attached = orch.start("up", "train.py", "--run-dir", "beside", "--env", "PACE=0.2", by=("salloc", "--quiet", "-N3"))
+    attached = orch.start("up", "train.py", "--home", "beside", "--env", "PACE=0.2", by=("salloc", "--quiet", "-N3"))
     attached.wait_for("cluster formed")
     wait_for_steps(beside, 20)
     (allocation,) = {*slurm.jobs()} - {job}

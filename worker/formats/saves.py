@@ -275,7 +275,7 @@ def unseal(text: bytes) -> dict[str, Any]:
         given = found.pop("seal")
         form = found["format"]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise DamagedError("it is no manifest of a save") from None
+        raise DamagedError("it is not the manifest of a checkpoint") from None
     if given != _seal(found):
         raise DamagedError("it is not what was written: its checksum differs")
     if form != FORMAT:

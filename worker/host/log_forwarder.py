@@ -128,7 +128,7 @@ class LogForwarder:
         if free_bytes(directory) < DISK_FULL_BYTES:
             self._disk_full = True
             place = "" if self._shared else f" on {socket.gethostname()}"
-            remedy = "name another directory with --run-dir" if self._shared else "set TMPDIR in setup:"
+            remedy = "name another directory with --home" if self._shared else "set TMPDIR in setup:"
             text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
             self._link.send(messages.HostBroken(text, clock.now()))
 

@@ -14,13 +14,13 @@ class CheckpointSettings:
 
     fit: bool = setting(
         False,
-        "Let Keras's fit of an unchanged script save, and continue after a restart with the step after its newest save.",
+        "Let Keras's fit save checkpoints, and continue after a restart with the step after the newest one.",
         example="true",
         flag="--checkpoint",
     )
     every: int | None = setting(
         None,
-        "The number of steps between two saves.",
+        "The number of steps between two checkpoints.",
         words="in fit the end of each epoch; worker.checkpoints 100 steps",
         example="100",
         least=1,
@@ -35,7 +35,7 @@ class CheckpointSettings:
     keep: int = setting(3, "The number of checkpoints to keep, in addition to the last one of a training.", least=1)
     dir: str = setting(
         "",
-        "The directory of the saves, which all hosts see; each run has a directory of its own in it. "
+        "The directory of the checkpoints, which all hosts see; each run has a directory of its own in it. "
         "TensorFlow's file systems are possible: gs://bucket/saves.",
         example="gs://bucket/saves",
         words="checkpoints in the run directory",
@@ -43,7 +43,7 @@ class CheckpointSettings:
     )
     resume: str = setting(
         "",
-        "Continue with the newest save of this run (latest: of the latest run), or of this directory of saves, in a new run.",
+        "Continue with the newest checkpoint of this run (latest: of the latest run), or of this directory of checkpoints, in a new run.",
         example="train-20260101-120000-0123abcd",
         words="none",
         flag="--resume",
@@ -51,7 +51,7 @@ class CheckpointSettings:
     )
     resume_older: tuple[str, ...] = setting(
         (),
-        "Directories with saves of the runs that the resumed run has itself continued, the newest first. orch up --resume sets them.",
+        "Directories with checkpoints of the runs that the resumed run has itself continued, the newest first. orch up --resume sets them.",
         example="[saves/train-20260101-110000-0123abcd]",
     )
     order: str = setting(

@@ -19,7 +19,7 @@ class VerifySettings:
         words="0: the whole training",
         most=1000,
     )
-    word: str = setting("verify", "What the random numbers of a program without a seed come from.")
+    word: str = setting("verify", "The word from which random numbers without a seed come.")
     batch_of: int = setting(
         0, "The number of workers that one process sees where it computes the size of a batch.", words="as many as there are"
     )

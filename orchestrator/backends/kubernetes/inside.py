@@ -93,8 +93,8 @@ def _describe_wait(here: int, wanted: int, job: str, *, is_late: bool) -> str:
         return f"{here} of {count_of(wanted, 'pod')} here; kubectl get pods tells of the others"
     # It may be the queue for nodes, which can take a day; or the Job has given up, and then no pod will ever come.
     return (
-        f"{here} of {count_of(wanted, 'pod')} here after {LATE_S / 60:.0f} min: they wait for nodes, or the Job makes no more of them; "
-        f"kubectl describe job {job} tells; orch down ends the run"
+        f"{here} of {count_of(wanted, 'pod')} here after {LATE_S / 60:.0f} min: they wait for nodes, or the Job makes no more of them. "
+        f"fix: kubectl describe job {job} tells; orch down ends the run"
     )
 
 

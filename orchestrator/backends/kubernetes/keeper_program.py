@@ -44,7 +44,7 @@ class Guest:
 
 
 class Keeper:
-    """``Keeper(...).run()``."""
+    """The server of a record: it answers requests until the record is fetched, or `keep_s` is over."""
 
     def __init__(self, home: str, token: bytes, port: int, keep_s: float) -> None:
         self._path, self._token, self._port, self._keep_s = os.path.join(home, ALIVE), token, port, keep_s

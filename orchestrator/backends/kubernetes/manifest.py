@@ -188,9 +188,9 @@ def _config_map(name: str, labels: Mapping[str, str], files: ManifestFiles) -> M
     if size > MOST_BYTES:
         largest = max(files.packed, key=lambda key: len(files.packed[key]), default="")
         raise UsageError(
-            f"the code takes {size / 1024:,.0f} KiB packed, of which {largest} has {len(files.packed.get(largest, b'')) / 1024:,.0f}, and "
-            f"a ConfigMap holds {MOST_BYTES // 1024:,} KiB. Put the working directory into the image, and write "
-            "backend.code_in_image: true; or name data in .gitignore"
+            f"the code takes {size / 1024:,.0f} KiB packed, of which {largest} has {len(files.packed.get(largest, b'')) / 1024:,.0f}, "
+            f"and a ConfigMap holds {MOST_BYTES // 1024:,} KiB. "
+            "fix: put it into the image (backend.code_in_image: true), or name data in .gitignore"
         )
     packed = {key: base64.b64encode(data).decode("ascii") for key, data in files.packed.items()}
     return {

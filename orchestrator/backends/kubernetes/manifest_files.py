@@ -80,8 +80,8 @@ def tar(files: Iterable[Packed], most: int) -> bytes:
                 made.addfile(info, io.BytesIO(file.data))
                 if archive.tell() > most:
                     raise UsageError(
-                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed): put it into "
-                        "the image, and write backend.code_in_image: true"
+                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed). "
+                        "fix: put it into the image, and write backend.code_in_image: true"
                     )
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read, and is to be sent to the pods: {error.strerror}") from None

@@ -39,8 +39,8 @@ def pack(run: RunFacts, settings: KubernetesSettings) -> tuple[bytes, ...]:
     data = tar(_files(run, settings), limit)
     if len(data) > limit:
         raise UsageError(
-            f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB. Put the working "
-            "directory into the image, and write backend.code_in_image: true; or name data in .gitignore; or run without -d"
+            f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB. "
+            "fix: put it into the image (backend.code_in_image: true), name data in .gitignore, or run without -d"
         )
     return tuple(data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
 

@@ -94,13 +94,13 @@ def refuse(env: Mapping[str, str]) -> None:
     job, count, kinds = env["SLURM_JOB_ID"], env.get("SLURM_STEP_NUM_TASKS", "1"), env.get("SLURM_HET_SIZE", "0")
     if kinds.isdecimal() and int(kinds) > 1:
         raise UsageError(
-            f"Slurm's job {job} is a heterogeneous one (SLURM_HET_SIZE={kinds}), which orch cannot use: "
-            "ask for one kind of nodes, with as many tasks as each shall take; --backend local uses this machine alone"
+            f"Slurm's job {job} is a heterogeneous one (SLURM_HET_SIZE={kinds}), which orch cannot use. "
+            "fix: ask for one kind of nodes; --backend local uses this machine alone"
         )
     if count.isdecimal() and int(count) > 1 and "SLURM_PROCID" in env:
         raise UsageError(
-            f"srun has started orch {count} times; orch starts the tasks on the nodes itself: leave srun out in front of it, and name the "
-            "number of tasks with --workers; or add --join, and orch is one run on all of them"
+            f"srun has started orch {count} times; orch starts the tasks on the nodes itself. "
+            "fix: leave srun out, and name the number of tasks with --workers; or add --join, and orch is one run on all of them"
         )
 
 

@@ -131,6 +131,6 @@ def _refuse(request: Request) -> None:
     for what, path in (("run directory", request.run.directory), ("working directory", spec.workdir)):
         if (kind := kind_of(path)) in _MEMORY:
             raise UsageError(
-                f"the {what} {path} is in the memory of this machine ({kind}), which no node sees; use a directory that all machines "
-                "share, such as your home: --run-dir DIR, or ORCH_HOME; findmnt -T DIR names the file system of a directory"
+                f"the {what} {path} is in the memory of this machine ({kind}), which no node sees. "
+                "fix: --home DIR, in a directory that all machines share, such as your home (findmnt -T DIR names its file system)"
             )

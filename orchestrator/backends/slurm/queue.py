@@ -30,8 +30,8 @@ REASONS = {
 """Slurm's word for why a job waits, with what it means. Other words are shown as they are."""
 
 UNSEEN = (
-    "if its run directory has no controller.log, the node does not see that directory, which has to be on a disk that login nodes and "
-    "compute nodes share (--run-dir DIR, or ORCH_HOME)"
+    "if its run directory has no controller.log, the node does not see that directory. "
+    "fix: --home DIR, on a disk that login nodes and compute nodes share"
 )
 _NO_OUTPUT = ("JobLaunchFailure", "RaisedSignal")
 """Slurm's words for a batch step that ended by a signal, or could not open its output file: the same ones (22.05)."""

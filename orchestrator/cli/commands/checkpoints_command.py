@@ -13,7 +13,7 @@ from ...record.text.format import iso_times
 from .. import completion
 from ..options import find_to_look, home_option
 
-VERIFY = "Read all tensors, and compare their checksums with those of the manifests. Exit code 1 if a save is damaged."
+VERIFY = "Read all tensors, and compare their checksums with those of the manifests. Exit code 1 if a checkpoint is damaged."
 
 
 @click.command("checkpoints")
@@ -38,7 +38,7 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
 
     base = run if run and Path(run).is_dir() else saves_of_run.directory(find_to_look(home, run))
     if saves_of_run.is_remote(base):
-        raise UsageError(f"the saves are in {base}, which this command does not read: copy the directory here, and name the copy")
+        raise UsageError(f"the checkpoints are in {base}, which this command does not read: copy the directory here, and name the copy")
     found = saves_report.read(base, verify=verify)
     if as_json:
         click.echo(json.dumps(iso_times([asdict(series) for series in found])))

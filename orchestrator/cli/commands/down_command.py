@@ -37,7 +37,7 @@ YES = "With --all: do not ask."
 @click.option("-a", "--all", "everything", is_flag=True, help=ALL)
 @click.option("-y", "--yes", "agreed", is_flag=True, help=YES)
 @click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
-@click.option("--save", is_flag=True, help="Let a training that can do so save itself first.")
+@click.option("--save", is_flag=True, help="Save a checkpoint first, if the training can.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: an object, or with --all or several RUNs a list.")
 def down_command(names: Sequence[str], home: Path, everything: bool, agreed: bool, at_once: bool, save: bool, as_json: bool) -> int:
     """End RUN (default: the latest run), or several runs. Returns when no process of them is left.
@@ -53,7 +53,7 @@ def down_command(names: Sequence[str], home: Path, everything: bool, agreed: boo
     them without RUN or --all.
     """
     if save and at_once:
-        raise UsageError("--save and --now: a save takes its time; say one of them")
+        raise UsageError("--save and --now: to save takes time; say one of them")
     if everything and names:
         raise UsageError("--all ends all runs that go on: leave RUN out")
     if everything:

@@ -55,7 +55,7 @@ def placement_command(
         click.echo(json.dumps(run_placement.to_json(run.run_id, attempts, wanted)))
         return 0
     if not any(one.counts for one in read):
-        click.echo(f"orch: {run_placement.NOTHING_LOGGED.format(run=run.run_id)}", err=True)
+        click.echo(f"orch: note: {run_placement.NOTHING_LOGGED.format(run=run.run_id)}", err=True)
         return 0
     click.echo("\n".join(run_placement.to_text(wanted, everything=everything or bool(ops))))
     return 0

@@ -97,10 +97,10 @@ def print_manifest(spec: ClusterSpec, workload: str | None, *, as_json: bool) ->
 def print_plan(spec: ClusterSpec, *, as_json: bool, with_commands: bool = False) -> None:
     """Prints the plan as known before a start, and the script or the manifest for an engine: the ports are known only when a run starts.
 
-    `with_commands`: also the commands by which `orch up` starts the agents.
+    `with_commands`: also the commands by which `orch up` starts the agents, and of the variables of each task only TF_CONFIG.
     """
     planned, request = _imagine(spec), imagine(spec)  # a spec that has no plan prints nothing
-    _print(planned, request.files, as_json=as_json)
+    _print(planned, request.files, as_json=as_json, is_short=with_commands)
     if not as_json:
         for name, text in (request.texts() if with_commands else request.files).items():
             click.echo(f"\n# {name}\n{text}", nl=not text.endswith("\n"))
@@ -123,14 +123,14 @@ def _refuse_programs(spec: ClusterSpec) -> None:
         raise SpecError(*(Problem("", problem) for problem in problems))
 
 
-def _print(planned: Plan, files: Mapping[str, str], *, as_json: bool) -> None:
+def _print(planned: Plan, files: Mapping[str, str], *, as_json: bool, is_short: bool) -> None:
     for note in () if as_json else planned.notes:
         click.echo(f"orch: {note}", err=True)
-    for text in _json_parts(planned, files) if as_json else _lines(planned):
+    for text in _json_parts(planned, files) if as_json else _lines(planned, is_short):
         click.echo(text, nl=not as_json)
 
 
-def _lines(planned: Plan) -> Iterator[str]:
+def _lines(planned: Plan, is_short: bool) -> Iterator[str]:
     spec = planned.spec
     yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
     if spec.network == "private":
@@ -141,6 +141,10 @@ def _lines(planned: Plan) -> Iterator[str]:
     for task, env in zip(planned.tasks, envs, strict=True):
         yield ""
         yield f"{task.id} on {task.host}"
+        if text := planned.tf_config(task):
+            yield f"  TF_CONFIG={text}"
+        if is_short:
+            continue
         for section, values in _sections(task).items():
             for name, value in sorted(values.items()):
                 yield f"  {section}.{name}: {json.dumps(value)}"
@@ -148,9 +152,6 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  {name}={value}"
         for name in task.order.unset:
             yield f"  without {name}"
-        text = planned.tf_config(task)
-        if text:
-            yield f"  TF_CONFIG={text}"
 
 
 def _table(planned: Plan, envs: Sequence[Mapping[str, str]]) -> list[str]:

@@ -80,10 +80,10 @@ def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], as
         click.echo(f"{name}: {path} ({len(found[name].data) / 1e6:.1f} MB, {found[name].seconds:.1f} s)")
     for reason in dict.fromkeys(one.refused for one in found.values() if one.refused):
         refused = [name for name, one in found.items() if one.refused == reason]
-        click.echo(f"orch: {group_tasks(refused)} left out: {clean(reason)}; --risk-crash tries it nevertheless", err=True)
+        click.echo(f"orch: note: {group_tasks(refused)} left out: {clean(reason)}; --risk-crash tries it nevertheless", err=True)
     for reason in dict.fromkeys(one.failed for one in found.values() if one.failed):
         failed = [name for name, one in found.items() if one.failed == reason]
-        click.echo(f"orch: {group_tasks(failed)}: no profile: {clean(reason)}", err=True)
+        click.echo(f"orch: warning: {group_tasks(failed)}: no profile: {clean(reason)}", err=True)
     if paths:
         begins = [found[name].begun for name in paths]
         apart = f", which began within {1000 * (max(begins) - min(begins)):.0f} ms" if len(begins) > 1 else ""

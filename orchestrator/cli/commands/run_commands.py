@@ -38,10 +38,7 @@ from ...record.text.run_table import table
 from .. import completion
 from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 
-SORT = (
-    "List all runs, and order them by this value of their last reports, or of their arguments, the best last: the least loss or error, the "
-    "greatest of others. Also: run, started, took, state."
-)
+SORT = "Order all runs by this value of their last reports or arguments, or by run, started, took or state; the best last."
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev."
 QUIET = "Print one line in place of the report."
@@ -145,7 +142,7 @@ def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str 
     if sort and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
         known = run_list.names(runs)
         hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known[:9], *run_list.COLUMNS], 13)}"
-        click.echo(f"orch: no run has reported a number {sort}; {hint}", err=True)
+        click.echo(f"orch: note: no run has reported a number {sort}; {hint}", err=True)
     if as_json:
         print_json([asdict(one) for one in runs])
     else:

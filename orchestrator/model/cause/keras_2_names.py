@@ -39,8 +39,7 @@ INSTEAD = {
         "Keras 3 has nothing for parameter servers: write the training loop yourself (examples/parameter_server.py)"
     ),
     _lacks("experimental") + r"|No module named '(?:tensorflow\.)?keras\.(?:\w+\.)?experimental": (
-        "Keras 3 has the same things without `experimental` (tf.keras.callbacks.BackupAndRestore, tf.keras.layers.Rescaling, "
-        "tf.keras.optimizers.SGD, …)"
+        "Keras 3 has the same names without `experimental`, such as tf.keras.callbacks.BackupAndRestore"
     ),
     _lacks(_LOSSES): "tf.keras of Keras 3 has the short names (tf.keras.losses.mse, …), and keras itself both",
     _lacks(_BACKEND): "Keras 3 has keras.ops, and training=True as an argument of layers and models",
@@ -56,8 +55,7 @@ INSTEAD = {
     ): "Keras 3 has nothing of that name",
     r"object has no attribute 'reset_states'": "a metric of Keras 3 has reset_state(), and a model none",
     rf"'{_OPTIMIZER}' object has no attribute '(?P<name>\w+)'": (
-        "an optimizer of Keras 3 has learning_rate for lr, apply_gradients(zip(gradients, variables)) with a tf.GradientTape for minimize, "
-        "and variables for get_weights"
+        "Keras 3 has learning_rate for lr, apply_gradients with a tf.GradientTape for minimize, and variables for get_weights"
     ),
     r"object has no attribute '(?:fit|evaluate|predict)_generator'": "fit, evaluate and predict of Keras 3 take generators",
     r"'LossScaleOptimizer' object has no attribute 'get_(?:scaled_loss|unscaled_gradients)'": (
@@ -66,16 +64,12 @@ INSTEAD = {
     r"Argument\(s\) not recognized: \{'lr'": "write learning_rate for lr",
     r"Arguments not recognized: \{|Unrecognized keyword arguments passed to \w+: \{|Invalid value for argument `reduction`"
     r"|(?:Trainer|ModelCheckpoint|TensorBoard)\.\w+\(\) got an unexpected keyword argument": (
-        "Keras 3 does not take this argument: leave it out, or use what Keras 3 has in its place "
-        "(https://keras.io/guides/migrating_to_keras_3)"
+        "leave the argument out, which Keras 3 does not take (https://keras.io/guides/migrating_to_keras_3)"
     ),
-    r"must end in `(?P<ending>\.[\w.]+)`": (
-        "Keras 3 writes weights only into .weights.h5 and models into .keras, where Keras 2 took any name: add that to the name"
-    ),
+    r"must end in `(?P<ending>\.[\w.]+)`": ("add to the name .weights.h5 (for weights) or .keras (for a model), which Keras 3 needs"),
     r"Invalid filepath extension for saving|`save_format` argument is deprecated in Keras 3|File format not supported: filepath="
     r"|save_weights\(\) got an unexpected keyword argument 'save_format'": (
-        "Keras 3 saves and loads .keras (a model), .weights.h5 (its weights) and .h5 files, where Keras 2 took any name and made a "
-        "SavedModel: change the name, or use model.export(path) for a SavedModel"
+        "name the file .keras (a model) or .weights.h5 (weights), or use model.export(path) for a SavedModel"
     ),
 }
 """The replacement in Keras 3, or what to write, by a regular expression for the error of Keras 3. The first row that fits counts."""

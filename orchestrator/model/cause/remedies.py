@@ -33,23 +33,17 @@ NONE = Remedy("", "")
 
 _TENSORFLOW_1 = Remedy(
     "names-of-tensorflow-1",
-    "TensorFlow 2 has no such name; if the script is written for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command "
-    "that comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script "
-    "takes from them you have to replace (https://www.tensorflow.org/guide/migrate)",
+    "TensorFlow 2 has no such name; of a script for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW",
 )
 _TENSORBOARD = Remedy(
     "tensorboard-is-not-installed",
-    "TensorBoard is not installed in {python}: {python} -m pip install tensorboard; or leave its summaries and its callback out",
+    "{python} -m pip install tensorboard, or leave its summaries and its callback out",
 )
-_USE_KERAS_2 = (
-    "or use Keras 2: --keras legacy (if tf-keras is not installed: {keras_2}); "
-    "a script that imports keras itself must import tf_keras instead"
-)
+_USE_KERAS_2 = "or Keras 2, --keras legacy (to install: {keras_2})"
 
 _NO_KERAS_NAME = Remedy(
     "a-name-that-keras-does-not-have",
-    "Keras 3 has no such name, and neither has Keras 2 (tf-keras); if the name is one of an older Keras, take what Keras 3 has in its "
-    "place (https://keras.io/guides/migrating_to_keras_3)",
+    "neither Keras 3 nor Keras 2 has this name; older names: https://keras.io/guides/migrating_to_keras_3",
 )
 _KERAS_2_NAME, _NO_KERAS_2 = "names-of-keras-2", "keras-2-is-not-installed"
 _SHAPE, _LAYER = "data-of-other-shapes", r"layer ['\"]?(?P<layer>[\w/.-]+)['\"]? is incompatible with the layer: "
@@ -57,12 +51,11 @@ _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-
 
 _HIDDEN = Remedy(
     "a-script-with-the-name-of-a-module",
-    "the script, or a file next to it, is called {name}.py, and Python finds it in place of the module {name}: give it another name",
+    "rename the script, or the file next to it, that is called {name}.py: it hides the module {name}",
 )
 _OUTSIDE = Remedy(
     "made-outside-of-the-scope",
-    "a model, an optimizer, a metric or a variable was made outside of the strategy's scope: make all of them inside of "
-    "`with strategy.scope():`",
+    "make the model, the optimizer, the metrics and the variables all inside of `with strategy.scope():`",
 )
 _OF_ENGINES = (
     r"(?:(?:SLURMD?|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PALS|ALPS|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH(?:AI)?|SM|SKYPILOT|TASK_REPLICA|"
@@ -73,14 +66,9 @@ _OF_ENGINES = (
 """Variables by which engines, or the launchers of other frameworks, tell a process its place in a cluster."""
 _ENGINE = Remedy(
     "a-script-that-asks-an-engine",
-    "the script reads {name} to find its place in a cluster, and the engine that sets it did not start this task: orch has put the "
-    'cluster into TF_CONFIG, with the number of the task in ["task"]["index"]; tf.distribute.MultiWorkerMirroredStrategy() reads it '
-    "without a resolver. Leave TF_CONFIG as it is",
+    "tf.distribute.MultiWorkerMirroredStrategy() without a resolver reads TF_CONFIG; orch sets no {name}",
 )
-_EXTRACTED = (
-    "keras.utils.get_file(extract=True) of Keras 3 returns the directory that has the files, such as NAME_extracted: os.path.join(path, "
-    "NAME); Keras 2 returned the path without it: --keras legacy"
-)
+_EXTRACTED = "of get_file(extract=True), Keras 3 returns the directory NAME_extracted: os.path.join(path, NAME)"
 _OF_GET_FILE = r"_extracted/|/\.keras/|/datasets/"
 _NEAR = Remedy("a-file-that-is-not-found", "the script looks one directory too high, as {near} is there")
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
@@ -90,29 +78,23 @@ ABOUT_NAMES = {
     r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
     r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator": Remedy(
         "estimators",
-        "Estimators are gone since TensorFlow 2.16: train with Keras or with a loop of your own "
-        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)",
+        "train with Keras or with a loop of your own: https://www.tensorflow.org/guide/migrate/migrating_estimator",
     ),
     r"module 'tensorflow(?:\._api\.v2[\w.]*)?' has no attribute|cannot import name '\w+' from 'tensorflow'"
     r"|object has no attribute 'make_(?:one_shot|initializable)_iterator'|No module named 'tensorflow\.(?:examples|contrib)": _TENSORFLOW_1,
     r"Keras cannot be imported\. Check that it is installed": Remedy(
         _NO_KERAS_2,
-        "Keras 2 was requested (TF_USE_LEGACY_KERAS=1), but it is not installed for {python}. Unset the variable, or install it: {keras_2} "
-        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
+        "{keras_2} installs Keras 2 for {python}; or unset TF_USE_LEGACY_KERAS; or, where it is not set, pip install keras",
     ),
     r"No module named 'tf_keras'": Remedy(_NO_KERAS_2, "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
-    **{
-        error: Remedy(_KERAS_2_NAME, f"this is written for Keras 2: {instead}; {_USE_KERAS_2}")
-        for error, instead in keras_2_names.INSTEAD.items()
-    },
+    **{error: Remedy(_KERAS_2_NAME, f"{instead}; {_USE_KERAS_2}") for error, instead in keras_2_names.INSTEAD.items()},
     r"(?:MirroredStrategy|AllReduceStrategy|ServerStrategy\w*)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'": Remedy(
         "arguments-of-a-strategy",
         "a strategy takes no {name}: the number of workers comes from orch up -n N, and reaches the strategy in TF_CONFIG",
     ),
     r"Argument\(s\) not recognized: \{": Remedy(
         _KERAS_2_NAME,
-        "Keras 3 does not take this argument (https://keras.io/guides/migrating_to_keras_3); where Keras 2 does, leave it out, "
-        + _USE_KERAS_2,
+        "leave the argument out, which Keras 3 does not take; " + _USE_KERAS_2,
     ),
     r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
     r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'": _NO_KERAS_NAME,
@@ -122,44 +104,36 @@ ABOUT_NAMES = {
     ),
     r"No module named 'horovod|cannot import name '\w+' from 'horovod": Remedy(
         "horovod",
-        "orch starts a cluster of TensorFlow (TF_CONFIG), and Horovod would find none of its own: with Horovod, each task would train "
-        "alone. Use tf.distribute.MultiWorkerMirroredStrategy() in the script, or start the script with horovodrun",
+        "use tf.distribute.MultiWorkerMirroredStrategy() in place of Horovod, or start the script with horovodrun",
     ),
     r"No module named 'tensorboard": _TENSORBOARD,
     r"No module named 'pkg_resources'": Remedy(
         "setuptools-without-pkg_resources",
-        "setuptools 82 and newer have no pkg_resources: {python} -m pip install 'setuptools<82'; or take a release of the package that "
-        "imports it which does without (TensorBoard 2.21)",
+        "{python} -m pip install 'setuptools<82', or take a newer release of the package that imports pkg_resources",
     ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
-        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python; a file of your own must "
-        "be next to the script, or in a directory of --env PYTHONPATH=DIR",
+        "install {name} in {python}, or choose another with --python; a file of your own: --env PYTHONPATH=DIR",
     ),
     r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
         _FIT,
-        f"fit() of Keras 3 does not work on several workers unless orch mends it, which it does for {KNOWN_KERAS} and not with "
-        f"--keras off: {INSTALL_KERAS}; or write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}",
+        f"{INSTALL_KERAS} (orch mends {KNOWN_KERAS}), without --keras off; {_USE_KERAS_2}",
     ),
     r"Only instances of `?keras\.Layer`? can be added[\s\S]*<class "
     r"'(?P<name>tensorflow_(?:hub|probability|recommenders|addons|model_optimization)|tf_keras|keras_nlp|keras_cv)\.": Remedy(
         _KERAS_2_NAME,
-        "{name} has layers of Keras 2, which a model of Keras 3 does not take: use Keras 2 for all: --keras legacy (if tf-keras is not "
-        "installed: {keras_2})",
+        "{name} has layers of Keras 2: use Keras 2 for all, --keras legacy (to install: {keras_2})",
     ),
     r"requires tf\.keras to be Keras version 2": Remedy(
-        _KERAS_2_NAME, "a package of this script is written for Keras 2: --keras legacy (if tf-keras is not installed: {keras_2})"
+        _KERAS_2_NAME, "a package of this script needs Keras 2: --keras legacy (to install: {keras_2})"
     ),
     r"A KerasTensor cannot be used as input to a TensorFlow function": Remedy(
         _KERAS_2_NAME,
-        "use keras.ops, or a layer of your own, for what a function of TensorFlow did with the outputs of layers; layers of "
-        "tensorflow_hub, tensorflow_probability and tensorflow_recommenders are those of Keras 2: --keras legacy (if tf-keras is not "
-        "installed: {keras_2})",
+        "use keras.ops or a layer of your own; for layers of tensorflow_hub, --keras legacy (to install: {keras_2})",
     ),
     r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset": Remedy(
         "fit-with-parameter-servers",
-        "fit() of Keras 3 does not work with parameter servers: write the training loop yourself (examples/parameter_server.py), "
-        + _USE_KERAS_2,
+        "write the training loop yourself (examples/parameter_server.py), " + _USE_KERAS_2,
     ),
 }
 """Names and arguments that a module does not have: for exceptions of the types `_OF_NAMES` only."""
@@ -167,42 +141,36 @@ _OF_NAMES = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError"
 OTHERS = {
     r"`?merge_call`? (?:called|is called)": Remedy(
         "gradients-in-a-branch",
-        "TensorFlow cannot apply gradients, nor reduce, in a branch (tf.cond, an if of a tf.function) or a loop of a replica. To add up "
-        "the gradients of several batches: keras.optimizers.Adam(gradient_accumulation_steps=4) of Keras 3, which works with orch; else "
-        "call apply_gradients in each step, with a factor of 0 where nothing shall change",
+        "keras.optimizers.Adam(gradient_accumulation_steps=4) adds up gradients; call apply_gradients outside of branches",
     ),
     r"^(?:orch\.)?Fault: .*: orch's own code has failed": Remedy(
         "a-fault-of-orch",
-        "this is a fault of orch, and the program is not the cause: report it with the log of this task. All tasks have ended, because a "
-        "training must not go on with half of what orch changes",
+        "this is a fault of orch, and the program is not the cause: report it with the log of this task",
     ),
     r"Delete called on non-empty BufRendezvous|group \d+ not found\. This normally means the server has restarted": Remedy(
         "several-strategies",
-        "the workers do not make their several MultiWorkerMirroredStrategy in the same order, or have reset TensorFlow's context between "
-        "them: make one strategy before all trainings, and each model in its scope",
+        "make one MultiWorkerMirroredStrategy before all trainings, and each model in its scope",
     ),
     r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
     r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": Remedy(
         "fewer-files-than-workers",
-        "there are fewer files ({files}) than workers ({workers}): --auto-shard data, with which each worker reads all files and keeps its "
-        "share, or at least {workers} files",
+        "--auto-shard data, or at least {workers} files ({files} now), one for each worker",
     ),
     "Found an unshardable source dataset": Remedy(
         "a-dataset-without-files",
         "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out",
     ),
     "No space left on device|Disk quota exceeded": Remedy(
-        "the-disk-is-full", "the disk is full: make room, or write somewhere else (orch's own files: --run-dir)"
+        "the-disk-is-full", "the disk is full: make room, or write somewhere else (orch's own files: --home)"
     ),
     r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU"
     r"|Dst tensor is not initialized": Remedy(
         "out-of-gpu-memory",
-        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
+        "a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
     ),
     "OOM when allocating|MemoryError|bad_alloc": Remedy(
         "out-of-memory",
-        "the host's memory did not suffice: a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks "
-        "on this host",
+        "a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks on this host",
     ),
     "Address already in use|Could not start gRPC server": Remedy(
         _PORT,
@@ -217,29 +185,24 @@ OTHERS = {
     ),
     r"Received a label value of (?P<label>-?\d+) which is outside the valid range of \[0, (?P<outputs>\d+)\)": Remedy(
         "a-label-that-has-no-output",
-        "a label is {label}, and the number of outputs of the last layer is {outputs}, for the labels from 0 on: give it an output for "
-        "each class (labels that begin with 1 need one more), or with one output use a binary loss (BinaryCrossentropy)",
+        "a label is {label}, and the last layer has {outputs} outputs: one for each class, from 0 on, or BinaryCrossentropy",
     ),
     rf"{_LAYER}expected axis (?P<axis>-?\d+) of input shape to have value (?P<wanted>\d+), but received input with shape "
     r"(?P<shape>\(.*?\))": Remedy(
         _SHAPE,
-        "the layer {layer} takes {wanted} values in axis {axis}, and the data has the shape {shape}, whose first axis is the batch: give "
-        "keras.Input the shape of one element of the data, or change the data",
+        "{layer} takes {wanted} values in axis {axis}, and the data is {shape}: give keras.Input the shape of one element",
     ),
     rf"{_LAYER}expected (?P<wanted>(?:min_|max_)?ndim=\d+), found ndim=(?P<found>\d+)": Remedy(
         _SHAPE,
-        "the layer {layer} takes data of {wanted} axes, the batch being the first, and the data has {found}: x[None] makes a batch of one "
-        "element, x[..., None] gives grey pictures their axis of colours, and keras.layers.Flatten() joins axes",
+        "{layer} takes data of {wanted} axes, the first is the batch, and got {found}: x[None], x[..., None] or Flatten()",
     ),
     r"Arguments `target` and `output` must have the same|Argument `output` must have rank \(ndim\) `target\.ndim - 1`": Remedy(
         _SHAPE,
-        "the labels do not fit the outputs of the last layer: labels that are numbers of classes need a loss with Sparse in its name, such "
-        "as SparseCategoricalCrossentropy, and one-hot labels need one without; other losses need as many outputs as a label has values",
+        "labels that are numbers of classes need a loss with Sparse in its name, one-hot labels one without",
     ),
     r"Incompatible shapes: (?P<one>\[[\d,]*\]) vs\. (?P<other>\[[\d,]*\])": Remedy(
         _SHAPE,
-        "an operation got two tensors of the shapes {one} and {other}, which do not fit: axes are compared from the last one on, and each "
-        "pair must be equal, or one of it 1; print(tensor.shape) before the line shows which is which",
+        "the shapes {one} and {other} do not fit: from the last axis on, each pair must be equal or have a 1",
     ),
     r"Could not interpret (?P<kind>\w+)(?: function)? identifier: '?(?P<name>[\w.-]+)'?$"
     r"|Unknown (?P<kind_2>optimizer|loss|metric|activation|initializer|regularizer|constraint)(?: function)?:? "
@@ -250,17 +213,15 @@ OTHERS = {
     r"Mixing different tf\.distribute\.Strategy objects": _OUTSIDE,
     r"There is no id for task_type 'ps'": Remedy(
         "a-strategy-without-parameter-servers",
-        "the script makes MultiWorkerMirroredStrategy, which has no parameter servers: leave out --ps (ps: in orch.yaml), or make "
-        "ParameterServerStrategy in the script (examples/parameter_server.py)",
+        "leave out --ps (ps: in orch.yaml), or make ParameterServerStrategy in the script (examples/parameter_server.py)",
     ),
     r"Shape mismatch in the collective instance.*shape \[0[,\]]": Remedy(
         "tensors-of-different-shapes",
-        "a worker's part of a batch had no rows, so what it computed has another shape: batch(…, drop_remainder=True), or give "
-        "strategy.run a function that returns the sum over its rows, divided by the size of the global batch",
+        "batch(…, drop_remainder=True): a worker's part of a batch had no rows; or return the sum over the rows",
     ),
     r"unexpected keyword argument '(?:experimental_aggregate_gradients|skip_gradients_aggregation)'": Remedy(
         "gradients-that-keras-3-adds-itself",
-        "Keras 3 adds the gradients of all replicas itself: leave the argument out, and do not add the gradients before (all_reduce)",
+        "leave the argument out, and your own all_reduce: Keras 3 adds the gradients of all replicas itself",
     ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     r"(?P<name>SLURM_\w+) not found in environment": _ENGINE,
@@ -269,26 +230,22 @@ OTHERS = {
     ),
     r"TPUs not found in the cluster": Remedy(
         _NO_TPU,
-        "TensorFlow drives no TPU here: this needs a TPU and the package tensorflow-tpu (docs/tpu.md); to try the script on the CPU: "
-        "strategy = worker.strategy() in the script, and --fallback cpu",
+        "a TPU and the package tensorflow-tpu; on the CPU: worker.strategy() in the script, and --set tpu.fallback=cpu",
     ),
     r"cache lockfile already exists \('(?P<path>[^']+?)(?:_\d+)?\.lockfile'\)": Remedy(
         "a-cache-that-was-not-finished",
-        "another run writes the cache {path} now, or was ended while it wrote it; then remove its files: rm {path}_*.lockfile "
-        "{path}_*.index {path}_*.data-*",
+        "if no other run writes this cache now: rm {path}_*.lockfile {path}_*.index {path}_*.data-*",
     ),
     r"(?P<path>[^\s'\"]+?)(?:_\d+)?\.lockfile; No such file or directory": Remedy(
         "a-cache-that-was-not-finished", "the directory of the cache {path} is not there, and tf.data makes none: make it before fit"
     ),
-    r"(?:FileNotFoundError|NotFoundError): .*/\.keras/datasets/.": Remedy(
-        "a-file-that-is-not-found", f"if the file is of an archive: {_EXTRACTED}. Else it is not on this host"
-    ),
+    r"(?:FileNotFoundError|NotFoundError): .*/\.keras/datasets/.": Remedy("a-file-that-is-not-found", f"put it on this host; {_EXTRACTED}"),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*/[^']*)'": Remedy(
         "a-file-that-is-not-found",
-        "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir; a script that writes it makes its directory first",
+        "{path} begins at the directory of orch up or orch.yaml; another: --set workdir=DIR",
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*\.[^'/]*)'": Remedy(
-        "a-file-that-is-not-found", "{path} is looked for in the directory of orch up or orch.yaml, or in --workdir"
+        "a-file-that-is-not-found", "{path} begins at the directory of orch up or orch.yaml; another: --set workdir=DIR"
     ),
     r"(?:FileNotFoundError|NotFoundError): .*No such file or directory.*?(?P<path>/[^'\";\s]+)": Remedy(
         "a-file-that-is-not-found",
@@ -300,26 +257,22 @@ OTHERS = {
     ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",
-        "a task has no keyboard: input() and breakpoint() end there. Give values after -- on the command line; to debug, start the script "
-        "without orch (python SCRIPT), or see with orch stacks where each task is",
+        "a task has no keyboard: give values after -- on the command line; to debug, python SCRIPT or orch stacks",
     ),
     r"Could not find callback with key=pyfunc_": Remedy(
         "a-python-function-in-a-data-worker",
-        "a py_function, a numpy_function or from_generator runs only in the process that made it, never in a data worker: "
-        "apply it after distribute()",
+        "apply it after distribute(): a py_function or from_generator never runs in a data worker",
     ),
 }
 
 ENDS_EARLY = "a-worker-that-ends-early"
 _LEFT_EARLY = Remedy(
     ENDS_EARLY,
-    "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat()); if a loop ends by "
-    "a condition, such as a loss, reduce it over the workers first, so that all leave at the same step",
+    "give all workers the same number of steps (dataset.repeat()); reduce a loss that ends a loop over the workers first",
 )
 _LEFT_AT_ONCE = Remedy(
     ENDS_EARLY,
-    "no step of {name} was seen before it ended: look for a return, or a sys.exit(), in front of its training; where it has trained, give "
-    "all workers the same number of steps (dataset.repeat())",
+    "{name} took no step: look for a return or a sys.exit() before its training; else give all the same number of steps",
 )
 _SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --serve")
 _OWN_TF_CONFIG = Remedy(
@@ -332,8 +285,7 @@ _KILLED_FOR_MEMORY = Remedy(
 _BY_CODE = {
     _SIGKILL: Remedy(
         "killed-by-sigkill",
-        "ask who has sent SIGKILL, which orch did not: a person, a scheduler at a limit, a watchdog for memory (dmesg | tail); "
-        "--max-restarts N starts the tasks again",
+        "ask a scheduler for its limits, and dmesg | tail; orch did not send SIGKILL; --max-restarts N starts again",
     ),
     _SIGSEGV: Remedy(_NATIVE, "a crash in native code: the stacks that Python had are at the end of its stderr"),
     _SIGABRT: Remedy(_NATIVE, "native code gave up (abort): the reason stands at the end of its stderr"),

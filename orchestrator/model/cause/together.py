@@ -16,23 +16,19 @@ SHARED, CALLS, ROWS = "what-several-workers-write", "calls-that-only-some-worker
 
 _DAMAGED = Remedy(
     SHARED,
-    'a file is not whole: if {tasks} download, unpack or write it, do so once, before they start: --prepare "python download.py"; if it '
-    "was damaged before, remove it",
+    "if {tasks} download, unpack or write this file: once before, with --prepare COMMAND; if it is damaged, remove it",
 )
 _MADE = Remedy(
     SHARED,
-    "{tasks} make {path} at the same time, and one of them was first: os.makedirs(path, exist_ok=True), without asking before whether it "
-    "is there; or a path of its own for each, with ORCH_TASK",
+    "os.makedirs(path, exist_ok=True), as {tasks} make {path} at the same time; or a path for each, with ORCH_TASK",
 )
 _REMOVED = Remedy(
     SHARED,
-    "if {tasks} run this line at the same time, another one was first: remove and rename what all use in one of them alone "
-    "(ORCH_IS_CHIEF is 1 there), or with --prepare COMMAND before they start",
+    "if {tasks} run this line at the same time: in one of them alone (ORCH_IS_CHIEF is 1), or with --prepare COMMAND",
 )
 _DIFFERENT_CALLS = Remedy(
     CALLS,
-    "{tasks} were in different calls, or gave them tensors of different shapes: all workers must call fit, evaluate, predict and the "
-    "strategy (run, reduce, gather) alike and in the same order; a callback evaluates on all of them, and prints on one",
+    "{tasks} differ: let all workers call fit, evaluate, predict, run, reduce and gather alike, in one order",
 )
 # A pattern for ``TYPE: message``, as in `remedies`. The first match counts.
 PATTERNS = {
@@ -40,13 +36,11 @@ PATTERNS = {
     r"OSError: \[Errno 39\] Directory not empty|\[Errno (?:2|17|39)\] [^:]+: '[^']+' -> '[^']+'": _REMOVED,
     r"(?<![^\s;'\"])(?P<path>[^\s;'\"]+?)(?:_temp/part-\d+-of-\d+|\.(?:index|data-\d+-of-\d+)\.tempstate\d+)": Remedy(
         SHARED,
-        "{tasks} write the checkpoint {path} at the same time: give each a directory of its own (with ORCH_TASK) and restore from the "
-        "chief's; or let orch save: --checkpoint for fit, worker.checkpoints() for loops of your own",
+        "{tasks} write {path} at the same time: a directory for each (ORCH_TASK), or --checkpoint, or worker.checkpoints()",
     ),
     r"[Uu]nable to (?:synchronously )?(?:create|open) file \(unable to (?:lock|truncate)[^)]*|database is locked": Remedy(
         SHARED,
-        "{tasks} have one file open for writing: give each a file of its own (with ORCH_TASK), or write in one of them alone "
-        "(ORCH_IS_CHIEF is 1 there)",
+        "{tasks} write one file: a file for each (ORCH_TASK), or write in one alone (ORCH_IS_CHIEF is 1 there)",
     ),
     r"Incomplete or corrupted file detected|BadZipFile|Compressed file ended before the end-of-stream|EOFError: Ran out of input"
     r"|UnpicklingError: (?:pickle data was truncated|invalid load key)|ReadError: (?:unexpected end of data|file could not be opened)"
@@ -60,10 +54,7 @@ _REMOVES = re.compile(r"\b(?:os\.replace|\w+\.(?:remove|removedirs|unlink|rmdir|
 """A line of a program that takes a path away."""
 _FIXED = Remedy(
     ROWS,
-    "if {big} is the size of your batch: each of the {count} workers gets {small} of its rows, and something is made for {big}: a "
-    "batch_shape or batch_size, "
-    "a reshape, or a tensor that must not be divided along its first axis. Build it for {small} rows or for any number (None), and give "
-    "such a tensor as a constant, not as data",
+    "if {big} is the batch: each of {count} workers gets {small} rows; build the model for these, or any number (None)",
 )
 _SIZES = re.compile(
     r"Incompatible shapes: \[(?P<a>\d+)[\d,]*\] vs\. \[(?P<b>\d+)[\d,]*\]"

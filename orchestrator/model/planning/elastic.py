@@ -51,6 +51,5 @@ def describe(spec: ClusterSpec) -> Iterator[str]:
     """A line about what another number of workers changes."""
     if spec.least_workers:
         yield (
-            f"elastic: at least {spec.least_workers} workers, the same global batches for any number of them. Not exact: dropout, "
-            "BatchNormalization, and the metrics of an epoch that another number of workers continues"
+            f"elastic, at least {spec.least_workers} workers. Not exact: dropout, BatchNormalization, and the metrics of a resumed epoch"
         )

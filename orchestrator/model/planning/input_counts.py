@@ -121,6 +121,6 @@ def _waiting(given: Mapping[str, InputCounts]) -> Iterator[str]:
         worst = max(slow, key=lambda name: given[name].waiting)
         counts = given[worst]
         yield (
-            f"{counts.waiting:.0%} of the step is waiting for input ({worst}: {counts.waiting_s:.0f} of {counts.seconds:.0f} s); "
-            "a tf.data pipeline with prefetch, cache and map(…, num_parallel_calls=tf.data.AUTOTUNE) reads ahead, and so do --data-workers"
+            f"{counts.waiting:.0%} of the step is waiting for input ({worst}: {counts.waiting_s:.0f} of {counts.seconds:.0f} s). "
+            "fix: prefetch, cache or map(…, num_parallel_calls=tf.data.AUTOTUNE) in the dataset, or data workers. more: orch help input"
         )

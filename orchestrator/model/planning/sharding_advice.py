@@ -71,7 +71,7 @@ def _advise(planned: Sharded) -> Iterator[Advice]:
         yield from _batch(sharding)
         yield from _end(planned, summed)
     if "csv" in planned.kinds and sharding.policy == "auto" and sharding.workers > 1:
-        what = "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line is counted as an element, also that of a header"
+        what = "TensorFlow cannot shard CsvDataset by file. Each line is counted as an element, also the header's"
         yield Advice("note", "csv", what, "say --format text, if the script reads lines with TextLineDataset")
     if planned.found.uncounted:
         what = "it is not known how many elements these files hold"
@@ -87,14 +87,12 @@ def _cannot_shard(planned: Sharded) -> Iterator[Advice]:
     elif planned.has_too_few_files:
         failing, idle = planned.group(range(found.files)), planned.group(range(found.files, workers))
         what = (
-            f"{count_of(found.files, 'file')} for {workers} workers: TensorFlow fails with 'Could not apply FILE based sharding' in "
-            f"{failing}, and silently gives {idle} only empty batches"
+            f"{count_of(found.files, 'file')} for {workers} workers: TensorFlow fails in {failing} "
+            f"('Could not apply FILE based sharding'), and gives {idle} only empty batches"
         )
         yield Advice("error", "few files", what, f"set auto_shard: data, or write {workers} files or more")
     if sharding.policy == "hint" and workers > 1:
-        what = (
-            "HINT is shown for a script with dataset.shard(tf.data.experimental.SHARD_HINT, 0). Without this, every worker reads everything"
-        )
+        what = "HINT is for a script with dataset.shard(tf.data.experimental.SHARD_HINT, 0); else every worker reads everything"
         yield Advice("note", "hint", what)
     if not planned.found.uncounted and not found.elements:
         yield Advice("error", "no elements", "the files hold no element", "look whether the program that wrote them has ended well")

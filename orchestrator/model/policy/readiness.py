@@ -120,10 +120,7 @@ def describe_long_wait(cluster: Cluster, at: float) -> str:
     text = f"all tasks run, and the cluster has not formed for {LONG_WAIT_S:g} s: orch stacks shows where each task is. "
     if any(task.type == "chief" and task.state is TaskState.UP for task in tasks):
         return f"{text}The workers of KerasTuner open no port, and need none; those of a strategy of tf.distribute do"
-    return (
-        f"{text}A script that builds no strategy of tf.distribute never forms one (orch up --strategy none runs it once); "
-        "--start-timeout S ends a run that waits for longer"
-    )
+    return f"{text}fix: build a strategy of tf.distribute in the script, or --strategy none; --set timeouts.start_s=S ends such a run"
 
 
 def describe_gone(cluster: Cluster) -> str:

@@ -157,9 +157,7 @@ def causes(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled
     if any(other.task not in here for other in others):  # what is true of a host explains nothing between tasks of this host
         found += _causes_of_host(host)
     if not found and not _reads(use, others) and _is_idle(use, others):
-        found.append(
-            "it uses no more CPU time than they do: it sleeps, or waits for a core, a lock, a disk or a network (orch stacks shows where)"
-        )
+        found.append("it uses no more CPU time than they do: it sleeps, or waits for a lock, a disk or a network (orch stacks)")
     return found
 
 

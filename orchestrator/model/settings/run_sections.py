@@ -225,7 +225,7 @@ class ClusterSpec:
         TpuSettings(), f"The TPU of strategy {with_section('tpu')}, and its layout: local, a name or an address, or a mapping as here."
     )
     checkpoints: CheckpointSettings = setting(
-        CheckpointSettings(), "The saves from which a training continues: the steps between two saves, or a mapping as here."
+        CheckpointSettings(), "The checkpoints from which a training continues: the steps between two of them, or a mapping as here."
     )
     restart: Restart = setting(Restart(), "Restarts after failures: the number, or a mapping as here.")
     fail_on_nan: bool = setting(
@@ -241,8 +241,7 @@ class ClusterSpec:
     )
     log_limit: int | None = setting(
         None,
-        "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. "
-        "Of a longer output the beginning and the end stay.",
+        "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. The middle of a longer output is dropped.",
         kind=Bytes(64 * 1024, 1 << 50, "write bytes, or a size with a unit: 100M or 2G"),
         example="100M",
         words="all",

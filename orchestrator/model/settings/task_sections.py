@@ -130,7 +130,7 @@ TASKS = Struct(
             flag="--chief",
         ),
         "worker": Setting(
-            "The number of workers, the tasks that train. MIN:MAX, such as 2:4: as many of them as there are hosts for.",
+            "The number of workers, the tasks that train, or a range such as 2:4: as many as the hosts have room for.",
             words="1; with hosts, one for each slot that the other tasks do not use",
             kind=_tasks(1, MAX_TASKS, kind=Workers),
             live=True,

@@ -132,7 +132,7 @@ def _describe_restart(before: Cluster, after: Cluster) -> str:
     pause = _after((after.resume_at or 0.0) - last.ended_at)
     count = _count_restarts(after, len(after.past))
     first = _find_other_cause(before, after)
-    why = f", first cause: {headline(first)}" if first else ""
+    why = f", first failure: {headline(first)}" if first else ""
     if before.ending is None and last.cause is not None:  # all tasks are gone at once: no line has said why
         why = f": {headline(last.cause)}"
     return f"attempt {last.attempt} ended after {took}{why}; starting again{pause} ({count})"

@@ -158,7 +158,7 @@ ROWS = [
     (replace(SOUND, python=None, unreached="nothing was heard of it", unreached_remedy="ask again"), MWMS, "error host", "was lost"),
     (replace(machine(run_dir=Disk("/tmp", free_bytes=1 << 20)), is_here=False), MIRRORED, "error disk", "set TMPDIR there"),
     (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=9, shares={"local": 8}), "warning memory", "about 2.9 GB needed"),
-    (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
+    (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--home or ORCH_HOME"),
     (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1.0 MB free"),
     (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "524 MB free"),
     (

@@ -195,6 +195,6 @@ def test_a_run_without_reports_and_one_that_was_cut_off_are_compared_as_far_as_t
 @pytest.mark.parametrize(("nan_from", "code"), [(None, 0), (30, 1)])
 def test_the_command_prints_json_and_its_exit_code_says_whether_the_numbers_part(tmp_path: Path, nan_from: int | None, code: int) -> None:
     one, other = (MadeUpRun(tmp_path, workers=workers, nan_from=value).run for workers, value in ((2, None), (3, nan_from)))
-    done = CliRunner().invoke(orch, ["compare", one.run_id, other.run_id, "--run-dir", str(tmp_path), "--json"], standalone_mode=False)
+    done = CliRunner().invoke(orch, ["compare", one.run_id, other.run_id, "--home", str(tmp_path), "--json"], standalone_mode=False)
     assert done.return_value == code, done.output
     assert json.loads(done.output)["runs"] == [one.run_id, other.run_id]

@@ -119,7 +119,7 @@ SAYS = {
     "Tversky()": ONE_NUMBER,
     "SparseCategoricalCrossentropy(ignore_class=1)": MASKED,
     "Circle()": "the loss Circle compares the rows of a batch",
-    "Huber(reduction='mean_with_sample_weight') with sample_weight": "divides the loss of each part of a batch by the sample weights",
+    "Huber(reduction='mean_with_sample_weight') with sample_weight": "divides by each part's weights",
 }
 
 
@@ -202,7 +202,7 @@ def regularizers(place: Place) -> Result:
     return place.fit(place.kept(build), place.dataset(x, place.target(x)))
 
 
-@case("losses", "activity_regularizer", says="activity_regularizer: Keras before 3.14")
+@case("losses", "activity_regularizer", says="activity_regularizer: before Keras 3.14")
 def activity(place: Place) -> Result:
     dense = place.keras.layers.Dense
     model = place.kept(lambda: place.sequential(dense(4, "tanh", activity_regularizer="l2"), dense(1)))

@@ -163,7 +163,7 @@ def function(place: Place) -> Result:
 @case(
     "metrics",
     "metrics after each batch, in a callback",
-    says="is no mean over rows: what Keras shows of single batches|the logs of single batches that Keras 2 gives",
+    says="is not a mean over rows|the logs of single batches that Keras 2 gives",
 )
 def of_batches(place: Place) -> Result:
     seen: list[dict[str, float]] = []

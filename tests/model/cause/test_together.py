@@ -16,47 +16,51 @@ TF = "tensorflow.python.framework.errors_impl."
 TRACE = 'Traceback (most recent call last):\n  File "/w/train.py", line {}, in {}\n    {}\n{}: {}\n'
 DIFFERENT = "Collective instance 125 expected type 0 and data_type 2 but got type 1 and data_type 2"
 FAILURES = [
-    ("FileExistsError", "[Errno 17] File exists: 'logs/run'", "worker-0..1 make logs/run at the same time, and one of them was first"),
+    ("FileExistsError", "[Errno 17] File exists: 'logs/run'", "worker-0..1 make logs/run at the same time"),
     (f"{TF}AlreadyExistsError", "logs/run; File exists", "worker-0..1 make logs/run at the same time"),
-    ("OSError", "[Errno 39] Directory not empty: 'logs'", "another one was first: remove and rename what all use in one of them alone"),
-    ("FileNotFoundError", "[Errno 2] No such file or directory: 'a' -> 'b'", "another one was first"),
+    ("OSError", "[Errno 39] Directory not empty: 'logs'", "if worker-0..1 run this line at the same time: in one of them alone"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'a' -> 'b'", "run this line at the same time"),
     (
         f"{TF}InvalidArgumentError",
         "allow_missing_files was set to false and ckpts/ckpt-1_temp/part-00000-of-00001 did not exist.NOT_FOUND: ckpts/ckpt-1_temp/part-"
         "00000-of-00001 not found [Op:MergeV2Checkpoints]",
-        "worker-0..1 write the checkpoint ckpts/ckpt-1 at the same time",
+        "worker-0..1 write ckpts/ckpt-1 at the same time",
     ),
     (
         "BlockingIOError",
         "[Errno 11] Unable to synchronously create file (unable to lock file, errno = 11, error message = 'Resource temporarily')",
-        "worker-0..1 have one file open for writing",
+        "worker-0..1 write one file",
     ),
-    ("sqlite3.OperationalError", "database is locked", "have one file open for writing"),
-    ("zipfile.BadZipFile", "File is not a zip file", '--prepare "python download.py"'),
-    ("EOFError", "Compressed file ended before the end-of-stream marker was reached", "a file is not whole"),
+    ("sqlite3.OperationalError", "database is locked", "write one file"),
+    ("zipfile.BadZipFile", "File is not a zip file", "with --prepare COMMAND"),
+    ("EOFError", "Compressed file ended before the end-of-stream marker was reached", "download, unpack or write this file"),
     (
         "ValueError",
         "Incomplete or corrupted file detected. The auto file hash does not match the provided value of x",
-        "a file is not whole",
+        "download, unpack or write this file",
     ),
-    ("ValueError", "EOF: reading array header, expected 128 bytes got 0", "a file is not whole"),
-    ("OSError", "Unable to synchronously open file (file signature not found)", "a file is not whole"),
-    (f"{TF}DataLossError", "Unable to open table file c/ckpt-1: DATA_LOSS: not an sstable (bad magic number)", "a file is not whole"),
-    (f"{TF}InternalError", DIFFERENT, "worker-0..1 were in different calls"),
-    (f"{TF}InvalidArgumentError", "Shape mismatch in the collective instance 100. Op at device", "were in different calls"),
+    ("ValueError", "EOF: reading array header, expected 128 bytes got 0", "download, unpack or write this file"),
+    ("OSError", "Unable to synchronously open file (file signature not found)", "download, unpack or write this file"),
+    (
+        f"{TF}DataLossError",
+        "Unable to open table file c/ckpt-1: DATA_LOSS: not an sstable (bad magic number)",
+        "download, unpack or write this file",
+    ),
+    (f"{TF}InternalError", DIFFERENT, "worker-0..1 differ: let all workers call"),
+    (f"{TF}InvalidArgumentError", "Shape mismatch in the collective instance 100. Op at device", "alike, in one order"),
     (
         f"{TF}InvalidArgumentError",
         "Incompatible shapes: [8,1] vs. [16,1] [Op:Sub]",
-        "if 16 is the size of your batch: each of the 2 workers gets 8 of its rows",
+        "if 16 is the batch: each of 2 workers gets 8 rows",
     ),
     (
         "ValueError",
         'Input 0 of layer "x" is incompatible with the layer: expected shape=(16, 5), found shape=(8, 5)',
-        "made for 16: a batch_sh",
+        "build the model for these",
     ),
-    ("ValueError", "Dimensions must be equal, but are 16 and 8 for '{{node sub}}'", "8 of its rows"),
-    (f"{TF}InvalidArgumentError", "Input to reshape is a tensor with 80 values, but the requested shape has 160", "80 of its rows"),
-    (f"{TF}InvalidArgumentError", "Matrix size-incompatible: In[0]: [16,16], In[1]: [8,4] [Op:MatMul]", "give such a tensor as a constant"),
+    ("ValueError", "Dimensions must be equal, but are 16 and 8 for '{{node sub}}'", "gets 8 rows"),
+    (f"{TF}InvalidArgumentError", "Input to reshape is a tensor with 80 values, but the requested shape has 160", "gets 80 rows"),
+    (f"{TF}InvalidArgumentError", "Matrix size-incompatible: In[0]: [16,16], In[1]: [8,4] [Op:MatMul]", "or any number (None)"),
 ]
 
 
@@ -144,7 +148,7 @@ def test_the_line_of_the_user_in_a_traceback() -> None:
 
 def test_a_worker_whose_steps_were_measured_has_not_left_in_front_of_its_training() -> None:
     peers = failure(f"{TF}UnavailableError", "Collective has timed out during execution.", at=T0 + 2)
-    for has_trained, said in ((False, "no step of worker-1 was seen"), (True, "reduce it over the workers first")):
+    for has_trained, said in ((False, "worker-1 took no step"), (True, "reduce a loss that ends a loop")):
         verdict, _ = run([ended("worker-1", None, Evidence(has_trained=has_trained)), ended("worker-0", peers)], ["worker-0", "worker-1"])
         assert verdict.cause is not None
         assert (verdict.cause.task, said in verdict.cause.remedy) == ("worker-1", True)

@@ -69,8 +69,8 @@ def cluster(*tasks: InputCounts) -> dict[str, InputCounts]:
         (
             (counts(412, seconds=51, waiting_s=32.1), counts(412, seconds=51, waiting_s=20)),
             [
-                "63% of the step is waiting for input (worker-0: 32 of 51 s); a tf.data pipeline with prefetch, cache and "
-                "map(…, num_parallel_calls=tf.data.AUTOTUNE) reads ahead, and so do --data-workers"
+                "63% of the step is waiting for input (worker-0: 32 of 51 s). fix: prefetch, cache or "
+                "map(…, num_parallel_calls=tf.data.AUTOTUNE) in the dataset, or data workers. more: orch help input"
             ],
         ),
     ],

@@ -114,7 +114,7 @@ def test_slow_input_of_one_task_is_named_as_such() -> None:
     ]
 
 
-IDLE = "it uses no more CPU time than they do: it sleeps, or waits for a core, a lock, a disk or a network (orch stacks shows where)"
+IDLE = "it uses no more CPU time than they do: it sleeps, or waits for a lock, a disk or a network (orch stacks)"
 LIMIT = "on host b a CPU limit is reached in 41 % of its periods (cpu.stat)"
 OTHERS = "other programs use 1.6 of the 2 cores of host b"
 SWAPS = "its pages come from a disk (90 faults per second): host b swaps, or has too little memory"

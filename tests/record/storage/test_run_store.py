@@ -100,7 +100,7 @@ def test_a_home_without_room_for_its_gitignore_is_hidden_by_the_next_run(tmp_pat
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*--run-dir") as raised:
+    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*--home") as raised:
         create_run(tmp_path / place, "one")
     assert raised.value.exit_code == 125
     assert entries(tmp_path) == {"file"}
@@ -171,7 +171,7 @@ def test_a_directory_of_runs_that_cannot_be_read_is_an_error_in_words(
 
     create_run(tmp_path / "home", "one")
     monkeypatch.setattr(Path, "iterdir", refuse)
-    said = orch.in_process(*words, "--run-dir", str(tmp_path / "home"), check=125).err
+    said = orch.in_process(*words, "--home", str(tmp_path / "home"), check=125).err
     assert said == f"error: the runs in {tmp_path}/home cannot be read: Permission denied\n"
 
 

@@ -86,7 +86,7 @@ def test_saves_of_tasks_that_train_alone_are_seen(tmp_path: Path) -> None:
     assert [series.name for series in saves_report.read(str(base), verify=True)] == ["worker-0/fit-1", "worker-1/fit-1"]
     assert "worker-1/fit-1" in "\n".join(saves_report.to_text(str(base), saves_report.read(str(base), verify=False), verified=False))
     run_with(tmp_path, "nothing", "")
-    with pytest.raises(UsageError, match="has no save"):
+    with pytest.raises(UsageError, match="has no checkpoint"):
         saves_of_run.resumed(tmp_path, spec_with("nothing", tmp_path))
 
 

@@ -48,7 +48,7 @@ def test_of_two_that_fail_at_nearly_the_same_time_the_lines_and_the_report_name_
     assert cause.task == first
     again = "; then all tasks start again" if restarts else ""
     assert lines[:3] == [f"worker-1 has failed (exit code 3); stopping worker-0 (SIGTERM now, SIGKILL after 5 s{again})", None, None]
-    told = "first cause: worker-0 failed (exit code 4)" if first == "worker-0" else ""
+    told = "first failure: worker-0 failed (exit code 4)" if first == "worker-0" else ""
     if restarts:
         start = "attempt 1 ended after 10.3 s" + (f", {told}" if told else "")
         assert (lines[3] or "").startswith(f"{start}; starting again")

@@ -56,7 +56,7 @@ def test_a_failed_training_that_saves_is_told_how_it_goes_on(run: RunDir) -> Non
     for given, more in (("{}", ""), ('{"fit": true}', "; --checkpoint-every STEPS saves sooner"), ('{"fit": true, "every": 5}', "\n")):
         (run.path / "spec.yaml").write_text(f'{{"script": "train.py", "checkpoints": {given}}}')
         text = report(verdict, run, Cluster(), Path("shown"))
-        assert ("  there is no save to continue from: the run has ended before its first one" + more in text) == bool(more)
+        assert ("  there is no checkpoint to continue from: the run has ended before its first one" + more in text) == bool(more)
     directory = str(run.path / "checkpoints/fit-1" / saves.name_of(12))
     os.makedirs(directory)
     saves.write_file(saves.LOCAL, directory, "worker-0", {}, {})

@@ -94,7 +94,7 @@ def test_what_a_run_has_imported_is_kept_for_the_next_if_the_user_wants_this_alw
     unwanted = {**env, "ORCH_WARM": "off"}  # the variable wins
     assert KEPT not in orch("up", "script.py", "-n", "1", env=unwanted, check=0).err
     first = orch("up", "script.py", "-n", "1", env=env, check=0).err.splitlines()
-    assert f"{KEPT}decimal is imported in the background" in next(line for line in first if KEPT in line)
+    assert f"{KEPT}decimal is imported for the next run" in next(line for line in first if KEPT in line)
     assert "succeeded after" in first[-1], "the verdict is last"
     wait_until(lambda: status(orch)["running"], "warm process")
     second = orch("up", "script.py", "-n", "1", env=env, check=0).err

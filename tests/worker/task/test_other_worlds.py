@@ -25,4 +25,4 @@ def test_the_metrics_of_an_epoch_that_fewer_workers_continue_are_named(step_in_e
     restoring.tell_of_other_world(SimpleNamespace(strategy=None, workers=["worker-0"]), save)
     assert len(said) == 1
     assert "saved by 2 workers with 2 replicas, and now there are 1 with 1: the global batches are the same" in said[0]
-    assert ("the metrics of the epoch that goes on are not exact" in said[0]) == bool(step_in_epoch)
+    assert ("the metrics of the resumed epoch are not exact" in said[0]) == bool(step_in_epoch)

@@ -67,7 +67,7 @@ def test_a_second_save_of_a_step_leaves_the_first_one_whole(tmp_path: Path, caps
     write(again, 100, 3.0)
     again.wait()
     assert own.read_bytes() == before
-    assert "is a save already, and no save is overwritten" in capsys.readouterr().err
+    assert "is a checkpoint already, and none is overwritten" in capsys.readouterr().err
 
 
 def save_together(base: Path, *steps: int, count: int = 2) -> None:
@@ -163,7 +163,7 @@ def test_a_damaged_file_in_the_only_save_begins_anew_and_is_named(
 
     save_together(tmp_path, 10)
     elsewhere = choose_together(monkeypatch, worker(tmp_path, 0), worker(tmp_path / "elsewhere", 1))
-    assert "worker-1 finds no save in" in str(elsewhere[0])
+    assert "worker-1 finds no checkpoint in" in str(elsewhere[0])
 
 
 def test_a_series_is_looked_for_in_all_runs_that_a_run_continues(tmp_path: Path) -> None:

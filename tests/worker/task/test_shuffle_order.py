@@ -82,7 +82,7 @@ def test_a_dataset_with_large_arrays_is_not_copied_and_the_line_says_what_is_kno
     is_copied, line = told.pop("a graph that is too long")
     assert not is_copied
     assert line.startswith("input: orch cannot look into a dataset that a function of the dataset of large.py:")
-    assert "has from outside (ValueError: its arrays have more than 2 GiB): if that one shuffles, give its shuffle" in line
+    assert "uses (ValueError: its arrays have more than 2 GiB). fix: if it shuffles, give it a seed" in line
     for is_copied, line in told.values():
         assert not is_copied
         assert "shuffles without a seed, and orch cannot give all workers one order (ValueError: its arrays have 0 MiB)" in line

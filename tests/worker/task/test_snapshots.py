@@ -188,9 +188,9 @@ def test_an_interval_longer_than_about_a_second_is_printed_and_again_if_it_has_d
         steps(schedule, 20, step=0.05, cost=cost)
         snapshots._tell_of(schedule)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition("; ")[0] for line in lines] == [
-        "orch: note: checkpoints: a copy of the training into memory takes 0.04 s, so one is made every 4 s (80 steps)",
-        "orch: note: checkpoints: a copy of the training into memory takes 0.12 s, so one is made every 12 s (240 steps)",
+    assert [line.partition(": so much")[0] for line in lines] == [
+        "orch: note: checkpoints: a copy into memory takes 0.04 s, so orch makes one every 4 s (80 steps)",
+        "orch: note: checkpoints: a copy into memory takes 0.12 s, so orch makes one every 12 s (240 steps)",
     ]
 
 

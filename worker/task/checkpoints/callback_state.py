@@ -127,7 +127,7 @@ def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[st
                     try:
                         made = _value(value, arrays)
                     except (LookupError, TypeError, ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
-                        what = f"a save has no value that orch has written for {type(callback).__name__}.{name}"
+                        what = f"a checkpoint has no value that orch has written for {type(callback).__name__}.{name}"
                         raise refusal(DamagedError(what)) from None
                     setattr(callback, name, made)
 

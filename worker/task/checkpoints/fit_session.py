@@ -290,8 +290,8 @@ class FitSession:
             input_check.tell(data.dataset, "fit")
         elif data.kind != "arrays":
             print_once(
-                "checkpoints: fit reads a generator or a PyDataset, which a restart begins again, without the batches that were trained "
-                "on; the rest is right only if it gives the same batches in each run"
+                "checkpoints: a generator or a PyDataset of fit begins again after a restart, and must give the same batches. "
+                "more: orch help resume"
             )
 
     def _continue(self, found: restoring.FoundSave) -> None:

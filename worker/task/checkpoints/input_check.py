@@ -27,8 +27,8 @@ def tell(dataset: Any, where: str = "") -> list[str]:
     reasons = list(dict.fromkeys(_reasons(dataset)))
     if reasons:
         print_once(
-            f"checkpoints: the input of {where or failure.calling_line()} cannot be positioned exactly: {'; '.join(reasons)}. A restart "
-            "begins it again, and leaves out as many batches as were trained on, which may be other ones"
+            f"checkpoints: the input of {where or failure.calling_line()} cannot be positioned exactly: {'; '.join(reasons)}. "
+            "A restart leaves out as many batches as were trained on. more: orch help resume"
         )
     return reasons
 
@@ -45,8 +45,8 @@ def is_read_whole(data: Any) -> bool:
         return False
     if shuffle_order.is_endless(dataset):
         print_once(
-            "checkpoints: the dataset shuffles and repeats without an end, and the training is not in its first epoch: the order of this "
-            "epoch may be another one than without the restart; count epochs by saver.epochs, and repeat(1)"
+            "checkpoints: the dataset shuffles and repeats without an end, so this epoch may have another order after the restart. "
+            "fix: count epochs by saver.epochs, and repeat(1)"
         )
         return False
     return True
@@ -90,18 +90,17 @@ def tell_of_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if _differ(before, now, "batch_sizes"):
         print_once(
             f"checkpoints: the batch size was {few(list(map(str, before['batch_sizes'])))} and is "
-            f"{few(list(map(str, now['batch_sizes'])))}: the place in the data is a number of batches, so in an epoch that has begun some "
-            "elements may come twice and others never, and the numbers are not those of a training without a restart"
+            f"{few(list(map(str, now['batch_sizes'])))}: in this epoch some elements may come twice and others never"
         )
     if _differ(before, now, "steps_per_execution"):
         print_once(
-            f"checkpoints: steps_per_execution was {before['steps_per_execution']} and is {now['steps_per_execution']}: the training "
-            "continues with the right batch, but callbacks are called after other steps than in a training without a restart"
+            f"checkpoints: steps_per_execution was {before['steps_per_execution']} and is {now['steps_per_execution']}: "
+            "callbacks come after other steps than before"
         )
     if _differ(before, now, "fingerprint"):
         print_once(
-            "checkpoints: the arrays of the input are not those of the training before: other values, or another order. Some examples "
-            "come twice in this epoch, and others never: give every shuffle and split of the arrays a seed"
+            "checkpoints: the arrays are not those of the training before, so examples come twice or never in this epoch. "
+            "fix: give every shuffle and split of the arrays a seed"
         )
 
 

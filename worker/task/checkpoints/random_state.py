@@ -85,8 +85,8 @@ def watch() -> None:
     def get_seed(real: Any, op_seed: Any) -> Any:
         if not _is_of_input():
             print_once(
-                f"checkpoints: {failure.calling_line()} draws random numbers by an operation of TensorFlow whose position no save has: a "
-                "restart draws other numbers than a training without one; take keras.random, tf.random.Generator or tf.random.stateless_…"
+                f"checkpoints: {failure.calling_line()} draws random numbers that no checkpoint can restore. "
+                "fix: keras.random, tf.random.Generator or tf.random.stateless_…"
             )
         return real(op_seed)
 

@@ -17,10 +17,7 @@ from . import snapshots, world_facts
 from .storage import files_of
 
 Series = Any
-_OF_EPOCH = (
-    "the metrics of the epoch that goes on are not exact: they leave out the batches of workers that are gone, and count those of "
-    "the chief again for each new worker"
-)
+_OF_EPOCH = "the metrics of the resumed epoch are not exact: they count other batches than without the restart"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +52,8 @@ def choose(series: Series) -> FoundSave | None:
                 break
             raise refusal(
                 RuntimeError(
-                    f"{blind[0]} finds no save in {series.place.base}, where other workers find some: all workers must see this directory. "
-                    "Set checkpoints.dir to a directory that all hosts share"
+                    f"{blind[0]} finds no checkpoint in {series.place.base}, where other workers find some. "
+                    "fix: set checkpoints.dir to a directory that all hosts share"
                 )
             )
         if _number(found) > min(told):
@@ -74,7 +71,9 @@ def check_resumed(series: Series) -> None:
     bases = series.place.resume
     if bases and not any(files_of(base).names(base) for base in bases):
         raise refusal(
-            RuntimeError(f"{series.place.task.task} sees no save in {bases[0]}, which the run continues: all hosts must see this directory")
+            RuntimeError(
+                f"{series.place.task.task} sees no checkpoint in {bases[0]}, which the run continues: all hosts must see this directory"
+            )
         )
 
 
@@ -152,8 +151,8 @@ def tell_of_other_world(series: Series, save: Save) -> None:
     manifest = save.manifest or {}
     if lost := manifest.get("lost"):
         print_once(
-            f"checkpoints: what {few(lost)} had in memory is lost, with its host: the statistics of BatchNormalization and the metrics of "
-            f"this epoch are those of {manifest['by']} there; all weights are exact"
+            f"checkpoints: {few(lost)} is lost with its host: its moving statistics and metrics become those of {manifest['by']}; "
+            "all weights are exact"
         )
     before, now = manifest["world"], world_facts.world(series.strategy, series.workers)
     if before["workers"] != now["workers"] or before["replicas"] != now["replicas"]:
@@ -167,10 +166,7 @@ def tell_of_other_world(series: Series, save: Save) -> None:
                 + (f"; {_OF_EPOCH}" if manifest.get("step_in_epoch") else "")
             )
         else:
-            print_once(
-                f"{counts}: the workers divide the rest of the epoch otherwise, so some elements may come twice and others never, and the "
-                "numbers are not those of a training without a restart"
-            )
+            print_once(f"{counts}: the workers divide the rest of the epoch otherwise, so some elements may come twice and others never")
     else:
         old, new = {**before, **manifest["versions"]}, {**now, **world_facts.versions()}
         other = [f"{name} was {old.get(name)} and is {new.get(name)}" for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
@@ -178,8 +174,8 @@ def tell_of_other_world(series: Series, save: Save) -> None:
             print_once(f"checkpoints: the numbers may differ from those of a training without a restart: {'; '.join(sorted(other))}")
     if manifest["order"] != shuffle_order.word():
         print_once(
-            f"checkpoints: {save.name} is of a training with another order of its shuffles without a seed, so some elements may come twice "
-            "and others never; continue with: orch up --resume RUN"
+            f"checkpoints: {save.name} has another order of shuffles without a seed, so elements may come twice or never. "
+            "fix: orch up --resume RUN"
         )
 
 

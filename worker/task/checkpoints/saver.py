@@ -42,8 +42,8 @@ def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
     if not base:
         raise refusal(
             ValueError(
-                "worker.checkpoints: in which directory? The run directory is not seen from this host, or the script runs without orch: "
-                "give dir=, or checkpoints.dir in the spec, a directory that all workers see"
+                "worker.checkpoints: no directory is known: this host does not see the run directory, or the script runs without orch. "
+                "fix: give dir=, or set checkpoints.dir, to a directory that all workers see"
             )
         )
     if "://" not in base:
@@ -79,9 +79,8 @@ class Saver:
         if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
             self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
             print_once(
-                "checkpoints: under ParameterServerStrategy a restart is never exact: a step of a lost worker may run twice, and the "
-                "workers read their input again. Each save waits for all steps that were scheduled; if a ps is lost, the steps since the "
-                "save are lost"
+                "checkpoints: under ParameterServerStrategy a restart is not exact: a step of a lost worker may run twice. "
+                "more: orch help resume"
             )
         self._every = every or context().settings.checkpoints.every or EVERY
         self._objects = objects
@@ -118,8 +117,8 @@ class Saver:
         if not (self._is_iterating or self._is_positioned or input_policy.starts_given):
             self._is_positioned = True
             print_once(
-                "checkpoints: the input of this loop is not positioned: after a restart it begins again, in the middle of the training; "
-                "iterate over saver.batches(dataset), or give worker.files start=saver.steps"
+                "checkpoints: the input of this loop begins again after a restart, in the middle of the training. "
+                "fix: iterate over saver.batches(dataset), or give worker.files start=saver.steps"
             )
         # A coordinator's training has no snapshots, with which the agent would note the step.
         self._series.reach(self._steps, is_kept=self._coordinator is None and self._snapshots.reach(self._steps))
@@ -245,8 +244,8 @@ def _strategy_of(objects: dict[str, Any]) -> Any:
     found = next((one for each in variables.collect(objects) if (one := getattr(each.variable, "_distribute_strategy", None))), None)
     if found is None and strategy_builder.input_pipelines(context())[0] > 1:
         print_once(
-            "checkpoints: nothing that is saved was made in the scope of a strategy, so each worker trains alone, on all of the data, and "
-            "has saves of its own; make the model and the optimizer inside of `with worker.strategy().scope():`"
+            "checkpoints: nothing was made in the scope of a strategy, so each worker trains and saves alone. "
+            "fix: make the model and the optimizer inside of `with worker.strategy().scope():`"
         )
     return found or tf.distribute.get_strategy()
 
@@ -259,8 +258,8 @@ def _build_optimizers(objects: dict[str, Any], strategy: Any) -> None:
             continue
         if len(models) != 1 or not models[0].trainable_variables:
             raise ValueError(
-                f"worker.checkpoints: the optimizer {key!r} has no variables yet: build the model first, or, with several models, call "
-                f"{key}.build(model.trainable_variables) in the scope of the strategy"
+                f"worker.checkpoints: the optimizer {key!r} has no variables yet. "
+                f"fix: build the model first, or call {key}.build(model.trainable_variables) in the scope of the strategy"
             )
         with strategy.scope():
             one.build(models[0].trainable_variables)

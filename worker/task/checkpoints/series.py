@@ -147,7 +147,7 @@ class Series:
     def _write(self, name: str, alike: dict[str, Tensor], own: dict[str, Tensor], note: dict[str, Any], document: dict[str, Any]) -> None:
         directory = saves.join(self.bases[0], self.name, name)
         if saves.MANIFEST in self.files.names(directory):
-            raise refusal(RuntimeError(f"{directory} is a save already, and no save is overwritten"))
+            raise refusal(RuntimeError(f"{directory} is a checkpoint already, and none is overwritten"))
         self.files.make(directory)
         of_model, of_own = tensor_file.describe(alike), tensor_file.describe(own)
         note |= {"tensors": of_own, "alike": {name: one["sha256"] for name, one in of_model.items()}}
@@ -201,8 +201,8 @@ class Series:
         if differing and not self._has_diverged:
             self._has_diverged = True
             print_once(
-                f"checkpoints: the workers have different values of {few(differing)} in {os.path.basename(directory)}, which should be "
-                f"equal: the replicas have diverged. The save has those of {self.chief}, and {worker} has others"
+                f"checkpoints: {self.chief} and {worker} have different values of {few(differing)} in {os.path.basename(directory)}: "
+                "the replicas have diverged"
             )
         found: dict[str, Any] = of_other["tensors"]
         return found

@@ -148,8 +148,8 @@ class TrainingSnapshots:
         if seconds > LONG_S and not self._told_s / 2 < seconds < self._told_s * 2:
             self._told_s = seconds
             print_once(
-                f"checkpoints: a copy of the training into memory takes {schedule.cost_s:.2g} s, so one is made every {seconds:.0f} s "
-                f"({count_of(schedule.every, 'step')}); a task that is killed costs at most about this much of the training",
+                f"checkpoints: a copy into memory takes {schedule.cost_s:.2g} s, so orch makes one every {seconds:.0f} s "
+                f"({count_of(schedule.every, 'step')}): so much may be lost",
                 is_note=True,
             )
 

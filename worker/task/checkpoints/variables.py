@@ -159,8 +159,8 @@ def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any
     if not isinstance(one, Trackable):
         raise refusal(
             ValueError(
-                f"worker.checkpoints: {key} is of type {type(one).__name__}; give variables, models, layers, optimizers, metrics, a "
-                "tf.Module or a tf.train.Checkpoint of these"
+                f"worker.checkpoints: {key} is of type {type(one).__name__}. "
+                "fix: give variables, models, layers, optimizers, metrics, a tf.Module or a tf.train.Checkpoint of these"
             )
         )
     if type(one)._serialize_to_tensors is not Trackable._serialize_to_tensors:
@@ -259,8 +259,8 @@ def compare(named: list[NamedVariable], told: Mapping[str, Mapping[str, Any]], w
     if problems:
         raise refusal(
             ValueError(
-                f"{where} is the save of another model: {'; '.join(problems)}. Nothing was restored, and the save stays as it is: start "
-                "the program that has made it, or begin again in a new run"
+                f"{where} is the checkpoint of another model: {'; '.join(problems)}. "
+                "fix: start the program that has made it, or begin again in a new run"
             )
         )
 

@@ -23,8 +23,8 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
     is_dataset = isinstance(source, tf.data.Dataset)
     if not is_dataset and not callable(source):
         raise TypeError(
-            f"worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not {type(source).__name__}; "
-            "tf.data.Dataset.from_tensor_slices makes a dataset of arrays"
+            f"worker.distribute takes a tf.data.Dataset or a function, and not {type(source).__name__}. "
+            "fix: tf.data.Dataset.from_tensor_slices makes a dataset of arrays"
         )
     private_memory.copy_soon()
     task, changes = context(), Changes("worker.distribute")
@@ -39,10 +39,7 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
     else:
         settings.pop("auto_shard", None)
         name = type(strategy).__name__.removesuffix("V2")
-        print_once(
-            f"input: under {name} the dataset is not divided: each worker reads the whole dataset. "
-            "Shuffle it, repeat it, and count the steps"
-        )
+        print_once(f"input: under {name} each worker reads the whole dataset. fix: shuffle it, repeat it, and count the steps")
     if is_dataset:
         source = _batched(source, batch, strategy, task, changes)
     if is_dataset and data_service and task.data_service is not None:
@@ -87,8 +84,8 @@ def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Contex
         return dataset
     if size < replicas:
         raise ValueError(
-            f"worker.distribute: a global batch of {size} for {count_of(replicas, 'replica')}: some of them would never get an element; "
-            f"make it {replicas} or more (input.global_batch_size, --global-batch-size)"
+            f"worker.distribute: a global batch of {size} for {count_of(replicas, 'replica')}: some would never get an element. "
+            f"fix: make it {replicas} or more (input.global_batch_size, --global-batch-size)"
         )
     _check_size(size, replicas)
     changes.told.append(f"batches of {size} for {count_of(replicas, 'replica')}")
@@ -131,8 +128,7 @@ def _through_service(dataset: Any, task: Context) -> Any:
 
     service = tf.data.experimental.service
     print_once(
-        "input: the data workers of the tf.data service make the batches, which go to whichever worker asks first; "
-        "py_function and from_generator do not work there",
+        "input: data workers make the batches, and the first worker that asks gets one; py_function does not work there",
         is_note=True,
     )
     # All workers name their datasets in the same order: the same name is the same job.

@@ -75,8 +75,8 @@ def _mend() -> None:
         is_of_program = not caller.f_globals.get("__name__", "").startswith(_OTHERS)
         if is_of_program and has_several_workers(strategy) and strategy.num_replicas_in_sync > strategy.extended._num_workers:
             print_once(
-                f"gather at {failure.calling_line()}: several replicas in each worker: the rows of a batch come worker by worker, which "
-                "differs from the order of the dataset; gather the labels, or numbers of the rows, with them"
+                f"gather at {failure.calling_line()}: the rows of a batch come worker by worker, not in the order of the dataset. "
+                "fix: gather the labels, or numbers of the rows, with them"
             )
         return real(strategy, value, axis)
 
@@ -229,9 +229,8 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
         is_unseeded = has_unseeded(before)
     except Exception as error:  # the program must run as without orch
         print_once(
-            f"input: orch cannot look into a dataset that a function of the dataset of {failure.calling_line()} has from outside "
-            f"({_in_short(error)}): if that one shuffles, give its shuffle(…, seed=…) a seed, the same in all workers; without one, some "
-            "elements come twice in an epoch, and others never"
+            f"input: orch cannot look into a dataset that a function of the dataset of {failure.calling_line()} uses ({_in_short(error)}). "
+            "fix: if it shuffles, give it a seed, the same in all workers; else elements come twice or never"
         )
         return dataset
     if not is_unseeded:
@@ -260,7 +259,7 @@ def _copied(dataset: Any, number: int = 0) -> Any:
             remedy = "use one iterator for all epochs" if number else "give shuffle(…, seed=…) a seed, the same in all workers"
             print_once(
                 f"input: the dataset of {failure.calling_line()} {why}, and orch cannot give all workers one order ({_in_short(error)}): "
-                f"some elements come twice in an epoch, and others never; {remedy}",
+                f"elements come twice or never. fix: {remedy}",
                 in_each_task=True,
             )
 
@@ -276,8 +275,8 @@ def _in_short(error: Exception) -> str:
 def _warn_of_other_orders(dataset: Any, before: list[Any]) -> None:
     if dataset.options().deterministic is False or any(getattr(part, "_deterministic", None) == "false" for part in before):
         print_once(
-            f"input: the dataset of {failure.calling_line()} has deterministic=False, so each worker reads in another order, and keeps its "
-            "share of this order: some elements come twice in an epoch, and others never; say deterministic=True, or divide by file"
+            f"input: the dataset of {failure.calling_line()} has deterministic=False, so elements come twice or never in an epoch. "
+            "fix: deterministic=True, or divide by file"
         )
 
 
@@ -338,8 +337,8 @@ def is_endless(dataset: Any) -> bool:
 
 
 def _how_it_draws(dataset: Any) -> str | None:
-    """How a dataset draws the seeds of its shuffles after its first element: ``later``, by what has been taken from it; or ``ahead``, by
-    how far TensorFlow has read ahead, even where all has been taken. None: once, at the start.
+    """Return how a dataset draws the seeds of its shuffles after its first element: ``later``, by what has been taken from it; or
+    ``ahead``, by how far TensorFlow has read ahead, even where all has been taken. None: once, at the start.
     """
     if not draws_later(dataset):
         return None
@@ -386,8 +385,7 @@ def _by_elements(dataset: Any, counting: Any) -> Any:
 
     name = re.sub(r"^_|Dataset(V\d+)?$", "", type(counting).__name__).lower()
     print_once(
-        f"input: {name}, behind the files of the dataset of {failure.calling_line()}, counts, pairs or compares rows, which must be those "
-        "of all files: each worker reads all files and keeps its share (auto_shard data)",
+        f"input: {name} in the dataset of {failure.calling_line()} compares rows of all files, so auto_shard is data",
         is_note=True,
     )
     options = tf.data.Options()

@@ -161,8 +161,8 @@ def _not_together(what: str) -> BaseException:
 def tell_of_normalization(model: Any) -> None:
     if any(_is_normalized_by_parts(layer) for layer in model._flatten_layers()):
         print_once(
-            "BatchNormalization normalises each worker's part of a batch by the statistics of this part, as Keras documents, so "
-            "the numbers differ from those of one process; BatchNormalization(synchronized=True) takes those of the whole batch"
+            "BatchNormalization uses the statistics of each worker's part, so the numbers differ from one process. "
+            "fix: BatchNormalization(synchronized=True)"
         )
 
 

@@ -51,10 +51,7 @@ def tell_of_off(distributed: Any, times: str) -> None:
     if dataset is None or _policy(dataset) != "OFF":
         return
     if not any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(dataset)):
-        print_once(
-            f"input: under the policy OFF each worker reads all of its dataset, so {times} that the program has not divided itself, and "
-            "losses and weights differ from those of one process"
-        )
+        print_once(f"input: under the policy OFF each worker reads all of its dataset, so {times} that the program has not divided itself")
 
 
 def rows_of_parts(distributed: Any, strategy: Any) -> int:
@@ -211,8 +208,8 @@ def tell_of_second_order(feed: Any) -> None:
     if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
         lost = "without the first batches of the generator" if is_generator else "with the second order of a shuffle"
         print_once(
-            f"this pass begins {lost}, because Keras has taken a batch to build the model, as it does without orch under a strategy of one "
-            "worker; it begins with the first on two or more workers, without a strategy, or where worker.strategy() makes the strategy"
+            f"this pass begins {lost}: Keras has taken a batch to build the model, as it does without orch. "
+            "fix: make the strategy by worker.strategy()"
         )
 
 
@@ -229,7 +226,7 @@ def in_order(strategy: Any, x: Any) -> Any:
     policy = x.options().experimental_distribute.auto_shard_policy
     if any(getattr(part, input_policy.SHARED, False) for part in shuffle_order.parts(x)):
         why = "predict: a dataset of worker.files is divided already, so the predictions would not come in the order of the data; "
-        how = "make the dataset by tf.data, such as tf.data.TFRecordDataset(names).map(decode).batch(64): each worker predicts its share"
+        how = "make the dataset by tf.data, such as tf.data.TFRecordDataset(names).map(decode).batch(64)"
         raise patches.refusal(ValueError(why + how))
     policies = tf.data.experimental.AutoShardPolicy
     if policy != policies.DATA:

@@ -143,8 +143,7 @@ class BatchIterator:
             return patches.theirs(next, self.real)
         if tf.inside_function():  # a program whose make_train_function makes a function of its own
             print_once(
-                "make_train_function or make_test_function of the program runs the steps: orch leaves them as they are, so parts of uneven "
-                "batches count the same, and Keras's log of a step is that of a part"
+                "the program's make_train_function runs the steps, so parts of uneven batches count the same, and logs show one part"
             )
             with tf.init_scope():
                 real = self.real

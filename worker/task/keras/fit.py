@@ -73,10 +73,7 @@ def name_parts() -> None:
         if is_divided:
             tell_of_circle(self)
         if others:
-            print_once(
-                f"the metric {others[0]!r} is no mean over rows: what Keras shows of single batches is the mean of the replicas' own "
-                "values, and not the value of one process; at the end of an epoch it is the value of one process"
-            )
+            print_once(f"the metric {others[0]!r} is not a mean over rows: for single batches Keras shows the mean of the replicas' values")
         return real(self, *args, **kwargs)
 
     patches.replace(WARNINGS, "Trainer.make_predict_function", make_predict_function)
@@ -111,8 +108,8 @@ def tell_of_other_scope(strategy: Any) -> None:
     is_alone = strategy is not None and strategy.num_replicas_in_sync < 2
     if is_alone and strategy_builder.input_pipelines(context())[0] > 1 and _has_strategy():
         print_once(
-            "fit trains a model that was made outside of the scope of a strategy: each worker trains one of its own on all of the data, "
-            "and the workers end with different weights; make and compile the model inside of `with strategy.scope():`"
+            "fit trains a model made outside of a strategy's scope: each worker trains one of its own on all data. "
+            "fix: make and compile the model inside of `with strategy.scope():`"
         )
         if not _is_apart:
             _is_apart = True

@@ -61,9 +61,8 @@ def _tell_of_state(model: Any) -> None:
         apart = [each for each in layer._non_trainable_weights if getattr(each, "aggregation", 0) == tf.VariableAggregation.NONE]
         if apart and "assign" in _source(type(layer).call, "assign"):
             print_once(
-                f"the variable {apart[0].name!r} of {type(layer).__name__}, which its layer assigns itself, has another value in each "
-                "worker where the value depends on the rows, and the files of the workers differ; "
-                "add_weight(…, aggregation=tf.VariableAggregation.MEAN) takes the mean over the workers"
+                f"the variable {apart[0].name!r} of {type(layer).__name__} may have another value in each worker, and so may the files. "
+                "fix: add_weight(…, aggregation=tf.VariableAggregation.MEAN)"
             )
 
 
@@ -84,10 +83,7 @@ def _on_batch(real: Any, strategy: Any, *args: Any) -> Any:
     """
     name, replicas = {3: "test_on_batch", 4: "train_on_batch"}.get(len(args)), strategy.num_replicas_in_sync
     if name and replicas > 1:
-        print_once(
-            f"{name}: Keras 2 gives the batch to each of the {replicas} replicas, and returns the sums of their losses and metrics: "
-            f"{replicas} times the values of one process"
-        )
+        print_once(f"{name}: Keras 2 gives the batch to each replica, so losses and metrics are {replicas} times those of one process")
     return real(strategy, *args)
 
 
@@ -98,10 +94,7 @@ def _tell_of_logs(given: Any) -> None:
     own = given if isinstance(given, (list, tuple)) else [given]
     hooks = ("on_batch_end", "on_train_batch_end")
     if any(isinstance(each, Callback) and any(getattr(type(each), name) is not getattr(Callback, name) for name in hooks) for each in own):
-        print_once(
-            "the logs of single batches that Keras 2 gives to callbacks are the sums of the replicas' own values, and not the values of "
-            "one process; the logs of an epoch are right"
-        )
+        print_once("the logs of single batches that Keras 2 gives to callbacks are sums over the replicas; those of an epoch are right")
 
 
 def _divide(real: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,15 +114,12 @@ def _divide(real: Any, *args: Any, **kwargs: Any) -> Any:
 def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, reduction: Any) -> Any:
     """Here a loss becomes the mean over the elements that the mask leaves. The reduction of a metric is no text."""
     if mask is not None and _fits:
-        print_once(
-            "a loss is the mean over the elements that are not masked or ignored: the mean of the parts' means differs from that of the "
-            "whole batch if the parts have different numbers of such elements, so losses and weights differ from those of one process"
-        )
+        print_once("a loss is a mean over elements that are not masked, of each part: losses and weights can differ from one process")
     if _fits and isinstance(reduction, str) and tuple(getattr(losses, "shape", (None,))) == ():
         import tensorflow as tf
 
         print_once(
-            "a loss function that returns one number counts as the mean over its rows; return a number for each row instead, or look: "
-            f"{optimizer.hint(tf.distribute.get_strategy().num_replicas_in_sync)}"
+            "a loss function that returns one number counts as the mean over its rows. "
+            f"fix: return a number for each row, or {optimizer.hint(tf.distribute.get_strategy().num_replicas_in_sync)}"
         )
     return real(losses, weights, mask, reduction)

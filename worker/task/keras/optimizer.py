@@ -134,10 +134,7 @@ def _name_penalties(model: Any) -> None:
     is_sum = keras_3.release(sys.modules["keras"].__version__) < (3, 14)
     layers = model._flatten_layers() if replicas > 1 and is_sum else ()
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
-        print_once(
-            f"activity_regularizer: Keras before 3.14 adds up its penalty over the rows of a batch, so with parts of a batch in {replicas} "
-            f"replicas the penalty is 1/{replicas} of that in one process; newer ones take the mean"
-        )
+        print_once(f"activity_regularizer: before Keras 3.14 its penalty in {replicas} replicas is 1/{replicas} of that in one process")
 
 
 def _replicas() -> int:
@@ -174,10 +171,7 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
         real(self, grads, trainable_variables)
         return
     if _scales_losses(self):
-        print_once(
-            "mixed precision: the gradients of a part of a batch overflow and round in float16 at other values than those of the whole "
-            "batch, so the loss scale and the weights can differ from those of one process"
-        )
+        print_once("mixed precision: parts of a batch overflow and round at other values, so the weights can differ from one process")
     _build(self, trainable_variables)
     grads = _added(self, grads, trainable_variables)
     with _after(grads), _is_added():
@@ -215,13 +209,13 @@ def _name_differences(optimizer: Any) -> None:
     options = [name for name in ("clipnorm", "global_clipnorm", "clipvalue") if (getattr(optimizer, name, None) or 0) > 0]
     if options:
         print_once(
-            f"{options[0]}: Keras clips the gradients of each of the {replicas} replicas before it adds them, so the weights differ from "
-            "those of one process; --keras-exact adds first"
+            f"{options[0]}: Keras clips on each of the {replicas} replicas before it adds, so the weights differ from one process. "
+            "fix: --set keras.exact=true"
         )
     if _scales_losses(optimizer):
         print_once(
-            f"mixed precision: Keras looks for an overflow in the gradients of single replicas before it adds those of all {replicas}, so "
-            "an overflow in one replica can make all weights NaN, or leave the other workers waiting; --keras-exact adds first"
+            f"mixed precision: an overflow in one of the {replicas} replicas can make weights NaN, or leave workers waiting. "
+            "fix: --set keras.exact=true"
         )
 
 
@@ -405,15 +399,12 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
     if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and _replicas():
-        print_once(
-            "reduction='mean_with_sample_weight' divides the loss of each part of a batch by the sample weights of this part, so losses "
-            "and weights differ from those of one process if the parts have different sums of sample weights"
-        )
+        print_once("reduction='mean_with_sample_weight' divides by each part's weights, so losses and weights can differ from one process")
     if tuple(values.shape) == () and reduction in MEANS:
         if _is_wanted():
             print_once(
-                "a loss function that returns one number counts as the mean over its rows; return a number for each row instead, or "
-                f"look: {hint(_replicas())}"
+                "a loss function that returns one number counts as the mean over its rows. "
+                f"fix: return a number for each row, or {hint(_replicas())}"
             )
             from keras.src.losses import loss
 
@@ -425,8 +416,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             )
     if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and _replicas():
         print_once(
-            "a loss of Keras for a part without rows is an empty tensor, which cannot be added to the numbers of other replicas: "
-            "batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
+            "a loss of Keras for a part without rows is an empty tensor. fix: batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
             in_each_task=True,
         )
     made = real(values, *args, **kwargs)
@@ -439,10 +429,7 @@ def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction:
     if mask is None or not _task.in_loops or not _replicas() or reduction not in MEANS[:2]:
         return made
     if not _is_wanted():
-        print_once(
-            "a mask reaches the loss, which is then the mean over the steps that are not masked: the mean of the parts' means differs from "
-            "that of the whole batch if the parts have different numbers of such steps, so losses and weights differ from one process's"
-        )
+        print_once("a mask makes the loss a mean over unmasked steps of each part, so losses and weights can differ from one process")
         return made
     import tensorflow as tf
 

@@ -268,10 +268,7 @@ def rows_of_first(model: Any) -> Any:
 def _tell_of_parts() -> Any:
     import numpy as np
 
-    print_once(
-        "some batches have parts of unequal size. All parts have the same weight in a step, as in Keras 2, so these steps differ from "
-        "those of one process: orch knows no better weight for a train_step or compute_loss of the program, or for a loss that is a sum"
-    )
+    print_once("some batches have parts of unequal size, which count the same, so these steps differ from one process")
     return np.int32(0)
 
 

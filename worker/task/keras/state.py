@@ -59,8 +59,8 @@ def _tell_of_means(variables: list[Any]) -> None:
     if variables:
         others = f" (and {len(variables) - 1} others)" if len(variables) > 1 else ""
         print_once(
-            f"the variable {variables[0].path!r}{others}, which its layer assigns itself, has another value in each worker: the end of an "
-            "epoch sets all workers to the mean of their values, which differs from the value of one process if it is no mean over rows"
+            f"the variable {variables[0].path!r}{others} differs in each worker; the end of an epoch sets their mean, "
+            "which may not be one process's value"
         )
 
 

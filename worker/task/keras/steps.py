@@ -23,8 +23,8 @@ from .rows import StandingRow, count
 _UNFED = "You must feed a value for placeholder tensor"
 """What TensorFlow says where several replicas of a worker make their variables in the first call of a `tf.function`."""
 _BUILT_TOO_LATE = (
-    "{model} makes variables in its first step, which TensorFlow cannot do with several replicas in each of several workers: make them "
-    "before fit, in the scope of the strategy: call the model or its layers once, or layer.build(shape)"
+    "{model} makes variables in its first step, which TensorFlow cannot do with several replicas in each of several workers. "
+    "fix: call the model, or layer.build(shape), before fit in the scope"
 )
 
 

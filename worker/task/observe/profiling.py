@@ -131,4 +131,4 @@ def _write(log_dir: str, answer: dict[str, Any], data: bytes = b"") -> None:
         with open(task_files.open_regular(os.path.join(log_dir, task_files.PROFILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             file.write(json.dumps(answer).encode() + b"\n" + data)
     except OSError as error:
-        print(f"orch: a profile could not be written in {log_dir}: {error.strerror or error}", file=sys.stderr)
+        print(f"orch: warning: a profile could not be written in {log_dir}: {error.strerror or error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Where `recorder` is called from, and what lets two worlds of `orch verify` be compared.
+"""The places that call `recorder`, and changes that let two worlds of `orch verify` be compared.
 
 A program's functions are not made into graphs, so each number can be read where it is computed. What a replica draws for the rows of its
 part are those numbers that one process draws for these rows. The dataset of the program stays as it is.
@@ -106,7 +106,7 @@ def _of(made: Recorder, function: Any) -> Any:
 
 
 class _Operations:
-    """What TensorFlow calls after each operation."""
+    """A callback for TensorFlow, which calls it after each operation."""
 
     def __init__(self, made: Recorder) -> None:
         self._made = made

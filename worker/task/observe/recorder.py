@@ -42,12 +42,12 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
 
 
 def word() -> str:
-    """What the random numbers of a program without a seed come from."""
+    """The word from which the random numbers of a program without a seed come."""
     return str(_settings["word"])
 
 
 def batch_of() -> int:
-    """How many workers the program of one process finds where it computes the size of a batch; 0: as many as there are."""
+    """The number of workers that the program of one process finds where it computes the size of a batch; 0: as many as there are."""
     return int(_settings.get("batch_of", 0))
 
 

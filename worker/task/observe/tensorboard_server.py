@@ -19,7 +19,7 @@ def serve(directory: str, port: str) -> NoReturn:
     except ImportError as error:
         # TensorBoard before 2.21 imports pkg_resources, which setuptools 82 and newer do not have (tensorboard#7064).
         package = "'setuptools<82'" if error.name == "pkg_resources" else "tensorboard"
-        print(f"orch: TensorBoard cannot be imported ({error}): {sys.executable} -m pip install {package}", file=sys.stderr)
+        print(f"orch: warning: TensorBoard cannot be imported ({error}). fix: {sys.executable} -m pip install {package}", file=sys.stderr)
         sys.exit(1)
 
     class Server(program.WerkzeugServer):  # type: ignore[misc]

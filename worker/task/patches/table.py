@@ -228,7 +228,7 @@ FEATURES: dict[str, Feature] = {
         "measures",
         "tracebacks and warnings show lines of orch",
     ),
-    RANDOM: Feature(_names("random_seed.get_seed"), "measures", "orch prints no warning about random numbers that no save has"),
+    RANDOM: Feature(_names("random_seed.get_seed"), "measures", "orch prints no warning about random numbers that no checkpoint has"),
     OTHER_TF_CONFIG: Feature(_names("os.environ"), "measures", "orch does not notice a program that replaces TF_CONFIG"),
     TESTS: Feature(
         _names("inspect.getmodule pytest.comparisons"), "measures", "comparisons of a test's function in a task have no explanation"

@@ -85,8 +85,8 @@ def _step(doing: str, limit_s: float, ends: float, describe: Callable[[Exception
     not come to its end at the time `ends`: TensorFlow tries a host that does not answer again without end, and cannot be interrupted.
     """
     message = (
-        f"{doing} has not come to its end after {limit_s:g} s. Is the TPU running, and is its port, {PORT}, "
-        "open to this machine? tpu.timeout_s gives it more time"
+        f"{doing} takes longer than {limit_s:g} s: is the TPU running, and its port, {PORT}, open to this machine? "
+        "fix: tpu.timeout_s gives it more time"
     )
     watch = threading.Timer(ends - time.monotonic(), _end_process, (message,))
     watch.daemon = True
@@ -149,13 +149,13 @@ def _describe_lookup(error: Exception, where: str) -> str:
     if isinstance(error, OSError):  # urllib's errors are
         server = tpu_host.metadata_server(os.environ)
         return (
-            f"{where} was not found: the metadata server of Google's machines, http://{server}, was asked for the project and the zone, "
-            f"and gave no answer ({error}). Give both with tpu.zone and tpu.project, or the TPU's address: tpu: {ADDRESS}HOST:{PORT}"
+            f"{where} was not found: http://{server}, asked for the project and the zone, gave no answer ({error}). "
+            f"fix: set tpu.zone and tpu.project, or the address: tpu: {ADDRESS}HOST:{PORT}"
         )
     if "cloud-tpu-client" in str(error):
         return (
-            f"{where} cannot be looked up by its name: that takes a package which is not installed. Do: {sys.executable} -m pip install "
-            f"cloud-tpu-client, or give the TPU's address: tpu: {ADDRESS}HOST:{PORT}"
+            f"{where} cannot be looked up by its name: a package is not installed. "
+            f"fix: {sys.executable} -m pip install cloud-tpu-client, or give the address: tpu: {ADDRESS}HOST:{PORT}"
         )
     return f"{where} was not found: {_words(error)}. Is the name right, and the project and zone, and may this account see the TPU?"
 
