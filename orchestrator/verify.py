@@ -60,7 +60,7 @@ def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s
 
 
 def _workers(spec: ClusterSpec) -> int:
-    """How many replicas train together: the workers, or the logical CPU devices of one task."""
+    """Count the replicas that train together: the workers, or the logical CPU devices of one task."""
     if spec.program.kind == "command":
         raise UsageError("orch verify compares Python programs")
     if not all(host.is_here for host in imagine(spec).hosts):

@@ -69,7 +69,7 @@ def cannot_keep(path: Path, error: OSError) -> OrchError:
 
 
 def remedy_for(error: OSError) -> str:
-    """What lets a run be recorded, after this error."""
+    """Return what lets a run be recorded, after this error."""
     is_short = error.errno in (errno.EMFILE, errno.ENFILE)
     return "raise the limit of open files (ulimit -n)" if is_short else "make room, or name another directory with --home or ORCH_HOME"
 

@@ -140,7 +140,7 @@ def _all(ready: Sequence[HostReady], field: str) -> str:
 
 
 def _by_step(story: Story) -> dict[float, Mapping[str, float]]:
-    """What the first task with reports has said of each step; a step that was done again counts as it was the last time."""
+    """Return what the first task with reports has said of each step; a step that was done again counts as it was the last time."""
     reports = through_epochs(story.reports)
     told: Sequence[Reported] = next((reports[task] for task in story.cluster.tasks if reports.get(task)), ())
     return {one.values["step"]: {**one.values, **one.not_finite} for one in told if "step" in one.values}
@@ -208,7 +208,7 @@ def _share(one: Tensor | None, other: Tensor | None) -> float | None:
 
 
 def _end(story: Story, reports: Mapping[float, Mapping[str, float]]) -> dict[str, str]:
-    """What came out: the end, the time, the speed, and the last numbers."""
+    """Return the result: the end, the time, the speed, and the last numbers."""
     verdict = story.cluster.verdict
     ended = "was cut off" if story.is_cut else "goes on" if verdict is None else describe_outcome(verdict.outcome)
     found = {"end": ended, "time": describe_seconds(story.seconds)}

@@ -89,7 +89,7 @@ def test_two_terminals_are_two_nodes_with_directories_and_homes_of_their_own(nod
     assert "all 2 nodes are here: the run is on" in second.err
     assert "the run has ended with exit code 0" in second.err
     assert not [*pair.files.iterdir()], "what node 0 has published is removed"
-    listed = orch("ps", "--json", "--run-dir", str(pair.directories[0] / ".orch"), check=0)
+    listed = orch("ps", "--json", "--home", str(pair.directories[0] / ".orch"), check=0)
     assert [task["task"] for task in json.loads(listed.out)["tasks"]] == ["worker-0", "worker-1"]
 
 
@@ -307,7 +307,7 @@ def test_a_launcher_with_pmi_passes_a_text_from_rank_0_to_all() -> None:
 def test_mpiexec_of_mpich_starts_a_run(nodes: Callable[..., Nodes], orch: Orch) -> None:
     made = nodes(FAILS)
     done = orch.start(
-        *("up", "script.py", "--join", "--run-dir", str(made.directories[0] / "runs")),
+        *("up", "script.py", "--join", "--home", str(made.directories[0] / "runs")),
         cwd=made.directories[0],
         env=CLEAN,
         by=("/usr/bin/mpiexec.mpich", "-n", "2", "-hosts", "localhost:1,127.0.0.1:1", "-launcher", "fork"),

@@ -1,4 +1,4 @@
-"""How a controller and those who dial it prove to each other that they know the secret of the run, which itself is never sent.
+"""A proof by which a controller and those who dial it show to each other that they know the secret of the run, which itself is never sent.
 
 ::
 
@@ -81,13 +81,13 @@ class Seal:
 
 
 def greet(secret: bytes, nonce: bytes) -> tuple[bytes, bytes]:
-    """What who dials answers to the first bytes of a controller; and the nonces of both."""
+    """Return the answer of the one who dials to the first bytes of a controller; and the nonces of both."""
     nonces = nonce + os.urandom(NONCE_BYTES)
     return nonces[NONCE_BYTES:] + prove(secret, GUEST, nonces), nonces
 
 
 def admit(secret: bytes, nonce: bytes, greeting: bytes) -> tuple[bytes, Seal]:
-    """What a controller answers to a `greet`, and the controller's end. Raises ValueError for one who does not know the secret."""
+    """Return the answer of a controller to a `greet`, and the controller's end. Raises ValueError for one who does not know the secret."""
     nonces = nonce + greeting[:NONCE_BYTES]
     if not hmac.compare_digest(greeting[NONCE_BYTES:], prove(secret, GUEST, nonces)):
         raise ValueError("no one of this run")
