@@ -29,7 +29,7 @@ _STRIPPED = ("TF_CONFIG", "CLUSTER_SPEC", TOKEN, "PMI_", "PMIX_", "OMPI_", "PRTE
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a process knows of the nodes of its job, and of itself among them. A fact that the engine does not tell is None, or empty."""
+    """Facts about the nodes of its job, and of itself among them. A fact that the engine does not tell is None, or empty."""
 
     engine: str = ""
     """In words; empty: no engine was recognised."""
@@ -89,7 +89,7 @@ class Variables:
         return found if (found := self.number(name) or 0) > 1 else None
 
     def share(self, whole: str, part: str) -> int | None:
-        """How many nodes there are of `part` processes each, if they are alike."""
+        """Count the nodes of `part` processes each, if they are alike."""
         size, each = self.number(whole), self.number(part)
         return size // each if size and each and size % each == 0 else None
 

@@ -1,4 +1,4 @@
-"""How the nodes of a run meet: node 0 publishes where it listens, and a secret; the others read that. Each way is a `Meeting`."""
+"""Ways for the nodes of a run to meet: node 0 publishes where it listens, and a secret; the others read that. Each way is a `Meeting`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TELL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where node 0 listens, and the secret of the run."""
+    """The address at which node 0 listens, and the secret of the run."""
 
     hosts: tuple[str, ...]
     port: int
@@ -215,6 +215,6 @@ def meet(settings: JoinSettings, home: str, say: Callable[[str], None]) -> Meeti
 
 
 _NO_SECRET = (
-    f"{{why}}: the nodes need a secret that no one else has, in {TOKEN}, the same on all of them: "
-    "make one with openssl rand -hex 32, and pass it as the engine passes secrets"
+    f"{{why}}: the nodes need a secret that no one else has, in {TOKEN}, the same on all of them. "
+    "fix: make one with openssl rand -hex 32, and pass it as the engine passes secrets"
 )
