@@ -156,4 +156,4 @@ def test_a_missing_module_is_told_with_the_interpreter_that_misses_it(orch: Orch
     text = report(orch("up", "script.py", "-n", "1", check=1).err)
     assert "  fix: install frobnicate in /" in text
     assert "--python" in text
-    assert run.cause()["remedy"].startswith("frobnicate is not installed in /")
+    assert run.cause()["remedy"].startswith("install frobnicate in /")

@@ -205,17 +205,17 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         "OfItself computes its loss itself": (lambda: fit(kind=OfItself), lambda: fit(kind=Step)),
         "Partly computes its loss itself": (lambda: fit(kind=Partly), lambda: fit(kind=Wholly)),
         "some batches have parts of unequal size": (lambda: fit(data=UNEVEN, kind=Step), lambda: fit(kind=Step)),
-        "make_train_function or make_test_function of the program": (lambda: fit(kind=Steps), lambda: fit(kind=Step)),
+        "the program's make_train_function runs the steps": (lambda: fit(kind=Steps), lambda: fit(kind=Step)),
         "the loss Circle compares the rows": (
             lambda: fit(lambda: keras.layers.Dense(4), data=X, y=np.arange(16) % 2, loss="circle"),
             lambda: fit(lambda: keras.layers.Dense(4), data=X, y=np.arange(16) % 2, loss="hinge"),
         ),
-        "was made outside of the scope": (outside, fit),
-        "the gradients of a part of a batch overflow": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
-        "activity_regularizer: Keras before 3.14": (lambda: penalised("3.13.0"), lambda: penalised("")),
+        "made outside of a strategy's scope": (outside, fit),
+        "mixed precision: parts of a batch overflow": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
+        "activity_regularizer: before Keras 3.14": (lambda: penalised("3.13.0"), lambda: penalised("")),
         "reduction='mean_with_sample_weight' divides": (lambda: fit(**WEIGHTED, sample_weight=Y[:, 0] ** 2), lambda: fit(**WEIGHTED)),
         f"{ONE_NUMBER} counts as the mean over its rows": (lambda: fit(loss=one_number), lambda: fit(loss=each_row)),
-        ", which its layer assigns itself": (
+        " differs in each worker; the end of an epoch": (
             lambda: fit(Own),
             lambda: fit(own(lambda layer, x: layer.kept.assign(layer.kept + 1))),
         ),
@@ -224,7 +224,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(callbacks=[Stop(1)]),
             lambda: fit(callbacks=[Stop(0, 1)]),
         ),
-        "BatchNormalization normalises each worker's part": (
+        "BatchNormalization uses the statistics of each worker's part": (
             lambda: fit(keras.layers.BatchNormalization),
             lambda: fit(lambda: keras.layers.BatchNormalization(synchronized=True)),
         ),
@@ -263,12 +263,12 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
     },
     "MirroredStrategy": {
         f"{ONE_NUMBER}: Keras adds": (lambda: fit(loss=one_number), lambda: fit(loss=each_row)),
-        ": Keras clips the gradients of each": (
+        ": Keras clips on each of the": (
             lambda: fit(optimizer=keras.optimizers.SGD(clipnorm=1.0)),
             lambda: fit(optimizer=keras.optimizers.SGD(clipnorm=None)),
         ),
-        "Keras looks for an overflow": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
-        "a mask reaches the loss": (lambda: masked(True), lambda: masked(False)),
+        "mixed precision: an overflow in one of the": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
+        "a mask makes the loss a mean over unmasked": (lambda: masked(True), lambda: masked(False)),
         " replicas parts of different size. ": (lambda: fit(data=UNEVEN), fit),
         ". In this training, ": (lambda: fit(data=generated()), lambda: fit(data=generated(drop_remainder=True))),
         "what is a mean over the rows of a replica that gets none is NaN": (
@@ -276,7 +276,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit().evaluate(rows(10).batch(8), verbose=0),
         ),
         "predict_on_batch: Keras gives the batch to each": (lambda: fit().predict_on_batch(X), lambda: fit().predict(X, verbose=0)),
-        "is no mean over rows": (lambda: fit(metrics=[keras.metrics.AUC()]), lambda: fit(metrics=["mae"])),
+        "is not a mean over rows": (lambda: fit(metrics=[keras.metrics.AUC()]), lambda: fit(metrics=["mae"])),
     },
     "two workers, Keras 2": {
         " has a train_step of its own": (lambda: fit(kind=OfItself), fit),
@@ -285,9 +285,9 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(callbacks=[Stop()]),
             lambda: fit(callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: None)]),
         ),
-        "a loss is the mean over the elements that are not masked": (lambda: masked(True), lambda: masked(False)),
+        "a loss is a mean over elements that are not masked": (lambda: masked(True), lambda: masked(False)),
         f"{ONE_NUMBER} counts as the mean over its rows": (lambda: fit(loss=one_number), lambda: fit(loss=each_row)),
-        ", which its layer assigns itself": (
+        " may have another value in each worker, and so may the files": (
             lambda: fit(Own),
             lambda: fit(lambda: Own(aggregation=tf.VariableAggregation.MEAN)),
         ),

@@ -241,6 +241,6 @@ def test_a_model_outside_of_the_scope_is_said_to_train_alone(orch: Orch, script:
         inside.{then}(np.zeros((8, 4)), np.zeros((8, 1)), batch_size=4, verbose=0)
     """)
     done = orch("up", "script.py", "-n", "2", "--keras", mode, check=0)
-    assert len(re.findall("fit trains a model that was made outside of the scope of a strategy", done.out + done.err)) == 1
+    assert len(re.findall("fit trains a model made outside of a strategy's scope", done.out + done.err)) == 1
     remark = "orch:   worker-0..1: a fit has trained a model from outside of the scope of the strategy"
     assert (remark in done.err) == (then != "fit"), "at the end, too, unless a later fit has trained in all workers together"

@@ -18,12 +18,12 @@ WORLDS: dict[str, dict[str, Any]] = {
     "two workers, Keras 2": {"workers": 2, "keras": "legacy"},
 }
 ELSEWHERE = {
-    "several replicas in each worker: the rows of a batch": "tests/real/test_keras_numbers.py",
+    "the rows of a batch come worker by worker": "tests/real/test_keras_numbers.py",
     "a loss of Keras for a part without rows is an empty tensor": "tests/real/test_keras_numbers.py",
     "this pass begins ": "tests/real/test_data.py",
     "input: orch cannot look into a dataset": "tests/worker/task/test_shuffle_order.py",
     ", and orch cannot give all workers one order (": "tests/worker/task/test_shuffle_order.py",
-    " the dataset is not divided: each worker reads the whole dataset": "tests/real/test_input.py",
+    " each worker reads the whole dataset": "tests/real/test_input.py",
 }
 """The lines that need a cluster of another form, and the tests that have both programs."""
 

@@ -14,9 +14,9 @@ BEFORE: dict[str, Any] = {"batch_sizes": [8, 2], "steps_per_execution": 1, "fing
 @pytest.mark.parametrize(
     ("name", "now", "words"),
     [
-        ("batch_sizes", [16, 2], "the batch size was 8, 2 and is 16, 2: the place in the data is a number of batches"),
-        ("steps_per_execution", 4, "steps_per_execution was 1 and is 4: the training continues with the right batch"),
-        ("fingerprint", 18, "the arrays of the input are not those of the training before"),
+        ("batch_sizes", [16, 2], "the batch size was 8, 2 and is 16, 2: in this epoch some elements may come twice and others never"),
+        ("steps_per_execution", 4, "steps_per_execution was 1 and is 4: callbacks come after other steps than before"),
+        ("fingerprint", 18, "the arrays are not those of the training before"),
     ],
 )
 def test_data_that_differ_are_said_and_the_same_are_not(name: str, now: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

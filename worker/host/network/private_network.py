@@ -21,7 +21,7 @@ import sys
 _CLONE_NEWNET, _CLONE_NEWUSER = 0x40000000, 0x10000000  # `os.unshare` is there from Python 3.12 on
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1  # netdevice(7)
 _CAPABILITY_VERSION_3 = 0x20080522  # capset(2)
-_REMEDY = "run orch as root, or let users make user namespaces (user.max_user_namespaces, apparmor, a container's seccomp)"
+_REMEDY = "run orch as root, or let users make user namespaces (user.max_user_namespaces, user.max_net_namespaces, seccomp)"
 _WORDS = {errno.EPERM: "the kernel does not allow it", errno.ENOSPC: "the kernel's limit of namespaces is reached"}
 
 _entered = False
