@@ -202,7 +202,9 @@ def batches_with_fewer_rows_than_workers() -> dict[str, Any]:
 
     model = compiled()
     found = fitted(model, Data(), shuffle=False)
-    return {**found, "evaluated": model.evaluate(Data(), verbose=0)}
+    weights = np.linspace(0.5, 2, len(ROWS), dtype="float32")
+    weighed = model.evaluate(ROWS, SUMS, sample_weight=weights, batch_size=size, verbose=0)
+    return {**found, "evaluated": model.evaluate(Data(), verbose=0), "weighed": weighed}
 
 
 @case

@@ -102,8 +102,8 @@ def _standing(leaf: Any, kept: Any) -> Any:
     if kept is None:
         return zeros
     row = kept.read_value()
-    # Inside of the branch: without a kept row there is nothing to repeat, and the check of the shape would end the training.
-    return tf.cond(tf.shape(row)[0] > 0, lambda: tf.ensure_shape(tf.repeat(row, leaf.shape[0] or 1, axis=0), zeros.shape), lambda: zeros)
+    given = tf.cond(tf.shape(row)[0] > 0, lambda: tf.tile(row, [leaf.shape[0] or 1, *[1] * (len(row.shape) - 1)]), lambda: zeros)
+    return tf.ensure_shape(given, zeros.shape)
 
 
 def _zeros(leaf: Any) -> Any:
