@@ -358,7 +358,9 @@ def test_an_attempt_that_gets_its_hosts_anew_names_the_files_that_were_edited_si
 
 def test_the_end_of_a_run_is_prepared_once_while_its_tasks_end(tmp_path: Path) -> None:
     seen: list[tuple[bool, int]] = []
-    program = messages.Program("command", "sh", ("-c", '[ "$RANK" = 0 ] && exit 7; exec sleep 1000'))
+    ends_slowly = 'trap "sleep 1; exit" TERM; touch traps; while :; do sleep 0.1; done'
+    fails = "while [ ! -e traps ]; do sleep 0.1; done; exit 7"
+    program = messages.Program("command", "sh", ("-c", f'if [ "$RANK" = 0 ]; then {fails}; fi; {ends_slowly}'))
     start = start_of(create_run(tmp_path / "home", "one"), SeveralHere(("red", "blue"), {}), spec_of(tmp_path, 2, program))
 
     def prepare() -> None:
