@@ -97,12 +97,10 @@ class Steps:
     def _next_in_graph(self, iterator: Any) -> tuple[Any, Any]:
         """The next batch of this worker, of which a graph knows the form, and the number of its rows, its replicas with data, its bytes."""
         import tensorflow as tf
-        from keras import tree
 
         with parts.counting_own(tf.constant(1, tf.int64)) as with_data:
             data = patches.theirs(iterator.get_next)
         local = self._strategy.experimental_local_results
-        self._standing.keep(tree.map_structure(lambda leaf: local(leaf)[0], data))
         facts = tf.add_n(local(patches.theirs(self._strategy.run, _facts, args=(data,))))
         replicas = with_data()
         facts = tf.stack([facts[0], tf.constant(1, tf.int64) if replicas is None else replicas, facts[1]])

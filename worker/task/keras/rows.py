@@ -28,7 +28,8 @@ def count(data: Any) -> Any:
 
 
 class StandingRow:
-    """Holds what stands in for a part without rows: the first row that this worker has got, or, if it has got none, a row of zeros.
+    """Holds what stands in for a part without rows: the first row of the last part that had rows, or, if none had any, a row of
+    zeros.
 
     A program may check its rows, or have a matrix inverted, where zeros fail.
     """
@@ -44,21 +45,6 @@ class StandingRow:
         self._kept = self._known.setdefault(str(specs), [])
         self._kept.extend(_variable(each) for each in specs[len(self._kept) :])
 
-    def keep(self, data: Any) -> None:
-        """Keep the first row of a part, if none is kept. `data`: of one replica."""
-        import tensorflow as tf
-
-        pairs = [(kept, leaf) for kept, leaf in zip(self._kept, _flat(data), strict=True) if kept is not None]
-
-        def keep() -> Any:
-            for kept, leaf in pairs:
-                kept.assign(leaf[:1])
-            return tf.constant(0)
-
-        if pairs:
-            has_none = tf.logical_and(tf.shape(pairs[0][0].read_value())[0] == 0, tf.shape(pairs[0][1])[0] > 0)
-            tf.cond(has_none, keep, lambda: tf.constant(0))
-
     def or_row(self, data: Any, has_rows: Any) -> Any:
         """The data, or, if it has no rows, one row of the same form (as many rows as are said where their number is fixed)."""
         import tensorflow as tf
@@ -68,10 +54,16 @@ class StandingRow:
         places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf) and leaf.shape.rank != 0]
         kept = self._kept if len(self._kept) == len(leaves) else [None] * len(leaves)
 
+        def given() -> tuple[Any, ...]:
+            for variable, place in ((kept[place], place) for place in places):
+                if variable is not None:
+                    variable.assign(leaves[place][:1])
+            return tuple(leaves[place] for place in places)
+
         def rows() -> tuple[Any, ...]:
             return tuple(_standing(leaves[place], kept[place]) for place in places)
 
-        found = tf.cond(has_rows, lambda: tuple(leaves[place] for place in places), rows)
+        found = tf.cond(has_rows, given, rows)
         for place, leaf in zip(places, found, strict=True):
             leaves[place] = leaf
         return tree.pack_sequence_as(data, leaves)

@@ -60,7 +60,7 @@ def _function(self: Any, step: Callable[[Any], Any], is_evaluation: bool) -> Cal
     even_step = _one_step(self, strategy, step, standing, is_even=True)
     whole_step = _one_step(self, strategy, step, standing, is_whole=True)
     first = parts.rows_of_first(self)
-    next_step = in_graph(self, functools.partial(_of_next, strategy, one_step, standing, first))
+    next_step = in_graph(self, functools.partial(_of_next, strategy, one_step, first))
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
     next_even = in_graph(self, lambda iterator, wish: even_step((patches.theirs(iterator.get_next), None), wish))
     together = _taken_together(self, step, standing, first) if is_evaluation and not self.run_eagerly else None
@@ -90,14 +90,12 @@ def _function(self: Any, step: Callable[[Any], Any], is_evaluation: bool) -> Cal
     return steps
 
 
-def _of_next(strategy: Any, one_step: Callable[..., Any], standing: StandingRow, first: Any, iterator: Any, wish: Any) -> Any:
+def _of_next(strategy: Any, one_step: Callable[..., Any], first: Any, iterator: Any, wish: Any) -> Any:
     """Take the next batch, and run a step of it. `first`: see `parts.rows_of_first`; `wish`: see `stops`."""
     import tensorflow as tf
-    from keras import tree
 
     with parts.counting() as counted:
         data = patches.theirs(iterator.get_next)
-    standing.keep(tree.map_structure(lambda leaf: strategy.experimental_local_results(leaf)[0], data))
     total = _total(strategy, data) if counted() is None else counted()
     if first is not None:
         first.assign(tf.where(first == 0, total, first))
