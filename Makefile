@@ -53,7 +53,7 @@ help:
 	@echo 'make generated  the files that the code writes: the schema of orch.yaml, docs/reference.md, docs/api.md'
 	@echo 'make links    the links of the pages to other sites: needs the Internet'
 	@echo 'make man      the man page, from the tree of commands: build/orch.1'
-	@echo 'make dist     the release: wheel and source distribution in dist/, checked, and tried in an empty environment'
+	@echo 'make dist     the release: wheel, source distribution and orch.pyz in dist/, checked, and tried in an empty environment'
 	@echo 'make pictures the runs that README.md shows; make figures: its table of seconds, in some three minutes'
 	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
 	@echo 'make judge    all of Keras on several workers beside one process; writes the table of docs/keras-cases.md'
@@ -143,6 +143,7 @@ dist: $(DIST_READY)
 	@rm -rf dist
 	@$(BIN)/python -m build --quiet --no-isolation --outdir dist .
 	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/python docs/make_archive.py dist/orch.pyz
 	@$(BIN)/python -m tests.trial dist
 
 man: $(READY)

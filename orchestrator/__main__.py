@@ -14,6 +14,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    import os
+    import sys
+
+    # Started by its path, orch need not be installed, and another orch that is installed does not count.
+    home, packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), [path.endswith("-packages") for path in sys.path]
+    sys.path.insert([*packages, True].index(True), home)
     from orchestrator import forget_working_directory
 
     forget_working_directory()

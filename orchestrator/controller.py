@@ -14,7 +14,9 @@ if __name__ == "__main__":  # before any import of orch
     import signal
 
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))  # as `hold_signals`, which is not imported yet
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # started by its path, orch need not be installed
+    # Started by its path, orch need not be installed, and another orch that is installed does not count.
+    home, packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), [path.endswith("-packages") for path in sys.path]
+    sys.path.insert([*packages, True].index(True), home)
     from orchestrator import forget_working_directory, import_asyncio, import_own_worker
 
     forget_working_directory()
@@ -26,6 +28,7 @@ if __name__ == "__main__":  # before any import of orch
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import traceback
 from collections.abc import Callable, Sequence
@@ -180,6 +183,7 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, supervisor: Supervisor) -> 
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the run in RUN_DIR, and exit with its code."""
     hold_signals()
+    _hold_archive()
     import argparse  # an attached `orch up` has no use for it
 
     parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")
@@ -217,3 +221,9 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         say(str(error), head="error")
         code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)
+
+
+def _hold_archive() -> None:
+    """Hold the directory of orch if it is that of an archive (docs/archive_main.py), which is removed two weeks after its last use."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(os.open(Path(__file__).parents[1] / ".lock", os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -436,6 +436,7 @@ class Orch:
 
     def __init__(self, cwd: Path, console: Path) -> None:
         self.cwd = cwd
+        self.program: Sequence[Argument] = (sys.executable, "-m", "orchestrator")
         self._console = console
         self._started: list[Running] = []
 
@@ -477,7 +478,7 @@ class Orch:
         environment = {**os.environ, **changes}
         with files[0].open("rb") as stdin, files[1].open("wb") as out, files[2].open("wb") as err:
             process = subprocess.Popen(
-                [*by, sys.executable, "-m", "orchestrator", *args],
+                [*by, *self.program, *args],
                 cwd=cwd or self.cwd,
                 env={name: value for name, value in environment.items() if value is not None},
                 stdin=stdin,

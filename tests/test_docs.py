@@ -37,6 +37,7 @@ NOT_RUN = {
     r"rm -rf? |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
     r"salloc ": "it needs a Slurm: tests/backends/test_slurm_inside.py",
+    r"python orch\.pyz ": "it needs the archive: tests/test_archive.py",
     r"srun ": "it needs a Slurm: tests/backends/test_join_engines.py",
     r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",
     r"orch (stacks|restart|profile)": "it needs a run that goes on: test_stacks.py, test_restarts.py and test_pace.py in tests/",

@@ -85,8 +85,9 @@ def readme_commands(readme: str) -> Iterator[str]:
 
 def try_release(dist: Path) -> None:
     wheel, source = dist / f"orch_tf-{__version__}-py3-none-any.whl", dist / f"orch_tf-{__version__}.tar.gz"
-    if sorted(dist.iterdir()) != sorted((wheel, source)):
-        raise Wrong(f"{dist} has not just {wheel.name} and {source.name}")
+    program = dist / "orch.pyz"
+    if sorted(dist.iterdir()) != sorted((wheel, source, program)):
+        raise Wrong(f"{dist} has not just {wheel.name}, {source.name} and {program.name}")
     with tempfile.TemporaryDirectory(prefix="orch-trial-") as name:
         place = Place(Path(name))
         with tarfile.open(source) as archive:
@@ -102,6 +103,8 @@ def try_release(dist: Path) -> None:
         place.run("orch help kubernetes", "site-packages/orchestrator/cli/pages/kubernetes.md")
         place.run("orch up --no-python /bin/echo -n 2 -- hello", "worker-1 | hello")
         place.run(f"python -c '{LAUNCH}'", "code 0")
+        # The archive, for whose Python no package is installed.
+        place.run(f"python -S {program} up --no-python /bin/echo -n 2 -- hello", "worker-1 | hello")
         # With TensorFlow, from a directory with the examples and without the packages. One import serves all.
         place.borrow_tensorflow()
         for package in ("orchestrator", "worker"):

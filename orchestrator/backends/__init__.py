@@ -5,7 +5,7 @@ Several backends share the other modules of this folder: `remote_worker` brings 
 the Python of the tasks of a host.
 
 May import: orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker, worker.host.forkserver.caller_state,
-    worker.host.forkserver.warm_socket, worker.machine, worker.protocol.
+    worker.host.forkserver.warm_socket, worker.host.processes.proc_files, worker.machine, worker.protocol.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -50,11 +51,24 @@ def kill_tasks(run_id: str) -> int:
 
     Usually there is none: an agent dies with its controller.
     """
-    import psutil  # loaded only when a run has to be cleared away
-
+    try:
+        import psutil  # loaded only when a run has to be cleared away
+    except ImportError:  # orch is an archive, which has no compiled module
+        return _kill_by_proc(run_id)
     processes = psutil.process_iter(["environ"])  # None for a process that may not be read
     found = [one for one in processes if one.pid != os.getpid() and (one.info["environ"] or {}).get("ORCH_RUN_ID") == run_id]
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.kill()
     return len(found)
+
+
+def _kill_by_proc(run_id: str) -> int:
+    """As `kill_tasks`, on Linux."""
+    killed, mark = 0, f"ORCH_RUN_ID={run_id}".encode()
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+            if pid != os.getpid() and mark in environ.read().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    return killed

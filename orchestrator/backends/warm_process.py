@@ -18,6 +18,7 @@ from typing import Any
 import worker
 from worker.host.forkserver import warm_socket
 from worker.host.forkserver.caller_state import describe_request
+from worker.host.processes.proc_files import read_own_memory
 from worker.machine.cpu_cores import count_cores
 from worker.protocol.task_environment import default_environment
 
@@ -95,12 +96,7 @@ def _log() -> str:
 
 def _complete(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts that the process has sent, and those that others see of it."""
-    import psutil
-
-    pss = None
-    with contextlib.suppress(psutil.Error):  # it has just ended
-        pss = psutil.Process(facts["pid"]).memory_full_info().pss
-    return {"running": True, **facts, "pss_bytes": pss, "log": _log()}
+    return {"running": True, **facts, "pss_bytes": read_own_memory(facts["pid"]) or None, "log": _log()}
 
 
 def _request(ask: str, description: dict[str, Any] | None = None) -> dict[str, Any] | None:

@@ -67,17 +67,22 @@ def _settle(name: str, files: Mapping[str, str]) -> tuple[str, bool]:
     """The directory of worker/, and whether the agent removes it at its end."""
     base = cache_directory()
     if base is not None:
-        root = os.path.join(base, name)
         with contextlib.suppress(OSError):  # a full disk, or a file system without locks
-            os.makedirs(root, mode=0o700, exist_ok=True)
-            lock(root, fcntl.LOCK_SH)  # held until this process ends, and from before the files are checked
-            _keep(root, files)
-            os.utime(root)
-            remove_old("worker-", root)
-            return root, False
+            return settle(base, name, files), False
     root = tempfile.mkdtemp(prefix="orch-worker-")
     _keep(root, files)
     return root, True
+
+
+def settle(base: str, name: str, files: Mapping[str, str]) -> str:
+    """Keep the files in a directory of the cache. Raises OSError."""
+    root = os.path.join(base, name)
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    lock(root, fcntl.LOCK_SH)  # held until this process ends, and from before the files are checked
+    _keep(root, files)
+    os.utime(root)
+    remove_old(f"{name.partition('-')[0]}-", root)
+    return root
 
 
 def cache_directory() -> str | None:
