@@ -36,6 +36,7 @@ NOT_RUN = {
     r"tensorboard |orch report --serve": "it serves until it is ended: tests/insight/seeing/test_report_server.py",
     r"rm -rf? |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
+    r"kubectl ": "it needs a Kubernetes: tests/real/test_kubernetes_jobs.py",
     r"salloc ": "it needs a Slurm: tests/backends/test_slurm_inside.py",
     r"python orch\.pyz ": "it needs the archive: tests/test_archive.py",
     r"srun ": "it needs a Slurm: tests/backends/test_join_engines.py",
