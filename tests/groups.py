@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 BEDS = {
-    "kubernetes": {*(f"test_kubernetes_{name}" for name in ("bed", "detached", "failures", "jobs", "manifest", "runs")), "test_kubernetes"},
+    "kubernetes": {*(f"test_kubernetes_{name}" for name in ("bed", "detached", "failures", "jobs", "runs")), "test_kubernetes"},
     "slurm": {*(f"test_slurm_{name}" for name in ("inside", "submitted", "unasked", "users")), "test_slurm", "test_join_engines"},
 }
 MADE_ONCE = {"test_checkpoints", "test_remedies", "test_by_hand", "test_report_page", "test_trace_file", "test_added_setting"}

@@ -16,15 +16,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 
 from orchestrator import backends
-from orchestrator.backends.kubernetes import manifest
 from orchestrator.model.settings import BACKENDS
-from orchestrator.model.settings.describe import root
-from orchestrator.model.settings.kinds import Struct
 from orchestrator.model.settings.task_sections import TaskDevices
 from orchestrator.model.strategies import STRATEGIES
 from worker.settings.declare import settings_of
@@ -411,7 +408,6 @@ PLACE_TABLES = (
     "orchestrator.backends",
     "worker.settings.tpu_settings",
     *backends.MODULES.values(),
-    *backends.MANIFESTS.values(),
 )
 SETTINGS = {field.name for section in BACKENDS.values() for field in fields(section)} - {"type"}
 
@@ -554,37 +550,6 @@ def test_each_setting_of_a_task_is_applied() -> None:
         names = [field.name for field, _ in settings_of(section)]
         missing += [f"{section.__name__}.{name}" for name in names if not re.search(rf"\b{name}\b", used)]
     assert not missing
-
-
-IN_A_POD = {
-    "defaults.log_level": "the plan makes a variable of it",
-    "preload": "a pod has one task, with an interpreter of its own",
-    "timeouts.prepare_s": "prepare is named",
-    "cores": "a pod has its own",
-}
-"""Settings that a manifest need not name, and why."""
-
-
-def test_a_manifest_applies_each_setting_or_names_it() -> None:
-    """A task of a manifest has neither a controller nor an agent. Whoever adds a setting for these finds out here."""
-    code = ("orchestrator.backends.kubernetes.", "orchestrator.model.planning", "worker.host.pod_entry", "worker.task")
-    applied = "\n".join(source for module, source, _ in modules() if module.startswith(code))
-    agents = next(source for module, source, _ in modules() if module == "worker.host.processes.process_setup")
-
-    def leaves(keys: Mapping[str, Any], above: str = "") -> Iterator[str]:
-        for name, key in keys.items():
-            if isinstance(key.kind, Struct) and not key.example:
-                yield from leaves(key.kind.keys, f"{above}{name}.")
-            else:
-                yield f"{above}{name}"
-
-    def is_named(key: str) -> bool:
-        return key in IN_A_POD or any(f"{key}.".startswith(f"{known}.") for known in manifest._NOT_THERE)
-
-    keys = [key for key in leaves(root().keys) if not key.startswith("backend.")]
-    ignored = [key for key in keys if not is_named(key) and not re.search(rf"\b{key.rpartition('.')[2]}\b", applied)]
-    ignored += [name for name in re.findall(r'devices\.get\("(\w+)"\)', agents) if not is_named(f"devices.{name}") and name not in IN_A_POD]
-    assert not ignored
 
 
 # --- the checker, checked ----------------------------------------------------------------------

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from worker.values.fast_dataclass import dataclass
 
@@ -335,26 +335,3 @@ def describe_place(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
 def imagine(spec: ClusterSpec) -> Request:
     """The request of a run that is not started: for `orch plan` and other questions about a spec."""
     return load(spec).request(RunFacts(spec, "<run>", "<run directory>"))
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingManifest:
-    """A training as a text for an engine that runs it without a controller of orch."""
-
-    text: str
-    objects: tuple[Mapping[str, Any], ...]
-    """The same as data, for a program that reads JSON."""
-    notes: tuple[str, ...]
-    """What the text lacks, for the user; one line each."""
-
-
-MANIFESTS: dict[str, str] = {"kubernetes": "orchestrator.backends.kubernetes.by_manifest"}
-"""The modules that make a `TrainingManifest`, by backend: each has ``make(spec, workload)``, and `orch plan` an option of its name."""
-WORKLOADS = ("jobset", "job")
-"""The forms of a training among which a user may choose."""
-
-
-def make_manifest(spec: ClusterSpec, workload: str | None) -> TrainingManifest:
-    """The training of a spec whose backend is one of `MANIFESTS`. Raises `SpecError`, `UsageError`."""
-    made: TrainingManifest = importlib.import_module(MANIFESTS[spec.backend.type]).make(spec, workload)
-    return made

@@ -31,11 +31,6 @@ _SECRET = re.compile(
     r"[^/]+\.(?:pem|key|p12|pfx|keytab|ppk)|\.docker/config\.json|\.(?:aws|ssh|gnupg|kube)/.*)$"
 )
 """Paths of files that usually hold a secret. docs/security.md has the same list."""
-_OWN_MANIFEST = re.compile(
-    rb'# [^\n]+, made by orch plan --kubernetes|\{"apiVersion": "v1", "kind": "List".*?"app.kubernetes.io/managed-by": "orch"', re.DOTALL
-)
-"""The beginning of what `orch plan --kubernetes` prints: each manifest would contain the ones before it."""
-_MANIFEST_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +135,9 @@ def _printed() -> set[tuple[int, int]]:
 
 
 def _is_own(path: Path, printed: Set[tuple[int, int]]) -> bool:
-    """True if orch wrote this file: its output, the schema of `orch init`, or a manifest of `orch plan --kubernetes`."""
+    """True if orch wrote this file: its output, or the schema of `orch init`."""
     told = os.stat(path)
-    if path.name == SCHEMA or (told.st_dev, told.st_ino) in printed:
-        return True
-    if path.suffix not in (".yaml", ".yml", ".json"):
-        return False
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        return _OWN_MANIFEST.match(file.read(_MANIFEST_BYTES)) is not None
-    return False  # it cannot be read: the program that copies it reports this
+    return path.name == SCHEMA or (told.st_dev, told.st_ino) in printed
 
 
 def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:

@@ -134,14 +134,15 @@ class ScriptCommand(click.Command):
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             message = describe_no_option(ctx, error.option_name)
-            if error.option_name in PLACES and error.option_name not in answers("no option"):
+            of_command = f"{ctx.command.name} {error.option_name.replace('_', '-')}" in answers("no option of a command")
+            if error.option_name in PLACES and error.option_name not in answers("no option") and not of_command:
                 words = [word for each in args for word in (("--backend", PLACES[each]) if each == error.option_name else (each,))]
                 line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
                 raise click.UsageError(f"there is no option {error.option_name}: {line}", ctx) from None
             if any(option == "-p" and re.fullmatch(r"[\d.:]*\d+:\d+", word) for option, word in itertools.pairwise(args)):  # as in docker
                 raise click.UsageError(f"there is no option -p: {answers('no option')['--publish']}", ctx) from None
             option = error.option_name.replace("_", "-")
-            is_answered = option in answers("no option") or "did you mean" in message or "is an option of" in message
+            is_answered = of_command or option in answers("no option") or "did you mean" in message or "is an option of" in message
             line = "" if is_answered else self._line(ctx, args, own)
             raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
         except click.UsageError as error:

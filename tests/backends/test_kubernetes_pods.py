@@ -201,7 +201,7 @@ def test_an_overlay_after_which_no_pod_is_left_is_a_mistake_in_the_spec(orch: An
     assert [(one.place, message in one.message) for one in load(found).problems(found)] == [("backend.pod_template", True)]
     script("print(1)", "x.py")
     words = ("--image", "tf:1", "--set", f"backend.pod_template={over}")
-    assert message in orch("plan", "x.py", "--kubernetes", "--workload", "jobset", *words, check=2).err
+    assert message in orch("plan", "x.py", "--backend", "kubernetes", *words, check=2).err
 
 
 @pytest.mark.parametrize("text", ["y", "N", "1e3", "0o17", "+.5e1", "-1E3", ".5", "0x1F", "1_000", "2024-01-01", "yes", "1.0"])

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -24,7 +25,7 @@ from orchestrator.model.policy.submission import Submission, Word
 from orchestrator.model.settings import ClusterSpec, KubernetesSettings
 from orchestrator.model.settings.document import read
 from orchestrator.model.settings.parse import parse
-from tests.backends.test_kubernetes_manifest import RELEASES, validate
+from tests.backends.test_kubernetes_jobs import RELEASES
 from tests.backends.test_kubernetes_pods import EVERYTHING, RUN, spec_of
 from worker.values.codec import from_json, to_json
 
@@ -75,7 +76,8 @@ def test_the_schemas_of_every_release() -> None:
     made = load(attached).request(RunFacts(attached, RUN, "/home/me/.orch/runs/x")).files["pods.yaml"]
     both = objects(unattended(EVERYTHING)) | {f"attached {number}": one for number, one in enumerate(yaml.safe_load_all(made))}
     for release in RELEASES:
-        validate(both, release)
+        for one in both.values():
+            kubernetes_validate.validate(one, release, strict=True)
 
 
 def test_only_a_detached_run_or_one_that_asks_for_it_has_its_controller_in_the_cluster() -> None:

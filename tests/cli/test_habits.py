@@ -202,6 +202,8 @@ def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: s
         (["plan", "--dry-run"], "--dry-run: orch plan starts nothing"),
         (["plan", "--detach"], "--detach: --detach is an option of orch up"),
         (["down", "--dry-run"], "--dry-run: orch ps shows the tasks of the run"),
+        (["plan", "x.py", "--kubernetes"], "--kubernetes: orch help kubernetes shows a Job and a JobSet whose command is orch up --join"),
+        (["plan", "--workload", "job"], "--workload: orch help kubernetes shows"),
         (["ps", "-w"], "-w: orch top shows the tasks live"),
         (["logs", "--lines", "5"], "--lines: -n N, or --tail N"),
         (["ps", "-q"], "-q: orch ps --help lists the options"),

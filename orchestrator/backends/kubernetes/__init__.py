@@ -11,7 +11,7 @@ objects, packed_files)                with inside
 kubectl exec: requests, the mirror →  keeper_program
 
 May import: orchestrator.backends, orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker,
-    worker.host.network.dialler, worker.host.network.proof, worker.host.pod_entry, worker.machine, worker.protocol.
+    worker.host.network.dialler, worker.host.network.proof, worker.machine.
 """
 
 from __future__ import annotations

@@ -7,25 +7,35 @@ node has room for the pod yet. A Secret holds 1 MiB (kubernetes.io, "Secrets"), 
 from __future__ import annotations
 
 import functools
+import io
 import json
-from collections.abc import Iterator
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import worker
+from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
 from ...model.settings import ClusterSpec, KubernetesSettings
 from ...model.settings.parse import to_document
 from .. import RunFacts
 from ..code_sync import collect
-from .manifest_files import Packed, needed_file, tar
 from .pods import HOME
 
 PART_BYTES = 1_000_000
 MOST_PARTS = 8
 """The store of a cluster (etcd) has some gigabytes for all."""
 CODE_DIR = f"{HOME}/code"
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    path: str
+    data: bytes
+    is_executable: bool = False
 
 
 def directory_of(run_id: str) -> str:
@@ -73,3 +83,32 @@ def spec_there(spec: ClusterSpec, settings: KubernetesSettings) -> ClusterSpec:
     """The spec for the controller in its pod, which has no kubectl."""
     workdir = spec.workdir if settings.code_in_image else CODE_DIR
     return replace(spec, workdir=workdir, backend=replace(settings, kubeconfig="", context="", namespace="", kubectl=("kubectl",)))
+
+
+def needed_file(spec: ClusterSpec) -> str:
+    """The path of the program's file in the working directory; empty: it has none. Raises `UsageError` if the file lies elsewhere."""
+    program = spec.program
+    if program.kind != "script" and not (program.kind == "command" and "/" in program.target):
+        return ""
+    if os.path.isabs(program.target) or os.path.normpath(program.target).startswith(".."):
+        raise UsageError(f"{program.target} is not in the working directory {spec.workdir}, which is what the pods get: set workdir")
+    return program.target
+
+
+def tar(files: Iterable[Packed], most: int) -> bytes:
+    """The files as tar.xz, without times and owners. Raises `UsageError` for far more than `most` bytes, and for a file that is gone."""
+    archive = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=archive, mode="w:xz", format=tarfile.PAX_FORMAT) as made:
+            for file in sorted(files, key=lambda file: file.path):
+                info = tarfile.TarInfo(file.path)
+                info.size, info.mode = len(file.data), 0o755 if file.is_executable else 0o644
+                made.addfile(info, io.BytesIO(file.data))
+                if archive.tell() > most:
+                    raise UsageError(
+                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed). "
+                        "fix: put it into the image, and write backend.code_in_image: true"
+                    )
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read, and is to be sent to the pods: {error.strerror}") from None
+    return archive.getvalue()

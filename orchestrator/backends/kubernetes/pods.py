@@ -34,13 +34,10 @@ class PodWish:
     labels: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, Any] = field(default_factory=dict)
     """Variables: a text, or a mapping such as ``{"valueFrom": ...}``."""
-    env_from: tuple[str, ...] = ()
-    """Secrets whose keys become variables, in addition to those of the settings."""
     gpus: int = 0
     grace_s: float = 10.0
     """How long the processes may take to end after SIGTERM."""
     deadline_s: float | None = None
-    restart: str = "Never"
     subdomain: str = ""
     """The headless Service whose names the pods get."""
     ports: tuple[int, ...] = ()
@@ -124,7 +121,7 @@ def _spec(own: PodSettings, wish: PodWish) -> Manifest:
         "imagePullSecrets": [{"name": name} for name in own.image_pull_secrets],
     }
     return {
-        "restartPolicy": wish.restart,
+        "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(wish.grace_s),
         **{key: value for key, value in optional.items() if value},
         "automountServiceAccountToken": False,
@@ -142,7 +139,7 @@ def _container(own: PodSettings, wish: PodWish, mounts: list[Manifest]) -> Manif
     resources = {"limits": limits, "requests": {**limits, **own.requests}} if limits or own.requests else {}
     optional = {
         "imagePullPolicy": own.image_pull_policy,
-        "envFrom": [{"secretRef": {"name": name}} for name in dict.fromkeys((*own.secrets, *wish.env_from))],
+        "envFrom": [{"secretRef": {"name": name}} for name in dict.fromkeys(own.secrets)],
         "ports": [{"containerPort": port} for port in wish.ports],
         "resources": {key: value for key, value in resources.items() if value},
     }

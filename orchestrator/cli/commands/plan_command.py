@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from worker.host.facts import program_checks
 from worker.machine.cpu_cores import count_cores
@@ -18,8 +17,8 @@ from worker.settings.task_settings import VARIABLE
 from worker.values.codec import to_json
 from worker.values.words import count_of
 
-from ...backends import MANIFESTS, WORKLOADS, imagine, load_checked, make_manifest, slots_of
-from ...errors import Problem, SpecError, UsageError
+from ...backends import imagine, load_checked, slots_of
+from ...errors import Problem, SpecError
 from ...model.planning import plan
 from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
@@ -28,7 +27,7 @@ from ...model.settings import ClusterSpec
 from ...model.settings.device_rules import VISIBLE
 from ...model.strategies import named
 from ...record.text.format import aligned
-from ..options import F, spec_options
+from ..options import spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
 
@@ -36,26 +35,11 @@ RUN_DIR = "<run directory>"
 SEEN_RUN_DIR = "<run directory, if this host sees it>"
 
 
-def _manifest_options(command: F) -> F:
-    """An option for each engine that can run a training without orch."""
-    for name in MANIFESTS:
-        text = "Print the manifest of the training for kubectl apply, which then runs without orch."
-        command = click.option(f"--{name}", "engine", flag_value=name, default=None, help=text)(command)
-    return command
-
-
 @click.command("plan", cls=ScriptCommand)
 @spec_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_manifest_options
-@click.option(
-    "--workload",
-    type=click.Choice(WORKLOADS),
-    metavar="|".join(WORKLOADS),
-    help="The form of that manifest: a jobset, or jobs for a cluster without JobSet. Default: what the cluster has, or a jobset.",
-)
 @click.pass_context
-def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workload: str | None, **_: Any) -> int:
+def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
     """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the same options as orch up.
 
     With Slurm the output ends with the batch script that orch up would submit, and with Kubernetes with the objects.
@@ -65,33 +49,11 @@ def plan_command(ctx: click.Context, /, as_json: bool, engine: str | None, workl
       orch plan                                  the cluster of orch.yaml
       orch plan train.py --workers 2 --chief
       orch plan train.py -H hostA:2,hostB:2 --json
-      orch plan train.py -n 4 --kubernetes --image IMAGE    a manifest
 
     The output contains the values of the variables that orch.yaml and --env set, also secrets.
     """
-    if workload and not engine:
-        raise UsageError(f"--workload belongs to {' or '.join(f'--{name}' for name in MANIFESTS)}")
-    if engine:
-        ctx.params["spec_backend"] = engine
-        ctx.set_parameter_source("spec_backend", ParameterSource.COMMANDLINE)
-    try:
-        spec = read_spec(ctx)[0]
-    except SpecError as error:  # whose place may be the option that stands for --kubernetes
-        places = {"--backend": f"--{engine}"} if engine else {}
-        raise SpecError(*(replace(one, place=places.get(one.place, one.place)) for one in error.problems)) from None
-    if engine:
-        print_manifest(spec, workload, as_json=as_json)
-    else:
-        print_plan(spec, as_json=as_json)
+    print_plan(read_spec(ctx)[0], as_json=as_json)
     return 0
-
-
-def print_manifest(spec: ClusterSpec, workload: str | None, *, as_json: bool) -> None:
-    """Prints the objects of a training that runs without a controller, and on stderr what they lack."""
-    made = make_manifest(spec, workload)
-    for note in made.notes:
-        click.echo(f"orch: note: {note}", err=True)
-    click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": made.objects}) if as_json else made.text, nl=as_json)
 
 
 def print_plan(spec: ClusterSpec, *, as_json: bool, with_commands: bool = False) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.worker.controller_double import AgentProcess
-from worker.host import pod_entry
 from worker.protocol import messages, task_files
 
 NAMES = ("stdout.log", "stderr.log", *(task_files.BEGUN, task_files.ENDED, task_files.ERROR, task_files.OTHER_TF_CONFIG))
@@ -62,14 +61,3 @@ def test_a_task_whose_output_has_no_regular_file_is_not_started(agent: AgentProc
     assert agent.wait_for(messages.TaskNotStarted).reason.startswith("the log directory of ")
     agent.order(messages.Ping())
     agent.wait_for(messages.Pong)
-
-
-@pytest.mark.parametrize("odd", [*ODD, "echo [] > {}", "echo '{{\"type\": 1}}' > {}"])
-def test_a_pod_without_a_controller_ends_whatever_its_task_has_put_in_the_place_of_its_exception(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str
-) -> None:
-    (tmp_path / "message").touch()
-    monkeypatch.setattr(pod_entry, "MESSAGE", str(tmp_path / "message"))
-    subprocess.run(odd.format("error.json"), shell=True, cwd=tmp_path, check=True)
-    pod_entry._write_message(str(tmp_path), 3)
-    assert (tmp_path / "message").read_text() == "exit code 3"
