@@ -37,13 +37,14 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test slurm-24 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly generated clean
+.PHONY: help demo test slurm-24 slurm-26 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly generated clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     a cluster of 4 workers trains on handwritten digits'
 	@echo 'make test     the tests, the fast ones first (PYTEST_ARGS="-k logs" chooses; TESTS= adds the slow ones of make nightly PART=slow)'
 	@echo 'make slurm-24 the tests of Slurm with that of Debian 13, 24.11: in a tree that debootstrap makes once in ~/.cache/orch-tests; root only'
+	@echo 'make slurm-26 the same with the Slurm of Debian testing'
 	@echo 'make python-3.14 the controller on Python 3.14: in a tree of Debian unstable, made as for slurm-24; tasks keep the Python of .venv'
 	@echo 'make kubernetes  the Kubernetes of the tests, built once from the source package of Debian 12: some ten minutes, 500 MB in ~/.cache/orch-tests'
 	@echo 'make lint     ruff: rules and format'
@@ -74,9 +75,11 @@ demo: $(RUNTIME_READY)
 test: $(READY) hosts
 	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) -m "$(TESTS)" $(PYTEST_ARGS)
 
-slurm-24: $(READY) hosts
-	$(call install_for_tests,Slurm 24.11 of Debian 13,command -v debootstrap >/dev/null,debootstrap)
-	@$(BIN)/python -m tests.debian_13 $(PYTEST_ARGS)
+slurm-24: SUITE := trixie
+slurm-26: SUITE := testing
+slurm-24 slurm-26: $(READY) hosts
+	$(call install_for_tests,the Slurm of another Debian,command -v debootstrap >/dev/null,debootstrap)
+	@$(BIN)/python -m tests.debian_slurm $(SUITE) $(PYTEST_ARGS)
 
 python-3.14: $(READY)
 	$(call install_for_tests,the controller on Python 3.14,command -v debootstrap >/dev/null,debootstrap)

@@ -84,6 +84,8 @@ PARTS = (
     ),  # the tests that `make test` leaves out
     Part("engines", f"{_SLOW} {_ENGINES}", 30),
     Part("join", "python -m pytest -n 2 tests/backends/test_join.py tests/backends/test_join_engines.py --durations=10", 15),
+    Part("slurm-26", "make slurm-26", 30),
+    Part("kubectl", "python -m tests.newer_kubectl", 30),
     Part("soak", "python -m pytest --soak -n 2 -m soak --durations=0", 120),
     Part("bench", "make bench", 60, tuple(f"make bench BENCHMARKS={name}" for name in ("relay", "verdict", "steptime", "plan")), 4),
     Part("next", f"{_MATRIX} {NEXT.name}", 60),  # not in CI: a new release elsewhere must not fail a change here

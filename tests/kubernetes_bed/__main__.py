@@ -6,7 +6,7 @@ import signal
 import sys
 
 from tests.kubernetes_bed import image
-from tests.kubernetes_bed.build import cache
+from tests.kubernetes_bed.build import client
 from tests.kubernetes_bed.outside import joined, missing
 
 
@@ -15,7 +15,7 @@ def main() -> int:
         print(f"orch: no Kubernetes: {why}", file=sys.stderr)
         return 1
     with joined() as connection:
-        print(f"export KUBECONFIG={connection.root}/admin.kubeconfig PATH={cache()}/client:$PATH  # image: {image.TENSORFLOW}", flush=True)
+        print(f"export KUBECONFIG={connection.root}/admin.kubeconfig PATH={client()}:$PATH  # image: {image.TENSORFLOW}", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
     return 0
 

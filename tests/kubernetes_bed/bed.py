@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes_bed import image
-from tests.kubernetes_bed.build import cache
+from tests.kubernetes_bed.build import client
 from tests.kubernetes_bed.inside import NODES, PATIENCE_S, _wait_until
 from tests.kubernetes_bed.outside import Connection, joined, missing, used
 
@@ -46,7 +46,7 @@ class Namespace:
         self.bed = connection
         self._files = files
         self.kubeconfig = self.config_of("admin")
-        self.env = {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{cache()}/client:{os.environ.get('PATH', '')}"}
+        self.env = {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{client()}:{os.environ.get('PATH', '')}"}
         """What a program needs to find this Kubernetes and this namespace."""
 
     def config_of(self, user: str) -> Path:

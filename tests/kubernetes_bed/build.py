@@ -71,6 +71,15 @@ def cache() -> Path:
     return base / "orch-tests" / f"kubernetes-1.20-{platform.machine()}-{hashlib.sha256(RECIPE.encode()).hexdigest()[:12]}"
 
 
+CLIENT = "BED_CLIENT"
+"""The variable with the directory of another kubectl than that of the server."""
+
+
+def client() -> Path:
+    """The directory of the kubectl of the tests."""
+    return Path(os.environ.get(CLIENT) or cache() / "client")
+
+
 def missing() -> str:
     """Why nothing can be built here; empty if it can."""
     release = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
