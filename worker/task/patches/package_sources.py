@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import io
 import os
 import re
 import sys
-import tokenize
 
 from .table import FEATURES, NAMES
 
@@ -96,40 +94,43 @@ def _directory_of(package: str) -> str:
     return os.path.dirname(origin) if os.path.basename(origin) == "__init__.py" else origin.removesuffix(".py")
 
 
+_BEGIN = re.compile(r"( *)(?:(?:(?:async )?def|class) (\w+)\b|(\w+)(?:: [^=]*)? = |from \S+ import (?:.* as )?(\w+)\s*(?:#.*)?$)")
+_HEAD = re.compile(r"(?:@.*\n)*(?:async )?def(?:.*\n)*?.*:(?= *(?:#.*)?$)", re.MULTILINE)
+_INDENT = re.compile(r"\n( +)(?=\S)")
+_TEXT_OR_COMMENT = re.compile(
+    r"""\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<comment>\#[^\n]*)""", re.DOTALL
+)
+
+
 def block_of(text: str, name: str) -> str:
     """The lines of a name in a module's text, from ``class``, ``def``, the assignment or the import on, without their indentation; empty:
     there is no such name.
     """
-    lines, first, last, indent = text.splitlines(), 0, None, 0
+    first, after, last, indent = 0, 0, len(text), 0
     for depth, part in enumerate(name.split(".")):
-        word = re.escape(part)
-        begin = re.compile(
-            rf"( *)(?:(?:(?:async )?def|class) {word}\b|{word}(?:: [^=]*)? = |from \S+ import (?:.* as )?{word}\s*(?:#.*)?$)"
-        )
         if depth:
-            depths = [len(line) - len(line.lstrip()) for line in lines[first:last] if line.strip()]
-            indent = min((each for each in depths if each > indent), default=0)
-        for number in range(first, len(lines) if last is None else last):
-            found = part in lines[number] and begin.match(lines[number])  # most lines do not have it: a template waits for this
-            if found and len(found[1]) == indent:
-                first, last = number, _end(lines, number, indent, last)
-                break
-        else:
+            indent = min((len(each) for each in {*_INDENT.findall(text, first, last)} if len(each) > indent), default=0)
+        first = _begin(text, part, indent, after, last)
+        if first < 0:
             return ""
-        first += 1
-    while last and lines[last - 1].lstrip()[:1] in ("", "#"):
-        last -= 1
-    return "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines[first - 1 : last])
+        after = text.find("\n", first) + 1 or len(text)
+        end = re.compile(rf"\n {{0,{indent}}}[^\s)\]}}#]").search(text, after - 1, last)  # a pattern that begins with a letter is fast
+        last = end.start() + 1 if end else last
+    lines = text[first:last].splitlines()
+    while lines[-1].lstrip()[:1] in ("", "#"):
+        lines.pop()
+    return "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines)
 
 
-def _end(lines: list[str], begin: int, indent: int, limit: int | None) -> int:
-    """The number of the line after a block that begins with this line."""
-    limit = len(lines) if limit is None else limit
-    for number in range(begin + 1, limit):
-        line, rest = lines[number], lines[number].lstrip()
-        if rest and len(line) - len(rest) <= indent and rest[0] not in ")]}#":
-            return number
-    return limit
+def _begin(text: str, word: str, indent: int, at: int, limit: int) -> int:
+    """Where the first line with this indentation begins that makes a name; -1: there is none."""
+    while (at := text.find(word, at, limit)) >= 0:  # most lines do not have it: a template waits for this
+        line = text.rfind("\n", 0, at) + 1
+        at = text.find("\n", at) + 1 or len(text)
+        found = _BEGIN.match(text[line:at].rstrip("\n"))
+        if found and word in found.groups()[1:] and len(found[1]) == indent:
+            return line
+    return -1
 
 
 def fingerprint(block: str) -> str:
@@ -142,25 +143,35 @@ def fingerprint(block: str) -> str:
 
 def _left_out(text: str) -> Iterator[tuple[int, int, int, int]]:
     """Return where the comments and docstrings are: the first line and column, and the last ones."""
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                yield (*token.start, *token.end)
-        for node in ast.walk(ast.parse(text)):
-            body = getattr(node, "body", None)
-            first = body[0] if isinstance(body, list) and body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-                yield first.lineno, first.col_offset, first.end_lineno or first.lineno, first.end_col_offset or 0
-    except (SyntaxError, tokenize.TokenError):  # the syntax of a newer Python: the whole text counts
+    tree = _parsed(text)
+    if tree is None:  # the syntax of a newer Python: the whole text counts
         return
+    for found in _TEXT_OR_COMMENT.finditer(text):
+        if found["comment"]:
+            row, column = text.count("\n", 0, found.start()) + 1, found.start() - text.rfind("\n", 0, found.start()) - 1
+            yield row, column, row, column + len(found[0])
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:
+        body = getattr(node, "body", None)
+        first = body[0] if body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            yield first.lineno, first.col_offset, first.end_lineno or first.lineno, first.end_col_offset or 0
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            nodes += getattr(node, name, ())
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return None
 
 
 def arguments(block: str) -> list[str] | None:
     """The names of a function's arguments, with stars; None: it is no function, or newer syntax."""
-    try:
-        found = ast.parse(block).body[0]
-    except (SyntaxError, IndexError):
-        return None
+    head = _HEAD.match(block)
+    tree = (_parsed(f"{head[0]} pass") if head else None) or _parsed(block)  # a body takes long
+    found = tree.body[0] if tree is not None and tree.body else None
     if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     given = found.args
@@ -184,9 +195,16 @@ def _of_feature(feature: Feature, sources: Sources) -> list[str]:
     problems = [f"{name}: {problem}" for name in feature.names if (problem := sources.misfit(NAMES[name]))]
     for module, names in feature.reads.items():
         text = sources.text(module) if sources.directory(module.partition(".")[0]) else None
-        missing = [name for name in names.split() if text is not None and not re.search(rf"\b{re.escape(name)}\b", text)]
+        missing = [name for name in names.split() if text is not None and not _has_word(text, name)]
         problems += [f"{module} has no {' and no '.join(missing)}"] if missing else []
     return problems
+
+
+def _has_word(text: str, word: str) -> bool:
+    at = text.find(word)
+    while at >= 0 and any(each == "_" or each.isalnum() for each in (text[max(at - 1, 0) : at], text[at + len(word) : at + len(word) + 1])):
+        at = text.find(word, at + 1)
+    return at >= 0
 
 
 def misfit(name: Name, sources: Sources) -> str:
@@ -200,7 +218,8 @@ def misfit(name: Name, sources: Sources) -> str:
         return ""
     if not block:
         return f"there is no {' and no '.join(map(':'.join, places))}"
-    wanted, given = [each for each in name.arguments.split(", ") if each], arguments(block) or []
+    wanted = [each for each in name.arguments.split(", ") if each]
+    given = (wanted and arguments(block)) or []
     if given[: len(wanted)] != wanted and not any(each.startswith("*") for each in given):
         return f"it has the arguments {', '.join(given)}, and not {name.arguments}"
     found = fingerprint(block) if name.forms else ""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.task.patches.package_sources import Sources, arguments, block_of, fingerprint
+from worker.task.patches.package_sources import Sources, _of_feature, arguments, block_of, fingerprint
+from worker.task.patches.table import Feature
 
 TEXT = '''
 """A module."""
@@ -107,10 +108,43 @@ def test_a_fingerprint_is_that_of_the_code_alone() -> None:
     assert len(fingerprint(first)) == 10
 
 
-@pytest.mark.parametrize("text", ["def f(:\n    return", "x = '''", "def f():\n\treturn 1\n        return 2"])
-def test_what_this_python_cannot_parse_counts_as_text(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("def f(:\n    return", None), ("x = '''", None), ("def f(a):\n\treturn 1\n        return 2", ["a"])],  # of the last one, the head
+)
+def test_what_this_python_cannot_parse_counts_as_text(text: str, expected: list[str] | None) -> None:
     assert fingerprint(text) != fingerprint(f"{text}\n    x")
-    assert arguments(text) is None
+    assert arguments(text) == expected
+
+
+@pytest.mark.parametrize("default", ["a: int = 1", "a={'x: y': 1}", "a=lambda: 3", "a=':'", "a=1,  # such as: this"])
+def test_the_head_of_a_function_ends_where_its_body_begins(default: str) -> None:
+    block = f"@decorated(x=1)\ndef f(\n    self,\n    {default}\n) -> dict[str, int]:  # why\n    if self:\n        return {{}}"
+    assert arguments(block) == ["self", "a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_comment"),
+    [
+        ("return 1  # why", True),
+        ("return '# why'", False),
+        ('return """text\n# why"""', False),
+        ("""return "it's"  # why""", True),
+        (r"return 'a\'b # why'", False),
+        ('return """a"b\'"""  # why', True),
+    ],
+)
+def test_a_comment_is_none_within_a_text(line: str, is_comment: bool) -> None:
+    changed = line.replace("why", "another")
+    assert (fingerprint(f"def f():\n    {line}") == fingerprint(f"def f():\n    {changed}")) is is_comment
+
+
+def test_what_a_feature_reads_is_a_word_and_no_part_of_one(tmp_path: Path) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "__init__.py").write_text("_limits = _limit_2 = a_limit = 1\nx._limit = 2\n")
+    sources = Sources(lambda name: str(tmp_path / name))
+    row = Feature((), "measures", "nothing", reads={"library": "_limit _limits limit"})
+    assert _of_feature(row, sources) == ["library has no limit"]
 
 
 def test_modules_are_found_without_an_import(tmp_path: Path) -> None:
