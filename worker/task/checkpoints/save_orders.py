@@ -167,12 +167,14 @@ def _catch_sigterm() -> None:
 
     owner = os.getpid()
 
+    @patches.guarded(SAVES)
     def handle(number: int, frame: object) -> None:
         if os.getpid() != owner:  # a child that has not come to `leave_child` yet
             _end()
         # The program may have given the wakeup to another (asyncio does).
         threading.Thread(target=patches.guarded(SAVES)(_act_on_sigterm), daemon=True).start()
 
+    @patches.guarded(SAVES)
     def leave_child() -> None:
         """A forked child ends at its own SIGTERM, of which its parent learns nothing."""
         with contextlib.suppress(ValueError):  # the program forks from an interpreter in which no handler can be set

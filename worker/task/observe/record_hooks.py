@@ -52,7 +52,7 @@ def watch(log_dir: str) -> None:
     """Write down the first steps of the program, as soon as it has imported TensorFlow."""
     made = Recorder(log_dir)
     recorder.recorders.append(made)
-    sys.addaudithook(_note_files(made))
+    sys.addaudithook(patches.guarded(VERIFY)(_note_files(made)))
     threading.Thread(target=_end_at_fault, name="orch verify", daemon=True).start()
     patches.after(VERIFY, "tensorflow.python.distribute.distribute_lib", lambda module: _hook_tensorflow(made))
     patches.after(VERIFY, "keras", lambda module: _hook_keras(made))
@@ -83,7 +83,7 @@ def _note_files(made: Recorder) -> Any:
 def _hook_tensorflow(made: Recorder) -> None:
     from tensorflow.python.framework import op_callbacks
 
-    atexit.register(lambda: made.write("the end of the program"))
+    atexit.register(patches.guarded(VERIFY)(lambda: made.write("the end of the program")))
     put = property(lambda function: not str(getattr(function._python_function, "__module__", "")).startswith(_GRAPHS))
     patches.put(VERIFY, "Function._run_functions_eagerly", lambda real: put)
     if recorder.batch_of():

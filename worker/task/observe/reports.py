@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...protocol import task_files
+from ..patches.features import REPORTS
+from ..patches.guard import guarded
 from ..patches.import_hooks import print_once
 from . import step_times
 
@@ -96,7 +98,7 @@ def append(path: str, line: bytes) -> None:
 
 
 _writer = _Writer()
-atexit.register(_writer.flush)
+atexit.register(guarded(REPORTS)(_writer.flush))
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_writer.on_fork)
 

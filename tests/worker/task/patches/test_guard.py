@@ -199,3 +199,47 @@ def test_a_line_of_orch_s_own_code_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(failure, "PACKAGE", (failure.PACKAGE, __file__))
     with pytest.raises(guard.Fault, match=r"KeyError: \"orch's\" \(test_guard\.py:\d+\)$"):
         guard.guarded(FILES)(_before)(None, 1)
+
+
+STARTS = re.compile(r"(?:threading\.(?:Thread|Timer)|atexit\.register|addaudithook|register_at_fork|signal\.signal)\(")
+UNGUARDED = {
+    "bootstrap.py": "the end of the task itself",
+    "sigterm.py": "the program's own handler",
+    "checkpoints/save_orders.py": "`handle` and `leave_child` are guarded where they are made",
+    "checkpoints/series.py": "`_try_to_write` judges its errors",
+    "fixture/debugger.py": "a test's debugger",
+    "observe/record_hooks.py": "`_end_at_fault` waits for what is off",
+    "observe/reports.py": "`on_fork` makes two values",
+    "strategy/tpu_strategy.py": "`_end_process` ends the task",
+}
+"""Files of worker/task that give Python or a thread a function of orch without `guarded` in the same line, and why."""
+
+
+def test_each_thread_hook_and_function_at_the_end_is_guarded() -> None:
+    found = set()
+    for path in (ROOT / "worker" / "task").rglob("*.py"):
+        lines = [line for line in path.read_text().splitlines() if STARTS.search(line) and "guarded(" not in line]
+        found |= {path.relative_to(ROOT / "worker" / "task").as_posix()} if lines else set()
+    assert found == UNGUARDED.keys()
+
+
+AUDITED = """
+import sys, time
+from worker.task import failure
+from worker.task.observe import record_hooks, recorder
+recorder._settings["steps"] = 1
+record_hooks.watch(sys.argv[1])
+failure.calling_line = None
+open(sys.argv[2], "w").close()
+print("goes on", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_hook_of_python_never_fails_what_the_program_does(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    program = (sys.executable, "-c", AUDITED, str(tmp_path / "logs"), str(tmp_path / "made"))
+    env = {**os.environ, "TMPDIR": str(tmp_path / "logs")}  # files of the temporary directory are not noted
+    done = subprocess.run(program, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "goes on\n")  # `orch verify` would compare a part as if it was all
+    assert "orch verify cannot compare. The program goes on" in done.stderr
