@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import subprocess
 
@@ -19,6 +18,7 @@ from ..record.run_progress import Progress
 from ..record.run_store import discard
 from ..record.run_view import RunView
 from ..record.text.event_messages import say
+from ..record.text.format import json_text
 
 POLL_S = 0.01
 """How often the files of the run are read, in seconds."""
@@ -43,7 +43,7 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
     if code:
         return code if code > 0 else BROKEN
     if as_json:
-        click.echo(json.dumps({"run": run.run_id, "directory": str(run.path)}))
+        click.echo(json_text({"run": run.run_id, "directory": str(run.path)}))
     else:
         click.echo(run.run_id)
         say(f"started; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it")

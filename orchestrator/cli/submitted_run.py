@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import threading
 import time
@@ -26,6 +25,7 @@ from ..record.run_files import size_of
 from ..record.run_progress import Progress, read_cluster
 from ..record.run_view import RunView
 from ..record.text.event_messages import say
+from ..record.text.format import json_text
 
 if TYPE_CHECKING:
     from .viewers import JsonLines, Terminal
@@ -48,7 +48,7 @@ def start(run: RunDir, submitted: Submission, show: JsonLines | Terminal | None,
         ask_stop(run, why, code=code)
         return code
     if as_json:
-        click.echo(json.dumps({"run": run.run_id, "directory": str(run.path), "job": submitted.job}))
+        click.echo(json_text({"run": run.run_id, "directory": str(run.path), "job": submitted.job}))
     else:
         click.echo(run.run_id)
         say(f"submitted as {submitted.words}; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it")

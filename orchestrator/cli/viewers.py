@@ -17,7 +17,7 @@ from ..record import event_log
 from ..record.console import Console, Sink
 from ..record.run_directory import RunDir
 from ..record.text import timeline
-from ..record.text.format import iso_times
+from ..record.text.format import iso_times, json_text
 from ..record.text.lines import RESET
 from ..record.text.log_view import LogView
 
@@ -65,7 +65,7 @@ class JsonLines(Console):
         _finish(self, ended)
 
     def _write_line(self, data: dict[str, Any]) -> None:
-        self.write("stdout", json.dumps(iso_times(data), separators=(",", ":")) + "\n")
+        self.write("stdout", json_text(iso_times(data), separators=(",", ":")) + "\n")
 
 
 def _finish(console: Console, ended: Ended) -> None:

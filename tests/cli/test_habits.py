@@ -280,3 +280,9 @@ def test_times_have_units(orch: Orch) -> None:
         complaint(orch.in_process(*words), 2, words[-2])
     complaint(orch.in_process("plan", "hello.py", "--timeout", "soon"), 2, "must be a time, not 'soon'")
     complaint(orch.in_process("plan", "hello.py", "--log-limit", "5"), 2, "error: --log-limit: must be at least 64K, not 5\n")
+
+
+def test_each_command_prints_json_that_every_program_reads() -> None:
+    """Other programs refuse Python's NaN."""
+    for path in (ROOT / "orchestrator" / "cli").rglob("*.py"):
+        assert "json.dumps(" not in path.read_text(), f"{path}: json_text of record/text/format.py"

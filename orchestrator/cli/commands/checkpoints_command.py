@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from ...errors import UsageError
-from ...record.text.format import iso_times
+from ...record.text.format import iso_times, json_text
 from .. import completion
 from ..options import find_to_look, home_option
 
@@ -41,7 +40,7 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
         raise UsageError(f"the checkpoints are in {base}, which this command does not read: copy the directory here, and name the copy")
     found = saves_report.read(base, verify=verify)
     if as_json:
-        click.echo(json.dumps(iso_times([asdict(series) for series in found])))
+        click.echo(json_text(iso_times([asdict(series) for series in found])))
     else:
         click.echo("\n".join(saves_report.to_text(base, found, verified=verify)))
     return int(verify and any(row.problem not in ("", saves_report.UNFINISHED) for series in found for row in series.saves))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import click
 
+from ...record.text.format import json_text
 from .. import completion
 from ..options import find_to_look, home_option
 
@@ -33,5 +33,5 @@ def compare_command(one: str, other: str, home: Path, as_json: bool) -> int:
     from ...views import run_comparison  # not for a help text
 
     found = run_comparison.compare(find_to_look(home, one), find_to_look(home, other))
-    click.echo(json.dumps(dataclasses.asdict(found)) if as_json else "\n".join(run_comparison.to_text(found)))
+    click.echo(json_text(dataclasses.asdict(found)) if as_json else "\n".join(run_comparison.to_text(found)))
     return int(found.parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ...checks.finding import Wanted
 from ...checks.rules import judge
 from ...model.planning import plan
 from ...model.settings import PROGRAM_KINDS, ClusterSpec
+from ...record.text.format import json_text
 from ...record.text.log_view import wants_color
 from ..options import color_option, import_timeout_option, new_home_option, spec_options
 from ..script_command import ScriptCommand
@@ -57,7 +57,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
         from ...backends import describe_place
 
         lines, is_complete = describe_place(spec, str(home))
-        click.echo(json.dumps({"lines": lines, "exit_code": int(not is_complete)}) if as_json else "\n".join(lines))
+        click.echo(json_text({"lines": lines, "exit_code": int(not is_complete)}) if as_json else "\n".join(lines))
         return int(not is_complete)
     spec = replace(spec, backend=spec.backend.attached())
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
@@ -74,7 +74,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     findings = judge(hosts, wanted)
     code = doctor_report.exit_code(findings, strict=strict)
     if as_json:
-        click.echo(json.dumps(doctor_report.to_json(hosts, findings, wanted, code)))
+        click.echo(json_text(doctor_report.to_json(hosts, findings, wanted, code)))
         return code
     click.echo("\n".join(doctor_report.to_text(hosts, findings, wanted, color=wants_color(color))), color=True)
     return code

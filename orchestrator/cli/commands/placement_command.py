@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
@@ -10,6 +9,7 @@ import click
 from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
 from ...record.run_store import check_attempt, plan_of
+from ...record.text.format import json_text
 from ...views import run_placement
 from .. import completion
 from ..options import Count, only_tasks, run_argument
@@ -52,7 +52,7 @@ def placement_command(
     read = run_placement.read(run, attempts)
     wanted = [run_placement.with_ops(one, ops) for one in read] if ops else read
     if as_json:
-        click.echo(json.dumps(run_placement.to_json(run.run_id, attempts, wanted)))
+        click.echo(json_text(run_placement.to_json(run.run_id, attempts, wanted)))
         return 0
     if not any(one.counts for one in read):
         click.echo(f"orch: note: {run_placement.NOTHING_LOGGED.format(run=run.run_id)}", err=True)

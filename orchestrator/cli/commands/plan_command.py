@@ -26,7 +26,7 @@ from ...model.planning.plan import Plan, PlannedTask
 from ...model.settings import ClusterSpec
 from ...model.settings.device_rules import VISIBLE
 from ...model.strategies import named
-from ...record.text.format import aligned
+from ...record.text.format import aligned, json_text
 from ..options import spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
@@ -109,7 +109,7 @@ def _lines(planned: Plan, is_short: bool) -> Iterator[str]:
             continue
         for section, values in _sections(task).items():
             for name, value in sorted(values.items()):
-                yield f"  {section}.{name}: {json.dumps(value)}"
+                yield f"  {section}.{name}: {json_text(value)}"
         for name, value in sorted(env.items()):
             yield f"  {name}={value}"
         for name in task.order.unset:
@@ -150,7 +150,7 @@ def _environments(planned: Plan) -> Iterator[dict[str, str]]:
 def _json_parts(planned: Plan, files: Mapping[str, str]) -> Iterator[str]:
     """One JSON document in pieces: ten thousand TF_CONFIGs need not be in memory at once. `files`: what an engine would get."""
     head = {"strategy": planned.spec.strategy, "name": planned.spec.name, "workdir": planned.spec.workdir}
-    yield json.dumps(head)[:-1] + ', "tasks": ['
+    yield json_text(head)[:-1] + ', "tasks": ['
     separator = ""
     for task, env in zip(planned.tasks, _environments(planned), strict=True):
         text = planned.tf_config(task)
@@ -163,6 +163,6 @@ def _json_parts(planned: Plan, files: Mapping[str, str]) -> Iterator[str]:
             "unset": task.order.unset,
             "tf_config": json.loads(text) if text else None,
         }
-        yield separator + json.dumps(found)
+        yield separator + json_text(found)
         separator = ", "
-    yield f'], "request": {json.dumps(dict(files))}}}\n'
+    yield f'], "request": {json_text(dict(files))}}}\n'

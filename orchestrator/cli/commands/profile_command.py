@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from ...model.task_names import group_tasks
 from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
+from ...record.text.format import json_text
 from ...record.text.lines import clean
 from ...views import answers
 from .. import completion
@@ -75,7 +75,7 @@ def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], as
     except OSError as error:
         raise OrchError(f"a profile cannot be written below {answers.directory(run)}: {error.strerror or error}") from None
     if as_json:
-        click.echo(json.dumps({name: str(path) for name, path in paths.items()}))
+        click.echo(json_text({name: str(path) for name, path in paths.items()}))
     for name, path in () if as_json else paths.items():
         click.echo(f"{name}: {path} ({len(found[name].data) / 1e6:.1f} MB, {found[name].seconds:.1f} s)")
     for reason in dict.fromkeys(one.refused for one in found.values() if one.refused):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import shlex
 import shutil
@@ -22,6 +21,7 @@ from ...model.policy.submission import REQUEUED
 from ...record.run_directory import RunDir
 from ...record.run_list import state
 from ...record.run_store import SeveralRunsError, begun_at, is_made_by_orch
+from ...record.text.format import json_text
 from .. import WORD, completion
 from ..options import Count, Span, home_option
 
@@ -66,7 +66,7 @@ def prune_command(
     removed = [run.run_id for run in chosen if run.run_id not in failed]
     freed = sum(sizes[name] for name in removed)
     if as_json:
-        click.echo(json.dumps({"removed": removed, "bytes": freed, "failed": [*failed], "dry_run": dry_run}))
+        click.echo(json_text({"removed": removed, "bytes": freed, "failed": [*failed], "dry_run": dry_run}))
     else:
         for name in removed:
             click.echo(f"{'would remove' if dry_run else 'removed'} {name} ({bytes_of(sizes[name])})")

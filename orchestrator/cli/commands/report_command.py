@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from worker.values.words import count_of
 
 from ...errors import OrchError, UsageError
 from ...record.run_directory import RunDir
+from ...record.text.format import json_text
 from ..completion import files
 from ..options import run_argument
 
@@ -60,7 +60,7 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
     if hidden:
         what = f"{count_of(hidden, 'value')} left out that may be passwords or keys"
         click.echo(f"orch: {what}; look at the archive before you give it away", err=True)
-    click.echo(json.dumps({"path": str(path.absolute()), "left_out": hidden}) if as_json else str(path))
+    click.echo(json_text({"path": str(path.absolute()), "left_out": hidden}) if as_json else str(path))
     return 0
 
 

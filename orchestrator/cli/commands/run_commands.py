@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
@@ -32,7 +31,7 @@ from ...record.run_view import RunView
 from ...record.samples import read_latest
 from ...record.text import timeline as times
 from ...record.text.event_messages import describe_outcome, headline
-from ...record.text.format import describe_moment, describe_seconds, iso_times
+from ...record.text.format import describe_moment, describe_seconds, iso_times, json_text
 from ...record.text.lines import clean
 from ...record.text.run_table import table
 from .. import completion
@@ -123,10 +122,10 @@ def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:
 
     made = trace_file.trace(story_gather.gather(run))
     try:
-        write_private(path, json.dumps(made, separators=(",", ":")).encode("ascii"))
+        write_private(path, json_text(made, separators=(",", ":")).encode("ascii"))
     except OSError as error:
         raise OrchError(f"{path} cannot be written: {error.strerror or error}") from None
-    click.echo(json.dumps({"path": str(path.absolute())}) if as_json else str(path))
+    click.echo(json_text({"path": str(path.absolute())}) if as_json else str(path))
 
 
 def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str | None, *, as_json: bool) -> None:
@@ -264,4 +263,4 @@ def _describe_attempt(cluster: Cluster) -> str:
 
 
 def print_json(data: Any) -> None:
-    click.echo(json.dumps(iso_times(data)))
+    click.echo(json_text(iso_times(data)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from click.shell_completion import get_completion_class
 
 from ...errors import UsageError
 from ...model.settings import describe
+from ...record.text.format import json_text
 from .. import completion
 
 SCHEMA = ".orch.schema.json"
@@ -54,7 +54,7 @@ def _script_here(directory: Path) -> str:
 
 
 def _schema() -> str:
-    return json.dumps(describe.json_schema(), indent=2) + "\n"
+    return json_text(describe.json_schema(), indent=2) + "\n"
 
 
 @click.command("completion")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from ...model.planning.sharding import Sharding
 from ...model.planning.sharding_advice import Sharded, advise
 from ...model.planning.spec_inputs import SpecInput, input_of
 from ...model.settings import ClusterSpec
+from ...record.text.format import json_text
 from ...record.text.lines import clean
 from ...sources import read_file, with_program
 from ..options import Count
@@ -128,7 +128,7 @@ def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) ->
 
 def _show(planned: Sharded, given: dict[str, Any]) -> None:
     if given["as_json"]:
-        click.echo(json.dumps(shards_report.to_json(planned)))
+        click.echo(json_text(shards_report.to_json(planned)))
         return
     if given["list_batches"]:
         if not planned.has_steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
 from ...record.run_store import plan_of
 from ...record.samples import read_latest
+from ...record.text.format import json_text
 from ...record.text.lines import clean
 from .. import completion
 from ..options import only_tasks, run_argument
@@ -50,7 +50,7 @@ def stacks_command(run: RunDir, only: Sequence[str], full: bool, native: bool, a
     new = {name: text for name, text in new.items() if shown is None or name in shown}
     answers = {name: stack_report.parse(text) for name, text in new.items()}
     if as_json:
-        click.echo(json.dumps({name: stack_report.to_json(text) for name, text in new.items()}))
+        click.echo(json_text({name: stack_report.to_json(text) for name, text in new.items()}))
         return 0
     for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(clean(line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...record.run_directory import RunDir
+from ...record.text.format import json_text
 from ..options import run_argument
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def top_command(run: RunDir, once: bool, as_json: bool) -> int:
 
     watcher = Watcher(run)
     if as_json:
-        click.echo(json.dumps(top_state.as_json(watcher.read(top_state.View()))))
+        click.echo(json_text(top_state.as_json(watcher.read(top_state.View()))))
         return 0
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if once or not is_terminal or os.environ.get("TERM", "dumb") == "dumb":

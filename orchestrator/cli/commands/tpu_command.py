@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from ...errors import UsageError
 from ...model import tpu_topology
 from ...model.settings.kinds import Numbers
 from ...model.settings.tree import scalar
+from ...record.text.format import json_text
 from ...record.text.log_view import wants_color
 from ..options import color_option, spec_options
 from ..script_command import ScriptCommand
@@ -58,11 +58,11 @@ def tpu_command(
     if not spec.tpu.topology:
         if partitions or spec.tpu.computation_shape:
             raise UsageError("name a topology: --topology v3-8, or --topology 2x2x1x2; orch tpu alone lists those that have a name")
-        click.echo(json.dumps(words.names_json()) if as_json else "\n".join(words.names()))
+        click.echo(json_text(words.names_json()) if as_json else "\n".join(words.names()))
         return 0
     layout = _layout(spec.tpu, "" if no_tensorflow else spec.python or sys.executable)
     if as_json:
-        click.echo(json.dumps(words.to_json(layout, partitions)))
+        click.echo(json_text(words.to_json(layout, partitions)))
     else:
         click.echo("\n".join(words.to_text(layout, partitions, color=wants_color(color))), color=True)
     return int(any(words.breaks(one, layout.cores) for one in partitions))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ...checks.training_steps import STEPS
+from ...record.text.format import json_text
 from ..options import Count, new_home_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
@@ -45,5 +45,5 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
     except RunFailed as error:
         error.exit_code = USAGE if error.exit_code == 1 else error.exit_code
         raise
-    click.echo(json.dumps(to_json(found)) if as_json else "\n".join(sentences(found)))
+    click.echo(json_text(to_json(found)) if as_json else "\n".join(sentences(found)))
     return 0 if found.is_same else 1

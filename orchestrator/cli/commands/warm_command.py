@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 from typing import Any
 
 import click
 
 from ...backends import Imports, interpreters, warm_process
 from ...errors import UsageError
-from ...record.text.format import describe_moment, describe_seconds, iso_times
+from ...record.text.format import describe_moment, describe_seconds, iso_times, json_text
 from ..options import Span, import_timeout_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
@@ -90,7 +89,7 @@ def stop_command(as_json: bool) -> int:
     """
     answer = warm_process.stop()
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(json_text(answer))
     elif not answer["was_running"]:
         click.echo("no warm process was running")
     else:
@@ -121,7 +120,7 @@ def status_command(as_json: bool) -> int:
 
 def _json(answer: dict[str, Any]) -> str:
     names = {"since": "imported_at"}
-    return json.dumps(iso_times({names.get(name, name): value for name, value in answer.items()}))
+    return json_text(iso_times({names.get(name, name): value for name, value in answer.items()}))
 
 
 def _line(answer: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import textwrap
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +32,22 @@ def iso_times(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _iso(value) if is_time(key, value) else iso_times(value) for key, value in data.items()}
     return [iso_times(item) for item in data] if isinstance(data, (list, tuple)) else data
+
+
+def json_text(data: Any, **options: Any) -> str:
+    """Data as JSON. Numbers that JSON does not have become texts, as in reports: ``"nan"``, ``"inf"``, ``"-inf"``."""
+    try:
+        return json.dumps(data, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_with_words(data), allow_nan=False, **options)
+
+
+def _with_words(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {str(key) if isinstance(key, float) else key: _with_words(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_with_words(item) for item in data]
+    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def is_time(key: str, value: object) -> bool:

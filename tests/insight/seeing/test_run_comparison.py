@@ -197,4 +197,5 @@ def test_the_command_prints_json_and_its_exit_code_says_whether_the_numbers_part
     one, other = (MadeUpRun(tmp_path, workers=workers, nan_from=value).run for workers, value in ((2, None), (3, nan_from)))
     done = CliRunner().invoke(orch, ["compare", one.run_id, other.run_id, "--home", str(tmp_path), "--json"], standalone_mode=False)
     assert done.return_value == code, done.output
+    assert "NaN" not in done.output  # which is no JSON
     assert json.loads(done.output)["runs"] == [one.run_id, other.run_id]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import pytest
 
-from orchestrator.record.text.format import aligned, cut, describe_seconds, display_width
+from orchestrator.record.text.format import aligned, cut, describe_seconds, display_width, json_text
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,19 @@ def test_a_table_and_a_cut_go_by_the_columns_of_a_terminal() -> None:
     for width in range(1, 16):
         assert all(display_width(line) <= width for line in cut(names, width))
     assert cut(names, 7) == ["train.…", "学習.py", "トレー…", "café.py".replace("é", "e\u0301")]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"a": [1.5, math.nan, {"b": (math.inf, -math.inf)}], "c": None}, {"a": [1.5, "nan", {"b": ["inf", "-inf"]}], "c": None}),
+        ({math.nan: 1, 2: math.nan}, {"nan": 1, "2": "nan"}),
+        (math.nan, "nan"),
+        ({"a": [True, "x", 1]}, {"a": [True, "x", 1]}),
+    ],
+)
+def test_numbers_that_json_does_not_have_are_words(data: Any, expected: Any) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    assert json.loads(json_text(data), parse_constant=refuse) == expected
