@@ -34,6 +34,7 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
     Raises `UsageError` for a cluster that cannot be compared, `RunFailed` if the program fails, and `OrchError` if it takes no step, or
     longer than the limit.
     """
+    spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
     spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, spec.verify.word))
     one, many = _run({ONE: _alone(spec), f"{workers} workers": spec}, home, limit_s)
@@ -72,6 +73,11 @@ def _workers(spec: ClusterSpec) -> int:
             raise UsageError("orch verify compares several replicas with one: say how many logical CPU devices there are, as in --cpus 2")
     else:
         workers = sum(tasks.count for kind, tasks in kinds.items() if kind in ("chief", "worker"))
+        if "ps" in kinds:
+            raise UsageError(
+                "with parameter servers each worker takes steps of its own, so none is a step of one process; "
+                "leave out --ps, if the program takes its strategy from worker.strategy()"
+            )
         if spec.strategy != DEFAULT.name:
             also = which(lambda row: row.replicates_on_cpus)
             raise UsageError(f"orch verify compares workers of {DEFAULT.name}, and replicas of {also}; leave out --strategy and --ps")
@@ -110,6 +116,8 @@ def _world(run: Run, title: str) -> World:
         found[path.parent.name] = json.loads(task_files.read(os.fspath(path), most=1 << 30))
     made = world(found)
     if not made.steps:
+        if off := next((task["off"] for task in found.values() if task["off"]), ""):
+            raise OrchError(off)
         why = "it took none that orch knows: one of fit, of train_on_batch, or of strategy.run" if found else "nothing was written down"
         raise UsageError(f"no step of the training was seen in {title}: {why}; its output: {run.run_dir}")
     return made

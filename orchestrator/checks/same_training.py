@@ -190,10 +190,23 @@ def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], wo
         told.append("all workers read the same ones")
         remedy = "divide the data: strategy.experimental_distribute_dataset, and no auto_shard_policy OFF"
     else:
+        line, own = _part_of_its_own(one, many) or (line, "")
+        told += [own] if own else []
         remedy = "if the program gives each worker a part of the data, leave that out: the data are divided once more"
     return Difference(
         "rows", number, f"{what}: {', '.join(told)}" if told else f"{what}, which reads the same ones in other steps", line, remedy
     )
+
+
+def _part_of_its_own(one: World, many: World) -> tuple[str, str] | None:
+    """The line of the program that gives a worker other data to begin with than one process, and how many."""
+    sources = [dict(_datasets(found, "TensorSlice")) | dict(_datasets(found, "Generator")) for found in (one, many)]
+    for line, numbers in sources[1].items():
+        of_one = sources[0].get(line)
+        if place_of(line) and numbers and of_one and numbers != of_one:
+            return line, f"a worker begins with {numbers[0]} elements, and one process with {of_one[0]}"
+    lines = [line for line in sources[1] if place_of(line)]
+    return (lines[0], "") if len(lines) == 1 else None
 
 
 def _datasets(found: World, kind: str) -> list[tuple[str, list[int]]]:

@@ -103,6 +103,14 @@ def test_rows_that_are_read_twice_and_never() -> None:
     assert line.endswith("(train.py:3)")
 
 
+def test_a_part_that_the_program_takes_by_itself_is_named_with_the_line_that_takes_it() -> None:
+    one = {"worker-0": {**ONE["worker-0"], "datasets": {"TensorSliceDataset train.py:3": [48], "TensorSliceDataset train.py:2": [9]}}}
+    parts = {"TensorSliceDataset train.py:3": [24], "TensorSliceDataset train.py:2": [9]}
+    (line,) = found(step(0, [1, 2], times(0.5)), step(1, [5, 6], times(0.5)), one=one, datasets=parts)
+    assert "a worker begins with 24 elements, and one process with 48; if the program gives each worker a part" in line
+    assert line.endswith("(train.py:3)")
+
+
 def test_a_row_that_is_another_is_not_said_to_be_read_again() -> None:
     (line,) = found(step(0, [1, 2], times(0.5)), step(1, [3, 5], times(0.5)))
     assert "1 of 4 were not read in 1 step; " in line

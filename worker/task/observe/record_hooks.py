@@ -41,7 +41,9 @@ _GRAPHS = ("tensorflow.", "tensorflow_", "_orch_worker.task.input", "worker.task
 _WRITERS = ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "SwapEMAWeights")
 _SCALE = 16.0
 """The factor of losses in float16 with which a training begins."""
-_DATASETS = ("BatchDatasetV2", "ParallelBatchDataset", "PaddedBatchDatasetV2", "ShardDataset", "AutoShardDataset")
+_SOURCES = ("TensorSliceDataset", "GeneratorDataset")
+"""The datasets in which a program begins: files, too, begin with a slice of their names."""
+_DATASETS = (*_SOURCES, "BatchDatasetV2", "ParallelBatchDataset", "PaddedBatchDatasetV2", "ShardDataset", "AutoShardDataset")
 
 
 _OTHER_DRAWS = re.compile("^Random|Multinomial|StatelessRandom(Gamma|Poisson|Binomial|Shuffle)|^Stateful(Uniform|Standard|Trunc)")
@@ -54,7 +56,7 @@ def watch(log_dir: str) -> None:
     recorder.recorders.append(made)
     sys.addaudithook(patches.guarded(VERIFY)(_note_files(made)))
     threading.Thread(target=_end_at_fault, name="orch verify", daemon=True).start()
-    patches.after(VERIFY, "tensorflow.python.distribute.distribute_lib", lambda module: _hook_tensorflow(made))
+    patches.after(VERIFY, "tensorflow", lambda module: _hook_tensorflow(made))
     patches.after(VERIFY, "keras", lambda module: _hook_keras(made))
     patches.after(VERIFY_2, "tf_keras", lambda module: _hook_keras_2(made))
 
@@ -119,6 +121,8 @@ class _Operations:
         with made.of_own(), contextlib.suppress(Exception):
             if kind in _DATASETS:
                 numbers = [int(each.numpy()) for each in inputs if each.dtype.is_integer and each.shape.rank == 0]
+                if kind in _SOURCES:
+                    numbers = [int(inputs[0].shape[0])] if inputs and inputs[0].shape.rank else []
                 made.found["datasets"].setdefault(f"{kind} {failure.calling_line()}", numbers)
             elif made.step is not None and _OTHER_DRAWS.search(kind):
                 made.step.random.setdefault(failure.calling_line(), "own")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...protocol import task_files
-from .. import failure
+from .. import failure, patches
 from ..patches import guard
 from ..patches.features import VERIFY, VERIFY_2
 from ..shared import shared
@@ -285,7 +285,8 @@ class Recorder:
             return
         self._end(self.here.step)
         self._is_over = True
-        self.found |= {"ended": why, "files": _files}
+        unknown = patches.problems(VERIFY)
+        self.found |= {"ended": why, "files": _files, "off": patches.describe(VERIFY, unknown) if unknown else ""}
         aside = f"{task_files.VERIFIED}.new"
         task_files.write(self.log_dir, aside, json.dumps(self.found))
         with contextlib.suppress(OSError):
