@@ -387,7 +387,8 @@ def _causes(
     drawn = [text for step in steps for text, how in step["random"].items() if how == "own"]
     if drawn:
         yield ": each replica draws random numbers of its own", place_of(drawn[0]) or made or line, ""
-    if times is None and (found := _first_other(one.steps[number][0], steps)):
+    traced = 1 if 1 in one.steps and 1 in many.steps else number  # the numbers of one step alone are written down
+    if times is None and (found := _first_other(one.steps[traced][0], many.steps[traced])):
         yield f": the first operation whose numbers are others is {found[0]}", place_of(found[1]) or made or line, _OWN_ROWS
     yield "", made or line, _OWN_ROWS
 
@@ -402,9 +403,9 @@ def _first_other(own: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> 
         others = [trace[key] for trace in traces if key in trace]
         if not place_of(key[1]) or len(others) < len(traces):
             continue
-        sizes, totals = [other[0] for other in others], [other[1] for other in others]
-        scale = LIMIT * max(absolute, *(other[2] for other in others), 1e-12)
-        are_parts = sum(sizes) == size_of_one and abs(sum(totals) - total) <= scale
+        sizes, totals, absolutes = zip(*others, strict=True)
+        scale = LIMIT * max(absolute, *absolutes, 1e-12)
+        are_parts = sum(sizes) == size_of_one and max(abs(sum(totals) - total), abs(sum(absolutes) - absolute)) <= scale
         are_sums = set(sizes) == {size_of_one} and min(abs(sum(totals) - total), abs(sum(totals) / len(totals) - total)) <= scale
         if not are_parts and not are_sums:
             return key[0], key[1]

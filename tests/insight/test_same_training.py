@@ -164,6 +164,20 @@ def test_the_first_operation_that_is_neither_parts_nor_sums_is_named() -> None:
     assert line.endswith("(train.py:6)")
 
 
+def test_the_numbers_of_the_first_step_tell_the_operation_also_where_the_gradients_differ_later() -> None:
+    one = step(0, [1, 2, 3, 4], GRADIENT)
+    one["trace"] = [("Sub", "train.py:5", 4, 0.0, 8.0)]
+    parts = [step(place, rows, times(0.5)) for place, rows in enumerate(([1, 2], [3, 4]))]
+    for each in parts:
+        each["trace"] = [("Sub", "train.py:5", 2, 0.0, 3.0)]
+    later = [[{**each, "number": 2, "trace": []}] for each in (step(0, [5, 6, 7, 8], GRADIENT), *parts)]
+    for place, each in enumerate(later[1:]):
+        each[0] |= {"rows": [5 + 2 * place, 6 + 2 * place], "events": step(0, [], times(0.8))["events"]}
+    many = {f"worker-{place}": task(each, *more) for place, (each, more) in enumerate(zip(parts, later[1:], strict=True))}
+    (line,) = sentences(compare(world({"worker-0": task(one, *later[0])}), world(many), 2))
+    assert "from step 2 the gradient of `kernel` differs by 60%: the first operation whose numbers are others is Sub" in line
+
+
 @pytest.mark.parametrize(("is_small", "told"), [(True, False), (False, True)])
 def test_float16_rounds_more(is_small: bool, told: bool) -> None:
     lines = found(step(0, [1, 2], times(0.505)), step(1, [3, 4], times(0.505)), is_small=is_small)

@@ -236,6 +236,8 @@ def _rows_of_all(made: Recorder, name: str, draw: Any, sizes: list[int]) -> Any:
     step, context = made.step, tf.distribute.get_replica_context()
     if step is None:
         return draw(sizes)
+    if _makes_variable():
+        return draw(sizes)
     line = failure.calling_line()
     replicas = int(tf.distribute.get_strategy().num_replicas_in_sync)
     rows, has_rows = len(step.rows[0]), bool(sizes) and sizes[0] > 0
@@ -245,6 +247,16 @@ def _rows_of_all(made: Recorder, name: str, draw: Any, sizes: list[int]) -> Any:
     step.random[line] = "rows"
     place = int(context.replica_id_in_sync_group) * sizes[0]
     return draw([sizes[0] * replicas, *sizes[1:]])[place : place + sizes[0]]
+
+
+def _makes_variable() -> bool:
+    """True if the first values of a variable are drawn, for a layer that a step builds: they are of no row."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "add_weight" or f"{os.sep}initializers{os.sep}" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _drawn(made: Recorder, name: str, real: Any, sizes: list[int], args: Any, kwargs: Any) -> Any:
