@@ -36,7 +36,7 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
     """
     spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
-    spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, spec.verify.word))
+    spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, word=spec.verify.word))
     one, many = _run({ONE: _alone(spec), f"{workers} workers": spec}, home, limit_s)
     found = compare(one, many, workers)
     if found.findings and found.findings[0].kind == "batch":

@@ -38,7 +38,17 @@ PLACES = ("orchestrator.backends", "orchestrator.record", "worker.machine", *MOD
 ANSWERS = (
     *(
         f"orchestrator.checks.{name}"
-        for name in ("doctor_report", "facts", "finding", "rules", "same_training", "tensorflow_rules", "tpu_report", "training_steps")
+        for name in (
+            "doctor_report",
+            "facts",
+            "finding",
+            "rules",
+            "same_training",
+            "tensorflow_rules",
+            "tpu_report",
+            "training_rows",
+            "training_steps",
+        )
     ),
     *(
         f"orchestrator.views.{name}"

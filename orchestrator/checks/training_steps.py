@@ -21,6 +21,24 @@ Numbers = Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    kind: str
+    """A word for programs: ``batch``, ``rows``, ``start``, ``loss``, ``gradient``, ``shown``, ``rate``, ``variable``, ``apart``."""
+    step: int
+    what: str
+    place: str = ""
+    """The line of the program: ``train.py:12``; empty: it is not known."""
+    remedy: str = ""
+    ratio: float | None = None
+    """How many times the number of one process, where that is the difference."""
+
+    @property
+    def text(self) -> str:
+        place = f" ({self.place})" if self.place else ""
+        return f"{self.what}{f'; {self.remedy}' if self.remedy else ''}{place}"
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """One process, or several workers: their tasks, and what their replicas have done in each step."""
 

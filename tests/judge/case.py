@@ -44,7 +44,7 @@ class Case:
 CLIPPED = r"clip\w+: Keras clips on each of the"
 ONE_NUMBER = "a loss function that returns one number"
 MASKED = "a mask makes the loss a mean|a mean over elements that are not masked"
-OWN_STATE = "the variable .* in each worker"
+OWN_STATE = "the variable .* in each worker|each worker assigns a value of its own"
 """What lines have that say a difference."""
 
 CASES: dict[str, Case] = {}

@@ -287,7 +287,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         ),
         "a loss is a mean over elements that are not masked": (lambda: masked(True), lambda: masked(False)),
         f"{ONE_NUMBER} counts as the mean over its rows": (lambda: fit(loss=one_number), lambda: fit(loss=each_row)),
-        " may have another value in each worker, and so may the files": (
+        "each worker assigns a value of its own to the variable": (
             lambda: fit(Own),
             lambda: fit(lambda: Own(aggregation=tf.VariableAggregation.MEAN)),
         ),

@@ -94,3 +94,15 @@ def test_there_is_no_false_alarm(word: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", WRONG)
 def test_each_planted_error_is_named(word: str, tmp_path: Path) -> None:
     _assert_named(word, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("word", "code"), [("fit", 0), ("wrong_loop", 1)])
+def test_a_run_begins_only_if_its_first_steps_are_those_of_one_process(word: str, code: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "up", str(PROGRAM), "-n", "2", "--home", str(tmp_path), "--set", "verify.before=2"]
+    done = subprocess.run([*command, "--", word], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == code, done.stderr
+    told = "not the same training as in one process: the loss counts 2 times" if code else "the same training as in one process: 2 steps"
+    assert f"orch: {told}" in done.stderr
+    assert re.search(r"orch: note: to compare 2 steps with one process took \d+\.\d s", done.stderr)
+    assert (tmp_path / "runs").exists() is not bool(code)

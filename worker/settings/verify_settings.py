@@ -8,7 +8,7 @@ from .declare import setting
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """Tells how much of a training the tasks write down. `orch verify` sets this."""
+    """Tells how much of a training is compared with one process. `orch verify` sets all but `before`."""
 
     SHORTHAND = "steps"
 
@@ -17,6 +17,13 @@ class VerifySettings:
         "Train so many steps, write into verified.json of each task what they read and computed, and end before the program saves.",
         example="5",
         words="0: the whole training",
+        most=1000,
+    )
+    before: int = setting(
+        0,
+        "Compare so many first steps with those of one process before `orch up` begins the run, and end with exit code 1 if they differ.",
+        example="5",
+        words="0: no comparison",
         most=1000,
     )
     word: str = setting("verify", "The word from which random numbers without a seed come.")

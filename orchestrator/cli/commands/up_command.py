@@ -8,10 +8,16 @@ from typing import Any
 
 import click
 
+from worker.settings.verify_settings import VerifySettings
+
 from ...errors import UsageError
 from ..options import ViewOptions, new_home_option, spec_options, view_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...model.settings import ClusterSpec
 
 DETACH = "Return when the tasks have started; the run goes on in the background."
 
@@ -63,6 +69,25 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         from ..input_preflight import check_input
 
         check_input(spec)
+    if spec.verify.before:
+        if not _is_as_one_process(spec, home):
+            return 1
+        spec = replace(spec, verify=VerifySettings())
     from ..attached_run import start  # not for a help text: it imports asyncio
 
     return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=None if spec.backend.is_everywhere else ctx.obj)
+
+
+def _is_as_one_process(spec: ClusterSpec, home: Path) -> bool:
+    """Compare the first steps with those of one process, and print the result on stderr."""
+    import time
+
+    from ...checks.same_training import sentences
+    from ...verify import verify
+
+    began = time.monotonic()
+    found = verify(spec, home / "verify", steps=spec.verify.before)
+    for line in sentences(found):
+        click.echo(f"orch: {line}", err=True)
+    click.echo(f"orch: note: to compare {found.steps} steps with one process took {time.monotonic() - began:.1f} s", err=True)
+    return found.is_same

@@ -61,7 +61,7 @@ def _tell_of_state(model: Any) -> None:
         apart = [each for each in layer._non_trainable_weights if getattr(each, "aggregation", 0) == tf.VariableAggregation.NONE]
         if apart and "assign" in _source(type(layer).call, "assign"):
             print_once(
-                f"the variable {apart[0].name!r} of {type(layer).__name__} may have another value in each worker, and so may the files. "
+                f"each worker assigns a value of its own to the variable {apart[0].name!r} of {type(layer).__name__}, and saves it. "
                 "fix: add_weight(…, aggregation=tf.VariableAggregation.MEAN)"
             )
 
@@ -113,13 +113,15 @@ def _divide(real: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _apply_mask(real: Any, losses: Any, weights: Any, mask: Any, reduction: Any) -> Any:
     """Here a loss becomes the mean over the elements that the mask leaves. The reduction of a metric is no text."""
-    if mask is not None and _fits:
-        print_once("a loss is a mean over elements that are not masked, of each part: losses and weights can differ from one process")
-    if _fits and isinstance(reduction, str) and tuple(getattr(losses, "shape", (None,))) == ():
+    is_number = isinstance(reduction, str) and tuple(getattr(losses, "shape", (None,))) == ()
+    if _fits and (is_number or mask is not None):
         import tensorflow as tf
 
-        print_once(
-            "a loss function that returns one number counts as the mean over its rows. "
-            f"fix: return a number for each row, or {optimizer.hint(tf.distribute.get_strategy().num_replicas_in_sync)}"
-        )
+        hint = optimizer.hint(tf.distribute.get_strategy().num_replicas_in_sync)
+        if mask is not None:
+            print_once(f"a loss is a mean over elements that are not masked, of each part: {hint}")
+        if is_number:
+            print_once(
+                f"a loss function that returns one number counts as the mean over its rows. fix: return a number for each row, or {hint}"
+            )
     return real(losses, weights, mask, reduction)

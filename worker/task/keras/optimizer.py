@@ -171,7 +171,7 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
         real(self, grads, trainable_variables)
         return
     if _scales_losses(self):
-        print_once("mixed precision: parts of a batch overflow and round at other values, so the weights can differ from one process")
+        print_once("mixed precision: a part of a batch overflows and rounds at other values than a whole batch in one process")
     _build(self, trainable_variables)
     grads = _added(self, grads, trainable_variables)
     with _after(grads), _is_added():
@@ -324,7 +324,8 @@ def tell_of_sum(model: Any, replicas: int) -> None:
 
 def hint(replicas: int) -> str:
     """Return how a user finds out what only a measurement can tell."""
-    return f"orch verify {os.path.basename(sys.argv[0])} -n {replicas} shows whether this training is that of one process"
+    tasks = f"-n {replicas}" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else f"--strategy mirrored --cpus {replicas}"
+    return f"orch verify {os.path.basename(sys.argv[0])} {tasks} shows whether this training is that of one process"
 
 
 @contextlib.contextmanager
@@ -399,7 +400,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
     if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and _replicas():
-        print_once("reduction='mean_with_sample_weight' divides by each part's weights, so losses and weights can differ from one process")
+        print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(_replicas())}")
     if tuple(values.shape) == () and reduction in MEANS:
         if _is_wanted():
             print_once(
@@ -429,7 +430,7 @@ def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction:
     if mask is None or not _task.in_loops or not _replicas() or reduction not in MEANS[:2]:
         return made
     if not _is_wanted():
-        print_once("a mask makes the loss a mean over unmasked steps of each part, so losses and weights can differ from one process")
+        print_once(f"a mask makes the loss a mean over unmasked steps of each part: {hint(_replicas())}")
         return made
     import tensorflow as tf
 

@@ -58,10 +58,7 @@ def _of_own_layers(model: Any) -> set[int]:
 def _tell_of_means(variables: list[Any]) -> None:
     if variables:
         others = f" (and {len(variables) - 1} others)" if len(variables) > 1 else ""
-        print_once(
-            f"the variable {variables[0].path!r}{others} differs in each worker; the end of an epoch sets their mean, "
-            "which may not be one process's value"
-        )
+        print_once(f"the variable {variables[0].path!r}{others} differs in each worker; the end of an epoch sets their mean")
 
 
 def _reduce(strategy: Any, variables: list[Any], share_of: Any) -> None:

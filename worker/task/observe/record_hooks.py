@@ -56,7 +56,7 @@ def watch(log_dir: str) -> None:
     recorder.recorders.append(made)
     sys.addaudithook(patches.guarded(VERIFY)(_note_files(made)))
     threading.Thread(target=_end_at_fault, name="orch verify", daemon=True).start()
-    patches.after(VERIFY, "tensorflow", lambda module: _hook_tensorflow(made))
+    patches.after(VERIFY, "tensorflow", lambda module: _hook_tensorflow(made, module))
     patches.after(VERIFY, "keras", lambda module: _hook_keras(made))
     patches.after(VERIFY_2, "tf_keras", lambda module: _hook_keras_2(made))
 
@@ -82,7 +82,7 @@ def _note_files(made: Recorder) -> Any:
     return note
 
 
-def _hook_tensorflow(made: Recorder) -> None:
+def _hook_tensorflow(made: Recorder, module: Any) -> None:
     from tensorflow.python.framework import op_callbacks
 
     atexit.register(patches.guarded(VERIFY)(lambda: made.write("the end of the program")))
@@ -90,6 +90,8 @@ def _hook_tensorflow(made: Recorder) -> None:
     patches.put(VERIFY, "Function._run_functions_eagerly", lambda real: put)
     if recorder.batch_of():
         _see_more_workers(made)
+    module.random.set_seed(zlib.crc32(recorder.word().encode()))  # for graphs of tf.data; `_drawn` draws the others
+    patches.replace(VERIFY, "map_op._map_v2", _map)
     patches.replace(VERIFY, "CollectiveReplicaLauncher.all_gather", _all_gather)
     patches.replace(VERIFY, "GradientTape.gradient", _of(made, _gradient))
     patches.replace(VERIFY, "StrategyBase.run", _of(made, _run))
@@ -148,6 +150,11 @@ def _see_more_workers(made: Recorder) -> None:
 
 
 # --- TensorFlow ---------------------------------------------------------------------------------
+
+
+def _map(real: Any, data: Any, map_func: Any, num_parallel_calls: Any = None, deterministic: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """One element after the other, so that a function that draws numbers, such as for a flip of an image, draws them in one order."""
+    return real(data, map_func, None, None, *args, **kwargs)
 
 
 def _all_gather(real: Any, self: Any, input_tensor: Any, axis: Any, options: Any = None) -> Any:

@@ -269,6 +269,11 @@ NAMES: dict[str, Name] = {
         "a shuffle with one order for ever has the same one in all workers",
         "self, buffer_size, seed, reshuffle_each_iteration",
     ),
+    "map_op._map_v2": Name(
+        "tensorflow.python.data.ops.map_op:_map_v2",
+        "a map that draws numbers draws the same ones in each run",
+        "input_dataset, map_func, num_parallel_calls, deterministic",
+    ),
     "random_shuffle": Name(
         "tensorflow.python.ops.gen_random_ops:random_shuffle", "Keras shuffles the numbers of rows in each worker by itself", "value, seed"
     ),

@@ -238,7 +238,7 @@ FEATURES: dict[str, Feature] = {
             "Function._run_functions_eagerly CollectiveReplicaLauncher.all_gather GradientTape.gradient StrategyBase.run "
             "StrategyBase.reduce ReplicaContextBase.all_reduce random_uniform random_standard_normal truncated_normal random_uniform_int "
             "stateless_random_uniform_v2 stateless_random_normal_v2 stateless_truncated_normal_v2 stateless_random_uniform_int_v2 "
-            "StrategyBase.num_replicas_in_sync tfconfig._load_tf_config "
+            "StrategyBase.num_replicas_in_sync tfconfig._load_tf_config map_op._map_v2 "
             "Trainer.make_train_function Trainer.fit BaseOptimizer.apply TFOptimizer._all_reduce_sum_gradients"
         ),
         "measures",
