@@ -15,14 +15,16 @@ from worker.settings.verify_settings import VerifySettings
 
 from .api import start
 from .backends import imagine
-from .checks.same_training import Comparison, compare, with_larger_batch
+from .checks.same_training import Comparison, compare, sentences, to_json, with_larger_batch
 from .checks.training_steps import STEPS, World, world
 from .errors import OrchError, UsageError
 from .handle import Run
 from .handle import RunFailed as RunFailed
 from .model.settings import ClusterSpec
 from .model.strategies import DEFAULT, named, which
-from .record.run_store import discard
+from .record.run_directory import RunDir
+from .record.run_files import SAME_TRAINING
+from .record.run_store import discard, list_runs
 
 ONE = "one process"
 _POLL_S = 0.02
@@ -37,27 +39,37 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
     spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
     spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, word=spec.verify.word))
-    one, many = _run({ONE: _alone(spec), f"{workers} workers": spec}, home, limit_s)
+    (one, run_of_one), (many, run) = _run({ONE: _alone(spec), f"{workers} workers": spec}, home, limit_s)
     found = compare(one, many, workers)
+    discard(run_of_one)
     if found.findings and found.findings[0].kind == "batch":
         larger = _alone(replace(spec, verify=replace(spec.verify, batch_of=workers)))
-        return with_larger_batch(found, compare(_run({ONE: larger}, home, limit_s)[0], many, workers))
+        ((one, run_of_one),) = _run({ONE: larger}, home, limit_s)
+        found = with_larger_batch(found, compare(one, many, workers))
+        discard(run_of_one)
+    _keep(run, found)
     return found
 
 
-def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s: float) -> list[World]:
+def _keep(run: RunDir, found: Comparison) -> None:
+    """Keep the run of the workers, for `orch report`, in place of that of the comparison before."""
+    for other in list_runs(run.path.parent.parent):
+        if (other.path / SAME_TRAINING).exists():
+            discard(other)
+    run.write(SAME_TRAINING, json.dumps({**to_json(found), "text": sentences(found)}))
+    run.make_latest()
+
+
+def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s: float) -> list[tuple[World, RunDir]]:
     runs = {title: start(spec, home) for title, spec in specs.items()}
     try:
         _wait(runs, limit_s)
-        found = [_world(run, title) for title, run in runs.items()]
+        return [(_world(run, title), run._run) for title, run in runs.items()]
     except BaseException:
         for run in runs.values():
             with run:  # which stops it
                 pass
         raise
-    for run in runs.values():
-        discard(run._run)
-    return found
 
 
 def _workers(spec: ClusterSpec) -> int:

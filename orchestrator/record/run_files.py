@@ -18,6 +18,9 @@ from ..errors import OrchError
 MOST_BYTES = 64 << 20
 """The most that is read at once, of a file or of a line: the plan of ten thousand tasks has ten million bytes."""
 
+SAME_TRAINING = "same_training.json"
+"""The result of `orch verify`, in the run of the workers."""
+
 
 def private_opener(path: str, flags: int) -> int:
     """For `open(opener=)`: a new file has mode 0600. A link is not followed, and a named pipe is not waited for."""

@@ -6,6 +6,7 @@ The templates are ``page.html`` and ``page.css``. Jinja escapes every text, beca
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -21,7 +22,7 @@ from ..model.policy import endings
 from ..model.state.cluster import Outcome, TaskState, TaskStatus
 from ..record import report
 from ..record.run_directory import RunDir
-from ..record.run_files import read_file
+from ..record.run_files import SAME_TRAINING, read_file
 from ..record.text import timeline
 from ..record.text.event_messages import describe_outcome, headline
 from ..record.text.format import describe_moment, describe_seconds
@@ -96,6 +97,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "inputs": {task.name: task.input for task in cluster.tasks.values() if task.input is not None},
         "startup": _startup(story),
         "notes": _notes(story),
+        "same_training": _same_training(run),
         "spec": _spec_text(run),
         "placement": _placement(run, story),
         "logs": _logs(run, story),
@@ -272,6 +274,17 @@ def _spec_text(run: RunDir) -> str:
     with contextlib.suppress(OSError, OrchError):
         return hide_secrets(clean(read_file(run.path / "spec.yaml").decode("utf-8", "replace")))[:MOST_TEXT]
     return ""
+
+
+def _same_training(run: RunDir) -> dict[str, Any]:
+    """The result of `orch verify`, if the run was one of the two that it compared."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        found = json.loads(read_file(run.path / SAME_TRAINING))
+        findings = [
+            {name: hide_secrets(clean(str(each[name] or ""))) for name in ("step", "what", "remedy", "place")} for each in found["findings"]
+        ]
+        return {"text": [hide_secrets(clean(line)) for line in found["text"]], "findings": findings}
+    return {}
 
 
 def _placement(run: RunDir, story: Story) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.commands.profile_command import _show
+from orchestrator.record.run_files import SAME_TRAINING
 from orchestrator.record.samples import read_latest
 from orchestrator.views.answers import ProfileAnswer
 from tests.conftest import Orch
@@ -23,6 +24,21 @@ def test_it_writes_the_page_here_and_prints_its_name(orch: Orch, tmp_path: Path)
     assert orch.in_process("report", "--bundle", "-o", "mine.zip", check=0).out == "mine.zip\n"
     assert (tmp_path / "mine.zip").read_bytes().startswith(b"PK")
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("made-up-2.html", "mine.zip")} == {0o600}
+
+
+def test_the_page_has_the_differences_that_orch_verify_has_found(orch: Orch, tmp_path: Path) -> None:
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    run.make_latest()
+    first = {"kind": "loss", "step": 1, "what": "the loss counts <2> times", "place": "train.py:9", "remedy": "divide it", "ratio": 2.0}
+    run.write(SAME_TRAINING, json.dumps({"same": False, "findings": [first], "text": ["not the same training"]}))
+    orch.in_process("report", "-o", "page.html", check=0)
+    text = (tmp_path / "page.html").read_text()
+    assert "<p>not the same training</p>" in text
+    for cell in ("1", "the loss counts &lt;2&gt; times", "divide it", "train.py:9"):
+        assert f">{cell}</td>" in text
+    run.write(SAME_TRAINING, "[]")  # not what orch has written
+    orch.in_process("report", "-o", "page.html", check=0)
+    assert "The same training" not in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize("lives", [False, True])

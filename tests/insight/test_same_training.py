@@ -171,8 +171,8 @@ def test_the_numbers_of_the_first_step_tell_the_operation_also_where_the_gradien
     for each in parts:
         each["trace"] = [("Sub", "train.py:5", 2, 0.0, 3.0)]
     later = [[{**each, "number": 2, "trace": []}] for each in (step(0, [5, 6, 7, 8], GRADIENT), *parts)]
-    for place, each in enumerate(later[1:]):
-        each[0] |= {"rows": [5 + 2 * place, 6 + 2 * place], "events": step(0, [], times(0.8))["events"]}
+    for place, (changed,) in enumerate(later[1:]):
+        changed |= {"rows": [5 + 2 * place, 6 + 2 * place], "events": step(0, [], times(0.8))["events"]}
     many = {f"worker-{place}": task(each, *more) for place, (each, more) in enumerate(zip(parts, later[1:], strict=True))}
     (line,) = sentences(compare(world({"worker-0": task(one, *later[0])}), world(many), 2))
     assert "from step 2 the gradient of `kernel` differs by 60%: the first operation whose numbers are others is Sub" in line

@@ -59,7 +59,15 @@ def test_a_fit_is_the_same_training_on_two_workers_in_interpreters_of_their_own(
     code, output = verify("fit", tmp_path, "--set", "preload=[]")
     assert code == 0
     assert re.match(r"the same training as in one process: 5 steps, 80 rows, 4 variables, largest difference \de-0[5-9]\n", output)
-    assert not list((tmp_path / "verify/runs").iterdir())
+    page = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "report", "--home", str(tmp_path / "verify"), "-o", str(tmp_path / "page.html")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert page.stderr == ""
+    assert "the same training as in one process: 5 steps, 80 rows" in (tmp_path / "page.html").read_text()
+    assert len(list((tmp_path / "verify/runs").iterdir())) == 1
 
 
 def test_a_term_that_counts_twice_is_named_with_its_line(tmp_path: Path) -> None:
