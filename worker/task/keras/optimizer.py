@@ -324,7 +324,8 @@ def tell_of_sum(model: Any, replicas: int) -> None:
 
 def hint(replicas: int) -> str:
     """Return how a user finds out what only a measurement can tell."""
-    tasks = f"-n {replicas}" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else f"--strategy mirrored --cpus {replicas}"
+    is_one_task, strategy = os.environ.get("WORLD_SIZE", "1") == "1", os.environ.get("ORCH_RUN_STRATEGY")
+    tasks = f"--strategy {strategy} --cpus {replicas}" if is_one_task and strategy else f"-n {replicas}"
     return f"orch verify {os.path.basename(sys.argv[0])} {tasks} shows whether this training is that of one process"
 
 

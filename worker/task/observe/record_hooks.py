@@ -191,10 +191,11 @@ def _run(made: Recorder, real: Any, self: Any, fn: Any, args: Any = (), kwargs: 
     if not tf.executing_eagerly() or made.step is not None:
         return real(self, fn, args, kwargs, options)
     made.stop_if_done()
+    unconverted = tf.autograph.experimental.do_not_convert(fn)  # what autograph makes of a function has no lines of the program
 
     def of_replica(*args: Any, **kwargs: Any) -> Any:
         with made.in_step((args, kwargs)):
-            return patches.theirs(fn, *args, **kwargs)
+            return patches.theirs(unconverted, *args, **kwargs)
 
     return real(self, of_replica, args, kwargs, options)
 
@@ -318,7 +319,9 @@ def _mark(made: Recorder, model: Any) -> None:
     """Let the recorder know what the steps of a model are computed from."""
     if "train_step" in vars(model):
         return
-    step = model.train_step
+    import tensorflow as tf
+
+    step = tf.autograph.experimental.do_not_convert(model.train_step)
 
     def train_step(data: Any) -> Any:
         with made.in_step(data):
