@@ -76,7 +76,7 @@ def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], wo
 
 def _part_of_its_own(one: World, many: World) -> tuple[str, str] | None:
     """The line of the program that gives a worker other data to begin with than one process, and how many."""
-    sources = [dict(_datasets(found, "TensorSlice")) | dict(_datasets(found, "Generator")) for found in (one, many)]
+    sources = [dict(_datasets(found, "TensorSlice")) | dict(_datasets(found, "TensorDataset")) for found in (one, many)]
     for line, numbers in sources[1].items():
         of_one = sources[0].get(line)
         if place_of(line) and numbers and of_one and numbers != of_one:

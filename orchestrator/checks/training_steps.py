@@ -55,10 +55,10 @@ class World:
         """Count how often each row was read in a step."""
         return Counter(row for step in self.steps[number] for row in step["rows"])
 
-    def leaves(self, number: int) -> list[Counter[int]]:
-        """The same for each tensor of the rows."""
+    def leaves(self, number: int) -> list[list[int]]:
+        """The rows of each of their tensors, in the order of the replicas."""
         each = [step["leaves"] for step in self.steps[number]]
-        return [Counter(row for leaves in each for row in leaves[place]) for place in range(min(map(len, each), default=0))]
+        return [[row for leaves in each for row in leaves[place]] for place in range(min(map(len, each), default=0))]
 
     def name(self, variable: int) -> str:
         return str(self.first["variables"][variable]["name"])

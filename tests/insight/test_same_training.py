@@ -170,12 +170,49 @@ def test_the_numbers_of_the_first_step_tell_the_operation_also_where_the_gradien
     parts = [step(place, rows, times(0.5)) for place, rows in enumerate(([1, 2], [3, 4]))]
     for each in parts:
         each["trace"] = [("Sub", "train.py:5", 2, 0.0, 3.0)]
-    later = [[{**each, "number": 2, "trace": []}] for each in (step(0, [5, 6, 7, 8], GRADIENT), *parts)]
-    for place, (changed,) in enumerate(later[1:]):
-        changed |= {"rows": [5 + 2 * place, 6 + 2 * place], "events": step(0, [], times(0.8))["events"]}
+    later = [[{**each, "number": number, "trace": []} for number in (2, 3)] for each in (step(0, [5, 6, 7, 8], GRADIENT), *parts)]
+    for place, steps in enumerate(later[1:]):
+        for changed in steps:
+            changed |= {"rows": [5 + 2 * place, 6 + 2 * place], "events": step(0, [], times(0.8))["events"]}
     many = {f"worker-{place}": task(each, *more) for place, (each, more) in enumerate(zip(parts, later[1:], strict=True))}
     (line,) = sentences(compare(world({"worker-0": task(one, *later[0])}), world(many), 2))
     assert "from step 2 the gradient of `kernel` differs by 60%: the first operation whose numbers are others is Sub" in line
+
+
+@pytest.mark.parametrize(("later", "told"), [((0.5, 0.7, 0.5), False), ((0.5, 0.7, 0.7), True), ((0.5, 0.7), False), ((0.7, 0.5), True)])
+def test_a_difference_of_one_later_step_alone_is_rounding(later: tuple[float, ...], told: bool) -> None:
+    """An error is there from the first step on, or stays."""
+
+    def steps(replica: int, shares: tuple[float, ...]) -> list[dict[str, Any]]:
+        own = [[1, 2, 3, 4], [1, 2], [3, 4]][replica]
+        shifted = [[share * each + (share - 0.5) * index for index, each in enumerate(GRADIENT)] for share in shares]
+        made = [step(max(0, replica - 1), own, gradient) for gradient in (shifted if replica else [GRADIENT] * len(shares))]
+        return [{**each, "number": number} for number, each in enumerate(made, 1)]
+
+    one, many = world({"worker-0": task(*steps(0, later))}), world({f"worker-{place}": task(*steps(place + 1, later)) for place in (0, 1)})
+    found = compare(one, many, 2)
+    assert found.is_same is not told
+    assert any("rounding chose another" in note for note in found.notes) is not told
+
+
+def test_one_cause_that_is_met_twice_is_told_once() -> None:
+    terms = (("train.py:5", 4.0), ("train.py:5", 4.0))
+    lines = found(
+        *(step(place, rows, GRADIENT, *terms) for place, rows in enumerate(([1, 2], [3, 4]))),
+        one={"worker-0": task(step(0, [1, 2, 3, 4], GRADIENT, *terms))},
+    )
+    assert len(lines) == 1
+
+
+def test_labels_that_are_alike_by_chance_do_not_hide_another_part_of_the_data() -> None:
+    """As many rows of each class, in another order."""
+    one = step(0, [1, 2, 3, 4], GRADIENT)
+    parts = [step(place, rows, times(0.5)) for place, rows in enumerate(([5, 6], [7, 8]))]
+    for each, classes in zip((one, *parts), ([0, 1, 0, 1], [0, 0], [1, 1]), strict=True):
+        each["leaves"] = [each["rows"], classes]
+    (line,) = found(*parts, one={"worker-0": task(one)})
+    assert "4 of 4 were not read" in line
+    assert "labels" not in line
 
 
 @pytest.mark.parametrize(("is_small", "told"), [(True, False), (False, True)])

@@ -43,7 +43,7 @@ class Terms:
         elif kind in ("Sum", "Mean") and (packed := self._made.get(getattr(inputs[0], "_id", -1))) and packed[0] == "Pack":
             for each in packed[1]:
                 self._walk(each, factor / (len(packed[1]) if kind == "Mean" else 1), found)
-        elif kind in _SAME and len(inputs) in (1, 2):
+        elif (kind in _SAME and len(inputs) in (1, 2)) or (kind in ("Sum", "Mean") and inputs[0].shape.rank == 0):
             self._walk(inputs[0], factor, found)
         elif kind in _FACTORS and any(map(self._is_constant, inputs)):
             constant = 1 if self._is_constant(inputs[1]) else 0
@@ -62,7 +62,8 @@ class Terms:
         if getattr(getattr(tensor, "shape", None), "rank", None) != 0:
             return False
         kind, inputs, _, _ = self._made.get(getattr(tensor, "_id", None), ("", (), "", None))  # type: ignore[arg-type]
-        return not kind or (kind in (*_SAME, *_FACTORS) and all(map(self._is_constant, inputs)))
+        # A variable, such as the scale of losses in float16, is a factor of all replicas.
+        return kind in ("", "ReadVariableOp") or (kind in (*_SAME, *_FACTORS) and all(map(self._is_constant, inputs)))
 
     def _term(self, tensor: Any, factor: float, line: str) -> dict[str, Any]:
         return {"line": line, "value": factor * float(tensor.numpy().sum())}

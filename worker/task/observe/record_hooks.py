@@ -41,8 +41,8 @@ _GRAPHS = ("tensorflow.", "tensorflow_", "_orch_worker.task.input", "worker.task
 _WRITERS = ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "SwapEMAWeights")
 _SCALE = 16.0
 """The factor of losses in float16 with which a training begins."""
-_SOURCES = ("TensorSliceDataset", "GeneratorDataset")
-"""The datasets in which a program begins: files, too, begin with a slice of their names."""
+_SOURCES = ("TensorSliceDataset", "TensorDataset")
+"""The datasets with which a program begins: files begin with a slice of their names, a generator with its number."""
 _DATASETS = (*_SOURCES, "BatchDatasetV2", "ParallelBatchDataset", "PaddedBatchDatasetV2", "ShardDataset", "AutoShardDataset")
 
 
