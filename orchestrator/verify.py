@@ -87,8 +87,8 @@ def _workers(spec: ClusterSpec) -> int:
         workers = sum(tasks.count for kind, tasks in kinds.items() if kind in ("chief", "worker"))
         if "ps" in kinds:
             raise UsageError(
-                "with parameter servers each worker takes steps of its own, so none is a step of one process; "
-                "leave out --ps, if the program takes its strategy from worker.strategy()"
+                "with parameter servers each worker takes steps of its own, so none is a step of one process. "
+                "fix: leave out --ps, if the program takes its strategy from worker.strategy()"
             )
         if spec.strategy != DEFAULT.name:
             also = which(lambda row: row.replicates_on_cpus)
