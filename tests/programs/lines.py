@@ -211,7 +211,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(lambda: keras.layers.Dense(4), data=X, y=np.arange(16) % 2, loss="hinge"),
         ),
         "made outside of a strategy's scope": (outside, fit),
-        "mixed precision: parts of a batch overflow": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
+        "mixed precision: a part of a batch overflows": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
         "activity_regularizer: before Keras 3.14": (lambda: penalised("3.13.0"), lambda: penalised("")),
         "reduction='mean_with_sample_weight' divides": (lambda: fit(**WEIGHTED, sample_weight=Y[:, 0] ** 2), lambda: fit(**WEIGHTED)),
         f"{ONE_NUMBER} counts as the mean over its rows": (lambda: fit(loss=one_number), lambda: fit(loss=each_row)),

@@ -138,4 +138,4 @@ def test_mixed_precision_is_said_to_differ_from_one_process_and_a_mask_does_not(
         c.run(mask_and_float16)
         said = c.logs("worker-0")
     assert "a mask makes the loss a mean" not in said, "orch counts the steps of all workers that are not masked"
-    assert said.count("orch: warning: mixed precision: parts of a batch overflow") == 1
+    assert said.count("orch: warning: mixed precision: a part of a batch overflows") == 1
