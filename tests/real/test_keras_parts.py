@@ -29,6 +29,7 @@ STATE = ("state_of_own_layers", "stops_of_one_worker")
 OWN = (
     "metrics_of_the_program",
     "losses_that_a_step_shows",
+    "logs_of_an_own_test_step",
     "rows_that_a_layer_checks",
     "single_rows_eagerly",
     "masks_of_different_length",
@@ -76,7 +77,7 @@ def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> Non
     ("workers", "names"),
     [
         pytest.param(2, (*EARLY, *ENDLESS, *STATE, *OWN, *OF_TWO), marks=pytest.mark.core),
-        (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "stops_of_one_worker")),
+        (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "logs_of_an_own_test_step", "stops_of_one_worker")),
     ],
 )
 def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, names: tuple[str, ...]) -> None:

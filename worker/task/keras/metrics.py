@@ -136,9 +136,9 @@ class Packing:
             self._state = []
         self._outputs: Any = None
         """What the step has returned, in the graph of a replica. None: it cannot be packed."""
-        self._compared: list[str] | None = None if _has_keras_steps(model) else []
+        self._compared: list[tuple[str, ...]] | None = None if _has_keras_steps(model) else []
         """The logs of a step of the program that may be the values of metrics: a program may return its own loss by a metric's name. None:
-        the steps are Keras's, and their logs are metrics.
+        the steps are Keras's, and their logs are metrics. A log has several names where a step gives what all compiled metrics give by one.
         """
 
     def pack(self, wish: Any, outputs: Any, rows: Any) -> Any:
@@ -157,23 +157,24 @@ class Packing:
         self._outputs, has_rows = outputs, rows > 0
         zero = tf.constant(0, tf.float64)
         values = [*(tf.where(has_rows, _flat(leaf), zero) for leaf in leaves), *(_flat(variable.value) for variable in self._state)]
-        return tf.concat([_flat(wish), _flat(has_rows), *self._compare(outputs), *values], 0)
+        return tf.concat([_flat(wish), _flat(has_rows), *self._compare(outputs, has_rows), *values], 0)
 
-    def _compare(self, outputs: Any) -> list[Any]:
-        """In a replica: 1 for each log that is the value of the metric with its name, and 0 for another one."""
+    def _compare(self, outputs: Any, has_rows: Any) -> list[Any]:
+        """In a replica: 1 for each log that is the value of the metric with its name, and 0 for another one. A replica without rows has
+        counted a row that stands in, which its metrics have not: it cannot tell, and leaves it to the others.
+        """
         import tensorflow as tf
 
         if self._compared is None or not self._state or not isinstance(outputs, dict):
             return []
         found = {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
-        self._compared = [
-            name for name, leaf in outputs.items() if name in found and tf.is_tensor(leaf) and leaf.shape == found[name].shape
-        ]
-        pairs = [(_flat(outputs[name]), _flat(found[name])) for name in self._compared]
+        logs = {path: leaf for path, leaf in _logs(outputs) if path[-1] in found and tf.is_tensor(leaf)}
+        self._compared = [path for path, leaf in logs.items() if leaf.shape == found[path[-1]].shape]
+        pairs = [(_flat(logs[path]), _flat(found[path[-1]])) for path in self._compared]
         equal = [
             tf.reduce_all((abs(one - other) <= 1e-6 * abs(other)) | (tf.math.is_nan(one) & tf.math.is_nan(other))) for one, other in pairs
         ]
-        return [_flat(each) for each in equal]
+        return [_flat(each | ~has_rows) for each in equal]
 
     def unpack(self, strategy: Any, packed: Any) -> tuple[Any, Any]:
         """The logs of a step, and the sum of the wishes; the same in all workers."""
@@ -188,15 +189,17 @@ class Packing:
         wishes = numbers.take((), tf.float64)
         parts = tf.maximum(numbers.take((), tf.float64), 1)
         replicas = strategy.num_replicas_in_sync
-        of_metrics = {name: tf.equal(numbers.take((), tf.float64), replicas) for name in self._compared or ()}
+        of_metrics = {path: tf.equal(numbers.take((), tf.float64), replicas) for path in self._compared or ()}
         logs = tree.map_structure(lambda leaf: None if leaf is None else numbers.take(leaf.shape, leaf.dtype, parts), self._outputs)
         if not self._state or not isinstance(logs, dict):
             return logs, wishes
         found = self._of_metrics(numbers, replicas)
         if self._compared is None:  # the rule of Keras (`Trainer._get_metrics_result_or_logs`)
             return found if found.keys() == logs.keys() else logs, wishes
-        chosen = {name: tf.where(is_one, tf.cast(found[name], logs[name].dtype), logs[name]) for name, is_one in of_metrics.items()}
-        return {**logs, **chosen}, wishes
+        for (*outer, name), is_one in of_metrics.items():
+            own = functools.reduce(dict.__getitem__, outer, logs)
+            own[name] = tf.where(is_one, tf.cast(found[name], own[name].dtype), own[name])
+        return logs, wishes
 
     def _of_metrics(self, numbers: _Numbers, replicas: int) -> dict[str, Any]:
         """The metrics of all rows."""
@@ -206,6 +209,12 @@ class Packing:
         values = [numbers.take(each.shape, each.value.dtype, replicas if each.aggregation == "mean" else 1) for each in self._state]
         with backend.StatelessScope(state_mapping=list(zip(self._state, values, strict=True))):
             return {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
+
+
+def _logs(outputs: dict[str, Any], *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The logs of a step, each with the names that lead to it."""
+    for name, leaf in outputs.items():
+        yield from _logs(leaf, *names, name) if isinstance(leaf, dict) else [((*names, name), leaf)]
 
 
 def _has_keras_steps(model: Any) -> bool:

@@ -58,8 +58,9 @@ class _Task:
     """How many of Keras's own loops (`fit`, `evaluate`, ...) run, one inside the other."""
     model: Any = None
     """The model of the innermost of these loops."""
-    shares: list[Any] | None = None
-    """The losses of the step that is traced of which each replica has a share: their sum over the replicas is that of one process."""
+    shares: list[tuple[Any, bool]] | None = None
+    """The losses of the step that is traced of which each replica has a share: their sum over the replicas is that of one process. And
+    whether each is a mean over rows, as far as its loss object tells."""
 
 
 _task = _Task()
@@ -367,15 +368,20 @@ def _compute_loss(real: Any, *args: Any, **kwargs: Any) -> Any:
     return _marked(real(*args, **kwargs))
 
 
-def _marked(loss: Any) -> Any:
+def _marked(loss: Any, is_mean: bool = True) -> Any:
     if _task.shares is not None and tuple(loss.shape) == ():  # Keras divides no losses of single rows
-        _task.shares.append(loss)
+        _task.shares.append((loss, is_mean))
     return loss
 
 
 def is_share(value: Any) -> bool:
     """True if this is a replica's share of the loss of all, because Keras has divided it."""
-    return any(each is value for each in list(_task.shares or ()))
+    return any(each is value for each, _ in list(_task.shares or ()))
+
+
+def is_mean(value: Any) -> bool:
+    """True if this is a replica's share of a loss that is a mean over rows."""
+    return any(each is value and is_mean for each, is_mean in list(_task.shares or ()))
 
 
 def whole(value: Any) -> Any:
@@ -422,7 +428,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             in_each_task=True,
         )
     made = real(values, *args, **kwargs)
-    return _marked(made) if reduction in (*MEANS, "sum") else made
+    return _marked(made, reduction in MEANS) if reduction in (*MEANS, "sum") else made
 
 
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:

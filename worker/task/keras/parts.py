@@ -43,6 +43,8 @@ class Part:
     """The metrics of the losses of single outputs."""
     weight_of_losses: Any = None
     """The weight of this part in those metrics; None: `weight`."""
+    share: Any = None
+    """The weight of a mean over the part's rows in a mean over batches; None: each part counts the same."""
 
 
 def mend() -> None:
@@ -81,7 +83,10 @@ def run(
             share = tf.cast(rows, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share)
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
-        with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total), trackers, of_losses)):
+        share = None
+        if total is not None and not is_even and _are_means(model):
+            share = tf.cast(rows * _replicas(), tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
+        with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total, share), trackers, of_losses, share)):
             counts = optimizer.counts()
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
             losses, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
@@ -224,29 +229,38 @@ def _count(real: Any, strategy: Any, workers: Any, optionals: Any) -> Any:
     return both[0]
 
 
-def _weight(model: Any, step: Any, rows: Any, total: Any) -> Any:
+def _replicas() -> int:
+    import tensorflow as tf
+
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _weight(model: Any, step: Any, rows: Any, total: Any, share: Any) -> Any:
     import tensorflow as tf
 
     if total is None:
         return None
-    parts = tf.distribute.get_strategy().num_replicas_in_sync
     if _is_mean(model):
-        if total is EVEN:
-            return tf.constant(1.0)
-        return tf.cast(rows * parts, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
+        return tf.constant(1.0) if total is EVEN else share
     if step == model.train_step and total is not EVEN:
-        tf.cond(rows * parts == total, lambda: tf.constant(0), lambda: tf.numpy_function(_tell_of_parts, [], tf.int32, stateful=True))
+        tf.cond(rows * _replicas() == total, lambda: tf.constant(0), lambda: tf.numpy_function(_tell_of_parts, [], tf.int32, stateful=True))
     return None
 
 
 def _is_mean(model: Any) -> bool:
     """True if the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
-    from keras import Model, tree
+    from keras import Model
 
     fit.tell_of_circle(model)
+    return _are_means(model) and all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
+
+
+def _are_means(model: Any) -> bool:
+    """True if each loss of a model is a mean over the rows that it gets."""
+    from keras import tree
+
     losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    is_keras = all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
-    return is_keras and not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
+    return not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
 
 
 def rows_of_first(model: Any) -> Any:
@@ -302,24 +316,24 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
     function returns one number for a batch: each part has its share. Since 3.16 some batches weigh more (`rows_of_first`).
     """
-    part, values = current(), optimizer.whole(values)
-    if part is not None:
-        values = optimizer.of_rows(self, values)
-    if sample_weight is None and part is not None and part.weight is not None and _is_mean_over_batches(self, values, part):
+    from keras.metrics import MeanMetricWrapper
+
+    part, is_mean = current(), optimizer.is_mean(values)
+    values = optimizer.whole(values)
+    if part is None or sample_weight is not None:
+        return real(self, values if part is None else optimizer.of_rows(self, values), sample_weight=sample_weight)
+    values, weight = optimizer.of_rows(self, values), None
+    if any(each is self for each in part.trackers):
+        weight = part.weight if part.weight is None or part.weight_of_losses is None else part.weight_of_losses
+    elif is_mean:  # the program's own step shows the loss
+        weight = part.share
+    elif isinstance(self, MeanMetricWrapper) and tuple(getattr(values, "shape", (None,))) == ():
+        weight = part.weight
+    if weight is not None:
         import tensorflow as tf
 
-        is_loss = any(each is self for each in part.trackers)
-        weight = part.weight if part.weight_of_losses is None or not is_loss else part.weight_of_losses
         sample_weight = tf.cast(weight, self.dtype)
     return real(self, values, sample_weight=sample_weight)
-
-
-def _is_mean_over_batches(metric: Any, values: Any, part: Part) -> bool:
-    from keras.src.metrics.reduction_metrics import MeanMetricWrapper
-
-    if isinstance(metric, MeanMetricWrapper) and tuple(getattr(values, "shape", (None,))) == ():
-        return True
-    return any(each is metric for each in part.trackers)
 
 
 def _moments(real: Any, x: Any, axes: Any, keepdims: Any) -> Any:

@@ -76,7 +76,7 @@ def _flat(data: Any) -> list[Any]:
 
 
 def _variable(spec: Any) -> Any:
-    """A variable of this worker alone, also inside of the scope of a strategy, that has no row yet."""
+    """A variable of this worker alone, also inside of the scope of a strategy: a row of zeros, or none if the length of a row is open."""
     import tensorflow as tf
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -84,18 +84,23 @@ def _variable(spec: Any) -> Any:
         return None
     sizes = spec.shape.as_list()[1:]
     with tf.init_scope(), tf.device("CPU:0"):
-        return ResourceVariable(tf.zeros([0, *(size or 0 for size in sizes)], spec.dtype), shape=[None, *sizes], trainable=False)
+        zeros = tf.zeros([0 if None in sizes else 1, *(size or 0 for size in sizes)], spec.dtype)
+        return ResourceVariable(zeros, shape=[None, *sizes], trainable=False)
 
 
 def _standing(leaf: Any, kept: Any) -> Any:
     import tensorflow as tf
 
-    zeros = _zeros(leaf)
     if kept is None:
-        return zeros
-    row = kept.read_value()
-    given = tf.cond(tf.shape(row)[0] > 0, lambda: tf.tile(row, [leaf.shape[0] or 1, *[1] * (len(row.shape) - 1)]), lambda: zeros)
-    return tf.ensure_shape(given, zeros.shape)
+        return _zeros(leaf)
+    row, (rows, *sizes) = kept.read_value(), leaf.shape.as_list()
+    found = tf.tile(row, [rows or 1, *(1 for _ in sizes)])
+    if None in sizes:
+        # By its elements, of which TensorFlow does not know the number: it takes a shape on which a later step relies, or an assignment,
+        # for the shape in front of a condition, too, and leaves out a condition about it.
+        zeros, repeated = _zeros(leaf), found
+        found = tf.cond(tf.size(row) > 0, lambda: repeated, lambda: zeros)
+    return tf.ensure_shape(found, [rows or 1, *sizes])
 
 
 def _zeros(leaf: Any) -> Any:
