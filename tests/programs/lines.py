@@ -277,6 +277,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         ),
         "predict_on_batch: Keras gives the batch to each": (lambda: fit().predict_on_batch(X), lambda: fit().predict(X, verbose=0)),
         "is not a mean over rows": (lambda: fit(metrics=[keras.metrics.AUC()]), lambda: fit(metrics=["mae"])),
+        "the metric 'AUC' is not a mean over rows": (lambda: fit(metrics=["AUC"]), lambda: fit(metrics=["accuracy"])),
     },
     "two workers, Keras 2": {
         " has a train_step of its own": (lambda: fit(kind=OfItself), fit),

@@ -92,13 +92,18 @@ def tell_of_circle(model: Any) -> None:
 
 
 def _no_means(model: Any) -> list[str]:
-    """The names of a model's metrics whose value for two parts is not the mean of the values of the parts."""
+    """The metrics of a model, as the program names them, whose value for two parts is not the mean of the values of the parts."""
     from keras import metrics, tree
     from keras.src.metrics.reduction_metrics import MeanMetricWrapper
 
-    given = tree.flatten(getattr(model._compile_metrics, "_user_metrics", None))
-    made = [metric for metric in given if isinstance(metric, metrics.Metric)]
-    return [metric.name for metric in made if not isinstance(metric, MeanMetricWrapper) and type(metric) is not metrics.Mean]
+    # Keras makes a metric of a text later. To make one here would change the names of those that follow.
+    classes = {name.lower(): each for name, each in vars(metrics).items() if isinstance(each, type)}
+    found = []
+    for given in tree.flatten(getattr(model._compile_metrics, "_user_metrics", None)):
+        kind: type = classes.get(given.replace("_", "").lower(), str) if isinstance(given, str) else type(given)
+        if issubclass(kind, metrics.Metric) and not issubclass(kind, MeanMetricWrapper) and kind is not metrics.Mean:
+            found.append(given if isinstance(given, str) else given.name)
+    return found
 
 
 @patches.guarded(WARNINGS)
