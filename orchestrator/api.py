@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,14 @@ OTHERS = {"env": "defaults.env", "devices": "defaults.devices"}
 
 _ENV = OTHERS["env"].split(".")
 
-Program = str | os.PathLike[str] | Mapping[str, Any] | ClusterSpec
+Program = str | os.PathLike[str] | Mapping[str, Any] | ClusterSpec | Callable[..., Any]
 
 
 def launch(
     program: Program | None = None,
     /,
-    *words: str | int | float,
-    args: Sequence[str | int | float] | None = None,
+    *words: Any,
+    args: Sequence[Any] | None = None,
     workers: int | None = None,
     ps: int | None = None,
     chief: int | bool | None = None,
@@ -66,6 +66,9 @@ def launch(
 
     `program`: a script (``"train.py"``), a settings file (.yaml, .yml or .json), a mapping with the keys of orch.yaml, or a `ClusterSpec`.
     `words`: the arguments of the script, which may also be given as ``args=[…]``.
+    `program` may also be a function, which each task calls with these arguments; `Result.values` has what the calls return. orch sends the
+    function with its code, and with the modules next to the script: the hosts need no file of it, and the same minor version of Python.
+    A parameter ``strategy`` gets the cluster's strategy.
     The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``timeouts``, ``restart``, …); a flag wins.
     `launch` reads no `orch.yaml` by itself, and no ORCH_* variable but ORCH_HOME.
     `home`: the directory of the runs; default: ORCH_HOME, or `.orch` in the working directory.
@@ -80,6 +83,11 @@ def launch(
         raise UsageError("launch: the arguments of the script are given twice, after the program and as args=")
     if words:
         named["args"] = words
+    if callable(program) and not isinstance(program, ClusterSpec):
+        from .functions import name_of, pack_for_run  # most programs launch scripts
+
+        settings |= {"function": name_of(program), "call": pack_for_run(program, named.pop("args") or ())}
+        program = None
     spec = read_spec(program, {**settings, **named}, os.environ)
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
 

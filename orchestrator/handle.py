@@ -17,13 +17,14 @@ from pathlib import Path
 from signal import SIGKILL, valid_signals
 from typing import Any, Literal, TypeVar
 
-from worker.protocol.task_id import STREAMS
+from worker.protocol.task_id import STREAMS, VALUE, TaskId
 from worker.values.excerpts import shorten_line
 from worker.values.fast_dataclass import dataclass
 
 from .control.requests import ask_restart, ask_running, ask_stop
 from .errors import BROKEN, OrchError, UsageError
 from .model.policy import not_finite
+from .model.settings import works
 from .model.settings.durations import EXAMPLES, seconds_of
 from .model.state.cluster import Cause, Cluster, TaskStatus
 from .model.state.report_values import describe_report
@@ -100,6 +101,30 @@ class Result:
     """Seconds of each phase of the start, by task, as in `result.json`."""
     report: str = field(repr=False)
     """The lines that `orch up` prints at the end."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values that the function of the run has returned, by task.
+
+        Raises the exception of the first failure, from a `RunFailed` with its lines; `RunFailed` itself if the exception cannot be sent;
+        `UsageError` for a run of a script, and for a run of another user.
+        """
+        from . import functions  # most runs have none
+
+        run = RunDir(self.run_dir)
+        spec = run.read_spec()
+        if not spec.call:
+            raise UsageError(f"{self.run_id} has run no function, so it has no values: reports has the last worker.report of each task")
+        if not run.is_ours:
+            raise UsageError(f"{self.run_id} is a run of another user: its values are not read, for they may contain any code")
+        callers = {name: task for name, task in self.tasks.items() if works(TaskId.parse(name).type, spec)}
+        paths = {name: run.log_path(name, task.attempt, VALUE) for name, task in callers.items()}
+        if self.exit_code:
+            failed = functions.answer(paths.get(self.cause.task)) if self.cause is not None else {}
+            if (error := failed.get("error")) is not None:
+                raise error from RunFailed(self)
+            raise RunFailed(self)
+        return {name: functions.answer(path).get("value") for name, path in paths.items()}
 
     def __repr__(self) -> str:
         """The reason in a line: a failing ``assert run.exit_code == 0`` shows this text."""

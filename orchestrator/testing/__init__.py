@@ -24,8 +24,9 @@ the name of the process. `Session.poll` reads them, and calls who waits for them
 
 Importing this costs nothing; the names that it has are imported when they are first used.
 
-May import: orchestrator.api, orchestrator.backends, orchestrator.checks, orchestrator.errors, orchestrator.handle, orchestrator.model,
-    orchestrator.record, orchestrator.verify, worker.host.forkserver.import_environment, worker.protocol, worker.task.fixture.
+May import: orchestrator.api, orchestrator.backends, orchestrator.checks, orchestrator.errors, orchestrator.functions, orchestrator.handle,
+    orchestrator.model, orchestrator.record, orchestrator.verify, worker.host.forkserver.import_environment, worker.protocol,
+    worker.task.fixture, worker.task.sent_function.
 """
 
 from __future__ import annotations

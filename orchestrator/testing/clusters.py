@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from worker.task.fixture import debugger
-from worker.task.fixture.calls import FILLED
+from worker.task.sent_function import FILLED
 
 from ..errors import UsageError
+from ..functions import pack
 from ..model.strategies import named
 from .failures import ClusterLost, TimedOut
 from .jobs import Job
 from .outcomes import describe_exit
-from .pickling import pack
 from .pool import POLL_S, PooledRun, acquire, release, seconds
 from .session import Session
 from .tasks import Task

@@ -9,9 +9,9 @@ from typing import Any
 
 from worker.values.fast_dataclass import dataclass
 
+from ..functions import unpack
 from ..model.cause.exit_status import describe_code
 from ..record.text.noise import without_own
-from .pickling import unpack
 
 
 @dataclass(slots=True)

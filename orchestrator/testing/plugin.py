@@ -31,7 +31,7 @@ TASKS = ("workers", "ps", "chief", "evaluator")
 LISTS = (*TASKS, "cpus", "strategy")
 """The options of the markers that may be a list: the test then runs once with each value of the list."""
 FILLED = "strategy"
-"""The parameter that gets the cluster's strategy in each task; see `worker.task.fixture.calls`."""
+"""The parameter that gets the cluster's strategy in each task; see `worker.task.sent_function`."""
 CLUSTER, EVERYWHERE = "orch", "orch_everywhere"
 CAPTURES = ("capsys", "capfd", "capsysbinary", "capfdbinary", "caplog")
 """Fixtures that hold what the test's own process writes."""

@@ -92,7 +92,7 @@ def test_what_only_tensorflow_knows_does_not_make_the_test_import_it() -> None:
         assert isinstance(caught.value, TaskFailed) or has_imported
         if not has_imported:
             assert 'return {"sum": tf.ones(2) + tf.ones(shape)}' in str(caught.value)
-            with pytest.raises(TaskFailed, match="known only where tensorflow is imported, and this test has not imported"):
+            with pytest.raises(TaskFailed, match="known only where tensorflow is imported, and this process has not imported"):
                 c.run(describe)
         assert ("tensorflow" in sys.modules) == has_imported
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from ..machine import clock, log_limit
 from ..machine.directory import Directory
 from ..protocol import messages, task_files
-from ..protocol.task_id import PROFILE, STACKS, STREAMS, file_of
+from ..protocol.task_id import FETCHED, STREAMS, file_of
 from ..values.codec import ContractError, from_json
 from .facts.host_facts import free_bytes
 from .log_files import Inotify, TaskOutput
@@ -72,7 +72,7 @@ class LogForwarder:
     def add(self, output: TaskOutput) -> None:
         """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
         if not self._shared:
-            output.sent |= dict.fromkeys((PROFILE, STACKS), 0)
+            output.sent |= dict.fromkeys(FETCHED, 0)
         self._watches[output] = self._inotify.add(output.directory)
 
     def remove(self, output: TaskOutput) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..formats import snapshot_memory
@@ -119,7 +120,8 @@ def prepare(
     if TaskId.parse(order.task).type == PREPARE:
         # `python` in the command of `prepare:` is the tasks' interpreter, even if PATH names another one first.
         env["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{env.get('PATH', os.defpath)}"
+    program = replace(order.program, args=(start.call,)) if order.program.kind == "function" else order.program
     bootstrap = messages.BootstrapOrder(
-        task=order.task, program=order.program, tf_config=tf_config, log_dir=output.directory, settings=order.settings
+        task=order.task, program=program, tf_config=tf_config, log_dir=output.directory, settings=order.settings
     )
     return PendingTask(order, output, env, bootstrap)

@@ -19,12 +19,12 @@ from ..values.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    kind: Literal["script", "module", "command", "serve", "data_service", "tensorboard"]
+    kind: Literal["script", "module", "command", "function", "serve", "data_service", "tensorboard"]
     """``script``: a Python file. ``module``: as ``python -m``. ``command``: any program, looked up on the PATH of the task's environment.
     ``serve``: orch's own `tf.distribute.Server`, for a worker or ps task whose script starts none. ``data_service``: a server of tf.data;
-    see `task/strategy/data_service_server.py`."""
+    see `task/strategy/data_service_server.py`. ``function``: the one of `StartTasks.call`."""
     target: OsText = ""
-    """The path, the module or the program; empty for orch's own."""
+    """The path, the module or the program; the name of a function; empty for orch's own."""
     args: tuple[OsText, ...] = ()
 
 
@@ -205,6 +205,8 @@ class StartTasks:
     """Variables of all tasks; those of the host's environment are stronger."""
     peers: tuple[str, ...] = ()
     """Host names that must be reached without a proxy."""
+    call: str = ""
+    """The packed function that the tasks run whose program is one; see `task/sent_function.py`."""
     may_restart: bool = False
     """Whether the spec lets restarts follow: then the agent keeps memory for snapshots of the training (host/snapshot_keeper.py)."""
 

@@ -36,6 +36,8 @@ PROFILE_ASKED = "profile.asked"
 """The newest request for a profile, which the agent writes: JSON, the fields of `orders.Profile`, with `at` by CLOCK_MONOTONIC."""
 PROFILE = "profile.answers"
 """The answers to these requests (task/observe/profiling.py): for each a line of JSON, which says how many bytes of a profile follow."""
+VALUE = "value.pickle"
+"""What the function of the run has returned or raised in the task (task/sent_function.py)."""
 VERIFIED = "verified.json"
 """What the task has trained, for `orch verify` (task/observe/recorder.py)."""
 BEGUN = "begun"
@@ -49,7 +51,7 @@ _EPERM = 1
 """Not permitted, as in errno(3): a task does not import `errno` for it."""
 
 
-def write(log_dir: str, name: str, text: str) -> None:
+def write(log_dir: str, name: str, text: str | bytes) -> None:
     """Write a file for the agent; no file if this fails: the disk is full, or the directory is removed. The program does not need it."""
     path, flags = os.path.join(log_dir, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
@@ -59,7 +61,7 @@ def write(log_dir: str, name: str, text: str) -> None:
             os.unlink(path)
             fd = open_regular(path, flags | os.O_EXCL)
         with open(fd, "wb") as file:
-            file.write(text.encode("utf-8", "surrogateescape"))
+            file.write(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
     except OSError:
         try:  # noqa: SIM105 - contextlib would be one more import before every task
             os.unlink(path)

@@ -20,11 +20,15 @@ STACKS = "stacks"
 """The stacks of a task, which a host without the run directory sends as a stream."""
 PROFILE = "profile"
 """The answers of a task to requests for a profile, which such a host sends, too."""
+VALUE = "value"
+"""What the function of the run has returned in a task, which such a host sends, too."""
+FETCHED = (STACKS, PROFILE, VALUE)
+"""The files of a task, besides its output, that such a host sends."""
 
 
 def file_of(stream: str) -> str:
     """The name of the file that holds a stream, in a task's directory."""
-    return {STACKS: task_files.STACKS, PROFILE: task_files.PROFILE}.get(stream, f"{stream}.log")
+    return {STACKS: task_files.STACKS, PROFILE: task_files.PROFILE, VALUE: task_files.VALUE}.get(stream, f"{stream}.log")
 
 
 @dataclass(frozen=True, slots=True, order=True)

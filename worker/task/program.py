@@ -37,13 +37,14 @@ _OWN = {
     "data_service": "strategy.data_service_server",
     "tensorboard": "observe.tensorboard_server",
     "calls": "fixture.calls",
+    "function": "sent_function",
 }
 """orch's own programs, by kind: the module of this package whose function `serve` is the program."""
 
 
 def _prepare_own(kind: str, args: list[str]) -> Callable[[], None]:
     is_call = kind == "calls"  # functions of a test, in a fork of a resident task, which has set `sys.path`
-    _present([f"orch-{kind.replace('_', '-')}"], [] if is_call else args)
+    _present([f"orch-{kind.replace('_', '-')}"], args if kind in ("data_service", "tensorboard") else [])
     if not is_call:
         _put_first(os.getcwd())
 
@@ -102,7 +103,7 @@ def unload_shadowed(loaded: set[str]) -> None:
             del sys.modules[name]
 
 
-def _new_main() -> ModuleType:
+def new_main() -> ModuleType:
     """The `__main__` of the program, as the interpreter makes its own (add_main_module in Python/pylifecycle.c)."""
     # The interpreter uses the namespace of its own `__main__` until the end, without a reference (pyrun_simple_file in
     # Python/pythonrun.c). `_replaced` keeps that namespace alive.
@@ -123,7 +124,7 @@ def _run_file(path: str) -> None:
         # The interpreter's own message and exit code.
         print(f"{sys.orig_argv[0]}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    main = _new_main()
+    main = new_main()
     main.__file__ = path
     main.__cached__ = None  # type: ignore[attr-defined]
     loader = SourcelessFileLoader if path.endswith(".pyc") else SourceFileLoader
@@ -144,5 +145,5 @@ def _run_module(name: str, alter_argv: bool) -> None:
     # As in the interpreter for -m, for a directory and for a zip file (pymain_run_module in Modules/main.c).
     import runpy
 
-    _new_main()
+    new_main()
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]

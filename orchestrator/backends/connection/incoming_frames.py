@@ -12,7 +12,7 @@ from typing import Any
 from worker.machine.clock import now
 from worker.protocol import messages
 from worker.protocol.channel import ChannelError, Decoder
-from worker.protocol.task_id import PROFILE, STACKS, STREAMS
+from worker.protocol.task_id import FETCHED, STREAMS
 from worker.values.excerpts import shorten
 
 DRIFT = 1e-4
@@ -44,7 +44,7 @@ class Expected:
         self._check_task(frame.task, frame.attempt)
         if not isinstance(frame, messages.Output):
             return
-        if frame.stream not in (*STREAMS, STACKS, PROFILE):
+        if frame.stream not in (*STREAMS, *FETCHED):
             raise ChannelError(f"a frame for {frame.stream!r}, a stream that no task has")
         if data:
             key = (frame.task, frame.attempt, frame.stream)

@@ -119,6 +119,7 @@ class Plan:
                 slots.count_computing(task.id for task in mine),
                 named(self.spec.strategy).fewest_inter_op_threads(self.spec.counts),
             ),
+            call=self.spec.call,
             peers=peers if self.clusters or self.spec.data_workers else (),
             may_restart=self.spec.restart.max > 0,
         )

@@ -18,7 +18,7 @@ from .run_sections import PROGRAM_KINDS
 def _one_program(draft: Draft) -> Iterator[Complaint]:
     kinds = [kind for kind in PROGRAM_KINDS if kind in draft.given]
     if not kinds:
-        yield "", "there is nothing to run", f"give one of {listed(PROGRAM_KINDS, 'or')}, such as script: train.py"
+        yield "", "there is nothing to run", f"give one of {listed(PROGRAM_KINDS[:3], 'or')}, such as script: train.py"
     elif len(kinds) > 1:
         first = draft.place(kinds[0])
         yield kinds[1], f"{listed(kinds)} are given; only one can run", f"{kinds[0]} is at {first}" if first else ""

@@ -89,6 +89,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
         env=env,
+        serve=given.get("serve", kind == "function" and any(role.serves for role in draft.strategy.roles.values())),
         backend=_at(draft.backend, workdir),
         tpu=_tpu(draft),
     )

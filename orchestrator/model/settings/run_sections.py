@@ -21,8 +21,8 @@ from .kinds import NAME, WORKDIR, Bytes, OneOf, PortRange
 from .prepare_section import Prepare
 from .task_sections import TASKS, TaskDevices, TaskSpec, trains
 
-PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
-"""The keys for the program; a spec has exactly one."""
+PROGRAM_KINDS: tuple[Literal["script", "module", "command", "function"], ...] = ("script", "module", "command", "function")
+"""The keys for the program; a spec has exactly one. Only `orchestrator.launch` writes the last."""
 
 DEFAULT_PRELOAD = ("tensorflow",)
 
@@ -132,6 +132,7 @@ class ProgramKeys:
         "The program that every task runs: a path, or a name that is looked up in PATH. The key args has its arguments.",
         example="./train.sh",
     )
+    function: str = setting("", "The name of the Python function that orchestrator.launch has sent, with call.", example="train")
     args: tuple[str, ...] = setting((), "The arguments of every task.", example='["--epochs", "5"]')
 
 
@@ -186,6 +187,7 @@ class ClusterSpec:
         metavar="PATH",
     )
     """Also the Python of the agents. On hosts with `setup` or `code: ship` the default is a name, because the path may differ there."""
+    call: str = setting("", "The function that orchestrator.launch has sent, packed.", example="3.11:eJw=")
     env: Mapping[str, str] = setting({}, "", inline=DefaultsKey)
     serve: bool = setting(
         False, "Let orch run the TensorFlow server in worker and ps tasks. This is for a script that starts no server.", flag="--serve"

@@ -73,7 +73,7 @@ def needs_template(template: TemplateOrder, programs: Iterable[Program], sources
 
     A program without TensorFlow must not wait for TensorFlow's import. A program that imports TensorFlow in another way starts more slowly.
     """
-    if template.always or any(program.kind in ("serve", "data_service") for program in programs):
+    if template.always or any(program.kind in ("serve", "data_service", "function") for program in programs):
         return True
     wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
     return any(not wanted.isdisjoint(source.imports) for source in sources)
