@@ -253,8 +253,8 @@ def report(**values: Any) -> None:
     """Report the progress of this task: ``worker.report(step=100, loss=0.25)``.
 
     Values are numbers, texts, booleans, None, lists and dicts of these, and objects with one number, such as a scalar of NumPy or
-    TensorFlow. A text ``nan``, ``inf`` or ``-inf`` counts as the number. orch adds the time as ``at``. Outside orch, this function does
-    nothing.
+    TensorFlow. A text ``nan``, ``inf`` or ``-inf`` counts as the number. orch adds the time as ``at``. With ``of``, the last step of the
+    whole training, `orch ps` shows how far it is, and the time left. Outside orch, this function does nothing.
 
     The function is fast enough for the innermost loop: a report within 0.1 s of the last written one is held back, and replaced by later
     ones. A process that is killed loses it. If the file cannot be written, orch prints a warning; the function does not raise.

@@ -64,7 +64,7 @@ SETTINGS_ALONE = frozenset(
     {
         *("--account", "--affinity", "--checkpoint-every", "--chief", "--computation-shape", "--context", "--data-workers"),
         *("--determinism", "--fallback", "--grace", "--inter-threads", "--join-at", "--join-dir", "--keras-exact", "--log-level"),
-        *("--log-limit", "--logical-gpus", "--namespace", "--node-index", "--num-replicas", "--pods", "--ports"),
+        *("--log-limit", "--logical-gpus", "--namespace", "--node-index", "--notify", "--num-replicas", "--pods", "--ports"),
         *("--prepare-timeout", "--requeue-code", "--save-before", "--serve", "--share-gpus", "--soft-placement"),
         *("--start-timeout", "--tf32", "--time", "--topology", "--workdir", "--xla"),
     }

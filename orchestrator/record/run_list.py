@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ..errors import OrchError
 from ..model.cause.exit_status import describe_code
 from ..model.policy.not_finite import WORDS
 from ..model.state.cluster import Outcome
+from ..model.state.progress import Progress, describe
 from ..model.state.report_values import describe_number, describe_report, place_of
 from .run_directory import RunDir
 from .run_progress import read_cluster
@@ -60,6 +62,8 @@ class RunSummary:
     arguments: Sequence[str] | None = None
     reports: Mapping[str, Mapping[str, Any]] | None = None
     """The last report of each training task."""
+    progress: Mapping[str, Any] | None = None
+    """How far a run is that goes on: the fields of `model.state.progress.Progress`."""
     result: Mapping[str, Any] | None = None
     problem: str | None = None
 
@@ -74,6 +78,7 @@ def summarise(run: RunDir, now: float) -> RunSummary:
         verdict = cluster.verdict
         known |= {"phase": cluster.word, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
         known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}
+        known["progress"] = asdict(done) if known["state"] == "running" and (done := cluster.progress(now)) is not None else None
         # As the line of the run's end has it: without the time in which the run had no hosts.
         known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.started_at) if cluster.began_at else None
         planned = run.read_plan()
@@ -215,6 +220,7 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     code = (run.result or {}).get("exit_code") if run.state != Outcome.CANCELLED.value else None
     state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
+    state += f", {describe(Progress(**run.progress))}" if run.progress else ""
     report = next((report for report in (run.reports or {}).values() if report), {})
     state += "".join(f", {word}" for word in WORDS if word in report.values())
     state += ", no cluster" if (run.result or {}).get("warning") else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -20,6 +21,7 @@ from ..errors import OrchError, UsageError
 from ..model.cause.exit_status import describe_code
 from ..model.policy import endings
 from ..model.state.cluster import Outcome, TaskState, TaskStatus
+from ..model.state.progress import describe as describe_progress
 from ..record import report
 from ..record.run_directory import RunDir
 from ..record.run_files import SAME_TRAINING, read_file
@@ -143,6 +145,8 @@ def _facts(run: RunDir, story: Story, costs: Sequence[AttemptCost]) -> list[tupl
         facts.append(("program", hide_secrets(" ".join(redact_words([spec.program.target, *spec.program.args])))))
     tasks = ", ".join(f"{number} ps" if kind == "ps" else count_of(number, kind) for kind, number in _count(cluster.tasks.values()).items())
     facts += [("strategy", cluster.policy.strategy), ("tasks", tasks)]
+    if done := describe_progress(cluster.progress(time.time())):
+        facts.append(("progress", done))
     facts += [("began", describe_moment(story.begun)), ("took", describe_seconds(story.seconds))]
     facts.append(("attempts", str(max((span.attempt for span in story.band), default=1))))
     trained, lost = (sum(one.seconds.get(kind, 0.0) for one in costs) for kind in (TRAINS, LOST))

@@ -13,6 +13,7 @@ from worker.protocol.task_id import STREAMS
 
 from ..model.policy import stragglers
 from ..model.state.cluster import Cluster, Outcome
+from ..model.state.progress import describe as describe_progress
 from ..record import samples
 from ..record.run_directory import RunDir
 from ..record.run_files import size_of
@@ -40,6 +41,8 @@ class Watcher:
         cluster = self._view.cluster(lives=lives)
         verdict = None if lives else self.run.read_verdict()
         phase = cluster.word if lives else describe_outcome(verdict.outcome) if verdict else "lost (its controller died)"
+        if lives and (done := describe_progress(cluster.progress(time.time()))):
+            phase += f", {done}"
         if verdict is not None and verdict.exit_code:
             phase += f" (exit code {verdict.exit_code})"
         latest = self._read_samples()

@@ -48,7 +48,7 @@ print("end", flush=True)
 """
 TASK_KEYS = {"task", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
 RUN_KEYS = {"run", "directory", "state", "phase", "attempt", "waiting", "controller_pid", "result", "problem"} | {
-    *("started_at", "took_s", "counts", "arguments", "reports"),
+    *("started_at", "took_s", "counts", "arguments", "reports", "progress"),
 }
 RESULT_KEYS = {
     "run",
@@ -104,6 +104,37 @@ def test_a_detached_run_goes_on_and_is_followed_and_waited_for_from_elsewhere(or
     )
     assert ps(orch)["result"]["outcome"] == "succeeded"
     assert "Traceback" not in (tmp_path / ".orch" / "latest" / "controller.log").read_text()
+
+
+COUNTING = """
+import os, pathlib, time, worker
+first = 400 if os.environ["ORCH_ATTEMPT"] == "2" else 0
+for step in range(first, 1000):
+    worker.report(step=step, of=1000)
+    time.sleep(0.02)
+    if pathlib.Path("go").exists():
+        os._exit(0 if first else 3)
+"""
+
+
+def test_a_run_says_how_far_it_is_and_how_long_it_takes_also_after_a_restart(orch: Orch, script: Script, tmp_path: Path) -> None:
+    script(COUNTING, "counting.py")
+    run = detach(orch, "counting.py", "--max-restarts", "1", "--strategy", "none")
+    for attempt, least in ((1, 0), (2, 40)):
+        words = wait_until(lambda: re.search(r", (\d+) %, (\d+) s left", orch("ps", check=0).out), "the time left", 90)
+        done = ps(orch)["progress"]
+        assert int(words[1]) >= least
+        assert int(words[2]) == pytest.approx((1.0 - done["fraction"]) * 1000 * done["step_s"], abs=10), words[0]
+        assert (done["basis"], done["steps"]) == ("report", 1000)
+        assert re.search(r"running, \d+ %", orch("ps", "--all", check=0).out)
+        assert re.search(r"running, \d+ %, \d+ s left", orch("top", "--once", check=0).out)
+        (tmp_path / "go").touch()
+        if attempt == 1:
+            wait_until(lambda: ps(orch)["attempt"] == 2, "the second attempt", 90)
+            (tmp_path / "go").unlink()
+            assert (ps(orch)["progress"] or {"fraction": 0.4})["fraction"] >= 0.4
+    orch("wait", run, check=0)
+    assert ps(orch, run)["progress"] is None
 
 
 def test_a_detached_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.judge.__main__ import install
 from tests.judge.tasks import Unit
 from tests.judge.verdicts import ABSENT, AS_ONE, BAD, SAYS_SO
 from tests.judge.worlds import ALONE, OLDEST, WORLDS, Answers, World, judge_world
+from tests.live import LiveRun
 
 assert cases  # importing them has filled the list of the judge
 
@@ -224,6 +225,27 @@ def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports
     found = task.get("report") or {}
     assert [found.get("epoch"), found.get("step")] == ([2, 4] if reports else [None, None])
     assert {"steps_per_s", "loss", "mae"}.isdisjoint(found) != reports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["v3", pytest.param("legacy", marks=needs_keras_2)])
+def test_fit_says_how_far_it_is(orch: Orch, script: Any, mode: str, run: LiveRun) -> None:
+    script("""
+        import time, numpy as np, tensorflow as tf
+        slow = tf.keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: time.sleep(0.1))
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.zeros((80, 4)), np.zeros((80, 1)), batch_size=2, epochs=3, verbose=0, callbacks=[slow])
+    """)
+    orch("up", "script.py", "--strategy", "none", "--keras", mode, check=0)
+    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    told = [event["values"]["orch_progress"] for event in events if "orch_progress" in event.get("values", {})]
+    assert told[-1] == {"basis": "keras", "fit": 1, "epoch": 3, "epochs": 3, "fraction": 1.0}
+    known = [one for one in told if "left_s" in one]
+    assert known
+    for one in known:
+        assert one["fraction"] == pytest.approx(((one["epoch"] - 1) * 40 + one["step"]) / 120, abs=0.001)
+        assert 0.09 * 120 * (1 - one["fraction"]) < one["left_s"] < 10 * 120 * (1 - one["fraction"]) + 5
 
 
 @pytest.mark.parametrize(("mode", "then"), [("v3", "fit"), pytest.param("legacy", "evaluate", marks=needs_keras_2)])

@@ -20,7 +20,9 @@ SERVES = "orch_serves"
 """The key of the line that says that the program stands in TensorFlow's `Server.join` (task/strategy/joined_server.py)."""
 APART = "orch_trains_apart"
 """The key of the lines that say whether `fit` trains a model that this task has for itself (task/keras/fit.py)."""
-OWN_KEYS = frozenset({INPUT, SERVES, APART})
+PROGRESS = "orch_progress"
+"""The key of the lines that say how far the training is (task/observe/time_left.py)."""
+OWN_KEYS = frozenset({INPUT, SERVES, APART, PROGRESS})
 """A line of `worker.report` has none of these keys."""
 SAVING = "saving"
 """What the training says of saves on order (task/checkpoints/save_orders.py): lines of a state of `frames.TaskSaves` and a step."""

@@ -22,6 +22,7 @@ from ...errors import BROKEN, DEADLINE, OrchError, UsageError
 from ...model.policy import restarts, stragglers
 from ...model.settings.findings import nearest
 from ...model.state.cluster import Cluster, Outcome, Phase
+from ...model.state.progress import describe as describe_progress
 from ...record import run_list
 from ...record.run_directory import RunDir
 from ...record.run_list import summarise
@@ -240,7 +241,8 @@ def line_of(run: RunDir, cluster: Cluster | None = None) -> str:
             phase = "; its tasks have formed no cluster yet"
         since = f"since {describe_moment(cluster.started_at)}{_describe_attempt(cluster)}"
         unheard = f"; {run.heard().describe(now())}" if run.is_submitted and run.heard().trouble else ""
-        return f"{run.run_id}: running {since}{phase}{unheard}"
+        done = "".join(f", {text}" for text in [describe_progress(cluster.progress(time.time()))] if text)
+        return f"{run.run_id}: running {since}{done}{phase}{unheard}"
     if verdict := run.read_verdict():
         took = describe_seconds(verdict.ended_at - verdict.started_at)
         again = f" in attempt {verdict.attempt}" if verdict.past else ""

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.protocol.task_files import APART, INPUT, SERVES
+from worker.protocol.task_files import APART, INPUT, PROGRESS, SERVES
 
 from ...errors import BROKEN, DEADLINE
 from ..cause import root_cause
 from ..planning import input_counts
 from ..planning.plan import Plan
 from ..settings import ClusterSpec
-from ..state import events
+from ..state import events, progress
 from ..state.cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus
 from ..state.events import Action, Event
 from ..state.task_table import update
@@ -142,6 +142,8 @@ def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     odd = not_finite.seen(cluster.tasks[event.task].not_finite, values)
     cluster = update(cluster, event.task, report=values, reported_at=event.at, input=found, not_finite=odd)
     cluster = update(cluster, event.task, serves=serves, trains_apart=apart)
+    if PROGRESS in values:
+        cluster = update(cluster, event.task, progress=progress.read(values.pop(PROGRESS)))
     step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:

@@ -241,6 +241,15 @@ class ClusterSpec:
         flag="--tensorboard",
         metavar="DIR",
     )
+    notify: str = setting(
+        "",
+        "A command to run at each event of the run (started, attempt_failed, preempted, note, ended), with the event as JSON on stdin. "
+        "It runs where orch runs, without a shell.",
+        example="./tell.sh",
+        words="no command",
+        flag="--notify",
+        metavar="COMMAND",
+    )
     log_limit: int | None = setting(
         None,
         "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. The middle of a longer output is dropped.",

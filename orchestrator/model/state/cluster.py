@@ -27,6 +27,7 @@ from worker.values.fast_dataclass import dataclass
 from ..planning.input_counts import InputCounts
 from ..settings import Restart, Timeouts, trains
 from ..strategies import Role, named
+from .progress import Progress
 
 
 class TaskState(str, Enum):
@@ -89,6 +90,7 @@ class TaskStatus:
     not_finite: Mapping[str, str] = field(default_factory=dict)
     """The values of the report that are NaN or infinite, each with the words ``nan by epoch 2``."""
     input: InputCounts | None = None
+    progress: Progress | None = None
     serves: bool = False
     """The program stands in `Server.join` of TensorFlow, which never returns."""
     trains_apart: bool = False
@@ -345,6 +347,19 @@ class Cluster:
     def reports(self) -> dict[str, Mapping[str, Any]]:
         """The last report of each training task that has reported, by name."""
         return {task.name: task.report for task in self.tasks.values() if task.trains and task.report}
+
+    def progress(self, now: float) -> Progress | None:
+        """How far the first training task that knows it is; None if none does, or the run is over.
+
+        The time left is left out where the task has not reported for long: the training may hang.
+        """
+        if self.verdict is not None:
+            return None
+        known = (task for task in self.tasks.values() if task.trains and not task.has_ended and task.progress is not None)
+        task = next(known, None)
+        if task is None or task.progress is None:
+            return None
+        return task.progress if task.progress.holds(now - (task.reported_at or now)) else replace(task.progress, left_s=None, hedge="")
 
     @property
     def members(self) -> list[TaskStatus]:

@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...protocol import task_files
 from .. import patches
 from ..input import input_counter
 from ..observe import step_times
+from ..observe.time_left import FitProgress
 from ..patches.features import FIT, REPORTS, REPORTS_2, WARNINGS
 from ..patches.import_hooks import print_once
 from . import state, stops
@@ -30,7 +32,8 @@ REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
 PLACE = 5
 """The place of the callbacks among the arguments of `fit`, in Keras 3 and in Keras 2."""
-_fits = itertools.count()
+_fits, _numbers = itertools.count(), itertools.count(1)
+"""The numbers of `fit`: of those that agree, and of those that report."""
 
 
 def report(package: str) -> None:
@@ -43,7 +46,11 @@ def report(package: str) -> None:
 
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         input_counter.check_end(args[0] if args else kwargs.get("x"), kwargs.get("steps_per_epoch"))
-        return _with_callbacks(lambda given: [*given, progress()], real, self, *args, **kwargs)
+
+        def add(given: list[Any]) -> list[Any]:
+            return [*given, progress(may_stop=any("EarlyStopping" in type(each).__name__ for each in given))]
+
+        return _with_callbacks(add, real, self, *args, **kwargs)
 
     patches.replace(feature, name, fit)
 
@@ -237,8 +244,9 @@ def _progress(base: Any) -> Any:
         Under ParameterServerStrategy a step counts when it is scheduled, and its results are unknown before the end of the epoch.
         """
 
-        def __init__(self) -> None:
+        def __init__(self, *, may_stop: bool = False) -> None:
             super().__init__()
+            self._progress = FitProgress(next(_numbers), may_stop=may_stop)
             self._supports_tf_logs = True  # Keras 2: for a step without a report, no values are fetched
             self._epoch = self._step = 0
             self._since = self._reported = time.monotonic()
@@ -262,9 +270,20 @@ def _progress(base: Any) -> Any:
             step_times.advance(steps)
             if self._until - self._reported >= REPORT_S:
                 self._report(logs, self._until)
+                self._tell(self._epoch, self._step, self._until - self._since)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self._report(logs, self._until or time.monotonic())
+            now = time.monotonic()
+            self._report(logs, self._until or now)
+            self._progress.end_epoch(self._step, (self._until or now) - self._since, now - self._since)
+            self._tell(epoch + 2, 0, 0.0)
+
+        def _tell(self, epoch: int, step: int, trained_s: float) -> None:
+            from ..observe import reports
+
+            self._progress.steps = self.params.get("steps") or self._progress.steps
+            if (said := self._progress.tell(epoch, self.params.get("epochs"), step, trained_s)) is not None:
+                reports.note(task_files.PROGRESS, said)
 
         def _report(self, logs: Any, until: float) -> None:
             from ..observe import reports

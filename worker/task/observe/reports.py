@@ -17,7 +17,7 @@ from ...protocol import task_files
 from ..patches.features import REPORTS
 from ..patches.guard import guarded
 from ..patches.import_hooks import print_once
-from . import step_times
+from . import step_times, time_left
 
 INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"
@@ -40,9 +40,11 @@ def report(values: Mapping[str, Any]) -> None:
         step = line.get("step")
         if isinstance(step, (int, float)) and not isinstance(step, bool):
             step_times.mark(step)
+            if "of" in line and (said := time_left.follow(step, line["of"])) is not None:
+                note(task_files.PROGRESS, said)
 
 
-def note(key: str, value: bool = True) -> None:
+def note(key: str, value: Any = True) -> None:
     """Append one line of orch's own about the program: one of `task_files.OWN_KEYS`, which has this value from now on."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:

@@ -1,0 +1,72 @@
+"""How far a training is, and how long it still takes, as one of its tasks has counted (worker/task/observe/time_left.py). Pure."""
+
+from __future__ import annotations
+
+import math
+
+from worker.values.codec import ContractError, from_json
+from worker.values.fast_dataclass import dataclass
+
+STALE_S, STALE_STEPS = 60.0, 3.0
+"""After so many seconds, and so many times the seconds of a step, without a report, the time left is not shown: the training may hang."""
+MOST_S = 1e9
+"""A longer time left is that of a task that reports nonsense."""
+
+HEDGES = ("", "about", "at most")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    fraction: float | None = None
+    """Of the present `fit`, or of the steps that `worker.report(step=…, of=…)` names; None: not known yet."""
+    left_s: float | None = None
+    """Seconds that are left at the time of the report; None: not known yet."""
+    hedge: str = ""
+    """``about`` before the first epoch has ended, ``at most`` with EarlyStopping; else empty."""
+    basis: str = ""
+    """``keras`` or ``report``."""
+    fit: int = 1
+    """The number of the present `fit` in the program."""
+    epoch: int | None = None
+    epochs: int | None = None
+    step: float | None = None
+    steps: float | None = None
+    """Of the epoch, or of the whole training with ``basis`` report."""
+    step_s: float | None = None
+    """Seconds of a step."""
+
+    def holds(self, silent_s: float) -> bool:
+        """True if the time left can still be right so many seconds after the report."""
+        return silent_s <= max(STALE_S, STALE_STEPS * (self.step_s or 0.0))
+
+
+def read(values: object) -> Progress | None:
+    """The progress in a task's report; None if the data are damaged: the program can write into this file too."""
+    try:
+        found = from_json(Progress, values)
+    except ContractError:
+        return None
+    numbers = (found.fraction, found.left_s, found.step, found.steps, found.step_s, found.fit, found.epoch, found.epochs)
+    is_sound = all(number is None or 0 <= number <= MOST_S for number in numbers) and (found.fraction or 0.0) <= 1.0
+    return found if is_sound and found.hedge in HEDGES else None
+
+
+def describe(progress: Progress | None) -> str:
+    """``62 %, 14 min left``, ``fit 2: 62 %, about 40 s left``, ``epoch 1 of 5``; empty if nothing is known."""
+    if progress is None:
+        return ""
+    again = f"fit {progress.fit}: " if progress.fit > 1 else ""
+    if progress.fraction is None:
+        return f"{again}epoch {progress.epoch} of {progress.epochs}" if progress.epoch and progress.epochs else ""
+    percent = f"{again}{math.floor(100 * progress.fraction)} %"
+    if progress.left_s is None:
+        return percent
+    return ", ".join([percent, " ".join(filter(None, (progress.hedge, _describe_left(progress.left_s), "left")))])
+
+
+def _describe_left(seconds: float) -> str:
+    """``40 s``, ``14 min``, ``2 h 15 min``: as much as one can trust."""
+    if seconds < 59.5:
+        return f"{max(1, math.ceil(seconds))} s"
+    minutes = math.ceil(seconds / 60 - 0.01)
+    return f"{minutes} min" if minutes <= 120 else f"{minutes // 60} h {minutes % 60:02d} min"

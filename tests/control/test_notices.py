@@ -1,0 +1,89 @@
+"""``--notify``: a command that is told what happens in a run, and never changes how the run ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Orch
+from tests.live import LiveRun
+
+TELL = """
+import json, os, sys
+event = json.load(sys.stdin)
+event["env"] = {name: value for name, value in os.environ.items() if name.startswith("ORCH_")}
+print(json.dumps(event), file=open("told.jsonl", "a"))
+print("said by the hook")
+"""
+Script = Callable[..., Path]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+    (tmp_path / "tell.py").write_text(TELL)
+    return lambda: [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+
+
+COMMAND = f"{sys.executable} tell.py"
+
+
+def test_each_event_of_a_run_is_told_in_order(orch: Orch, script: Script, told: Callable[[], list[dict[str, Any]]], run: LiveRun) -> None:
+    script("import os\nif os.environ['ORCH_ATTEMPT'] == '1':\n    raise KeyError('first')\n")
+    orch("up", "script.py", "--strategy", "none", "--max-restarts", "1", "--notify", COMMAND, "--name", "told", check=0)
+    found = told()
+    kinds = [event["event"] for event in found if event["event"] != "note"]
+    assert kinds == ["started", "attempt_failed", "started", "ended"]
+    assert [event["attempt"] for event in found if event["event"] == "started"] == [1, 2]
+    failed = next(event for event in found if event["event"] == "attempt_failed")
+    assert failed["cause"]["failure"] == {"type": "KeyError", "message": "'first'"}
+    assert "worker-0" in failed["text"]
+    last = found[-1]
+    assert (last["outcome"], last["exit_code"], last["name"], last["directory"]) == ("succeeded", 0, "told", str(run.path))
+    assert last["env"].items() >= {"ORCH_EVENT": "ended", "ORCH_RUN_ID": last["run"], "ORCH_EXIT_CODE": "0"}.items()
+    assert (run.path / "notify.log").read_text() == "said by the hook\n" * len(found)
+
+
+def test_a_run_that_never_began_is_told_too(orch: Orch, told: Callable[[], list[dict[str, Any]]], script: Script) -> None:
+    script("def broken(:\n")
+    orch("up", "script.py", "--strategy", "none", "--notify", COMMAND, check=2)
+    (event,) = told()
+    assert (event["event"], event["exit_code"]) == ("ended", 2)
+    assert "is not valid Python" in event["text"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("./none.sh", "--notify: ./none.sh cannot be run: No such file or directory"),
+        ("sh -c 'cat >/dev/null; exit 3'", "--notify: sh ended with exit code 3 (event "),
+        ("true", ""),  # it does not read its stdin
+    ],
+)
+def test_a_command_that_fails_is_a_note_and_no_failure(orch: Orch, script: Script, command: str, said: str) -> None:
+    script("")
+    done = orch("up", "script.py", "--strategy", "none", "--notify", command, check=0)
+    assert done.err.count("--notify") == bool(said)
+    assert said in done.err
+
+
+def test_a_command_that_hangs_delays_the_end_by_some_seconds_only(orch: Orch, script: Script, run: LiveRun) -> None:
+    script("")
+    began = time.monotonic()
+    done = orch("up", "script.py", "--strategy", "none", "--notify", "sh -c 'sleep 1000 & sleep 1001'", check=0)
+    assert 10 < time.monotonic() - began < 60
+    assert "--notify: the last commands had not ended 10 s after the run" in done.err
+    assert json.loads((run.path / "result.json").read_text())["outcome"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [("sh -c 'x", "notify: is no command: No closing quotation"), (" ", "notify: names no command")]
+)
+def test_what_is_no_command_is_refused(orch: Orch, script: Script, command: str, said: str) -> None:
+    script("")
+    assert said in orch("up", "script.py", "--set", f"notify={json.dumps(command)}", check=2).err

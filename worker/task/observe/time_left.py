@@ -1,0 +1,94 @@
+"""How far the training of this task is, and how long it still takes: one line of orch's own beside the reports, at most once a second.
+
+The pace is that of this attempt: a restart begins a new count, and says nothing before `LEAST` windows of it. The first window is left out,
+for it has the tracing of the program's functions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Any
+
+WINDOW_S, LEAST, MOST = 1.0, 3, 60
+"""The shortest window in seconds; how many are needed for a pace; and over how many of the newest ones it is taken."""
+LEAST_S = 5.0
+"""The pace is not told before."""
+
+
+class Pace:
+    """Seconds per step, over the newest windows of steps."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float]] = deque(maxlen=MOST)
+        """The seconds and the steps at the ends of windows."""
+        self._began: float | None = None
+
+    def mark(self, seconds: float, step: float) -> float | None:
+        """So many steps took so many seconds by now. Returns the pace; None: it is not known yet."""
+        if self._began is None or (self._marks and step < self._marks[-1][1]):  # also a loop that begins again
+            self._marks.clear()
+            self._began = seconds
+        elif seconds - (self._marks[-1][0] if self._marks else self._began) >= WINDOW_S and (not self._marks or step > self._marks[-1][1]):
+            self._marks.append((seconds, step))
+        if len(self._marks) <= LEAST or seconds - self._began < LEAST_S:
+            return None
+        (first_s, first), (last_s, last) = self._marks[0], self._marks[-1]
+        return (last_s - first_s) / (last - first)
+
+
+class FitProgress:
+    """The progress of one `fit`, which `worker.task.keras.callbacks` follows."""
+
+    def __init__(self, fit: int, *, may_stop: bool) -> None:
+        self._fit, self._may_stop, self._pace = fit, may_stop, Pace()
+        self._seconds = self._steps = self._epoch_s = 0.0
+        self._extras: list[float] = []
+        """Seconds between the last step of an epoch and the next epoch: validation, saves, callbacks."""
+        self.steps: int | None = None
+        """The steps of an epoch; None: the data do not say, and no epoch has ended."""
+
+    def end_epoch(self, steps: int, trained_s: float, whole_s: float) -> None:
+        """An epoch has had so many steps, which took `trained_s` seconds of its `whole_s`."""
+        self._seconds, self._steps = self._seconds + trained_s, self._steps + steps
+        self._extras.append(max(0.0, whole_s - trained_s))
+        self.steps = self.steps or steps or None
+
+    def tell(self, epoch: int, epochs: Any, step: int, trained_s: float) -> dict[str, Any] | None:
+        """The line of orch's own after this step of this epoch, which is counted from 1; None: there is nothing to say.
+
+        The steps of this epoch took `trained_s` seconds by now.
+        """
+        pace = self._pace.mark(self._seconds + trained_s, self._steps + step)
+        if not isinstance(epochs, int) or epochs < 1:
+            return None
+        if epoch > epochs:  # `fit` is over, and the program goes on
+            return {"basis": "keras", "fit": self._fit, "epoch": epochs, "epochs": epochs, "fraction": 1.0}
+        said: dict[str, Any] = {"basis": "keras", "fit": self._fit, "epoch": epoch, "epochs": epochs, "step": step}
+        if self.steps:
+            said |= {"steps": self.steps, "fraction": round((epoch - 1 + min(1.0, step / self.steps)) / epochs, 4)}
+            if pace is not None:
+                left = epochs * self.steps - ((epoch - 1) * self.steps + min(step, self.steps))
+                extra = sum(self._extras[-MOST:]) / len(self._extras[-MOST:]) if self._extras else 0.0
+                hedge = "at most" if self._may_stop else "" if self._extras else "about"
+                said |= {"left_s": round(left * pace + extra * (epochs - epoch + 1), 1), "step_s": round(pace, 6), "hedge": hedge}
+        return said
+
+
+_pace = Pace()
+_told_at = -math.inf
+
+
+def follow(step: float, of: Any) -> dict[str, Any] | None:
+    """The line of orch's own after the program has reported this step of so many; None: there is nothing to say, or one was just told."""
+    global _told_at
+    now = time.monotonic()
+    if not isinstance(of, (int, float)) or isinstance(of, bool) or not 0 <= step <= of or of <= 0 or now - _told_at < WINDOW_S:
+        return None
+    _told_at = now
+    pace = _pace.mark(now, step)
+    said: dict[str, Any] = {"basis": "report", "step": step, "steps": of, "fraction": round(step / of, 4)}
+    if pace is not None:
+        said |= {"left_s": round((of - step) * pace, 1), "step_s": round(pace, 6)}
+    return said
