@@ -28,11 +28,11 @@ def test_a_pace_is_not_told_in_the_first_seconds_and_begins_again_with_the_loop(
 def fit(epochs: int, steps: int | None, **more: Any) -> list[dict[str, Any]]:
     """What is told after each tenth step of a fit of 100 steps each; a step takes 0.1 s, and the end of an epoch 5 s."""
     progress, told = FitProgress(1, may_stop=more.pop("may_stop", False)), []
-    progress.steps = steps
+    params = {"epochs": epochs, "steps": steps}
     for epoch in range(1 + more.get("initial", 0), epochs + 1):
-        told += [progress.tell(epoch, epochs, step, step * 0.1) for step in range(10, 101, 10)]
+        told += [progress.tell(params, epoch, step, step * 0.1) for step in range(10, 101, 10)]
         progress.end_epoch(100, 10.0, 15.0)
-        told.append(progress.tell(epoch + 1, epochs, 0, 0.0))
+        told.append(progress.tell(params, epoch + 1, 0, 0.0))
     return [one for one in told if one is not None]
 
 

@@ -237,12 +237,21 @@ class Agreement:
             _sum_over_workers(self.model.distribute_strategy, 1)
 
 
-def _progress(base: Any) -> Any:
-    class Reports(base):  # type: ignore[misc]
-        """Reports epoch, step, steps per second, and the values that `fit` shows.
+def _note(said: dict[str, Any] | None) -> None:
+    from ..observe import reports
 
-        Under ParameterServerStrategy a step counts when it is scheduled, and its results are unknown before the end of the epoch.
-        """
+    if said is not None:
+        reports.note(task_files.PROGRESS, said)
+
+
+def _progress(base: Any) -> Any:
+    """The callback that reports.
+
+    Under ParameterServerStrategy a step counts when it is scheduled, and its results are unknown before the end of the epoch.
+    """
+
+    class Reports(base):  # type: ignore[misc]
+        """Reports epoch, step, steps per second, the values that `fit` shows, and the time left."""
 
         def __init__(self, *, may_stop: bool = False) -> None:
             super().__init__()
@@ -250,8 +259,7 @@ def _progress(base: Any) -> Any:
             self._supports_tf_logs = True  # Keras 2: for a step without a report, no values are fetched
             self._epoch = self._step = 0
             self._since = self._reported = time.monotonic()
-            self._until: float | None = None
-            """When the last step ended; None: unknown before the end of the epoch."""
+            self._until: float | None = None  # when the last step ended; None: unknown before the end of the epoch
 
         def on_train_begin(self, logs: Any = None) -> None:
             step_times.begin_fit()
@@ -270,25 +278,18 @@ def _progress(base: Any) -> Any:
             step_times.advance(steps)
             if self._until - self._reported >= REPORT_S:
                 self._report(logs, self._until)
-                self._tell(self._epoch, self._step, self._until - self._since)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             now = time.monotonic()
             self._report(logs, self._until or now)
             self._progress.end_epoch(self._step, (self._until or now) - self._since, now - self._since)
-            self._tell(epoch + 2, 0, 0.0)
-
-        def _tell(self, epoch: int, step: int, trained_s: float) -> None:
-            from ..observe import reports
-
-            self._progress.steps = self.params.get("steps") or self._progress.steps
-            if (said := self._progress.tell(epoch, self.params.get("epochs"), step, trained_s)) is not None:
-                reports.note(task_files.PROGRESS, said)
+            _note(self._progress.tell(self.params, epoch + 2, 0, 0.0))
 
         def _report(self, logs: Any, until: float) -> None:
             from ..observe import reports
 
             self._reported = time.monotonic()
+            _note(self._progress.tell(self.params, self._epoch, self._step, until - self._since))
             progress: dict[str, float] = {"epoch": self._epoch}
             if self._step:
                 progress |= {"step": self._step, "steps_per_s": round(self._step / max(until - self._since, 1e-6), 2)}

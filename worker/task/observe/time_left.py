@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 WINDOW_S, LEAST, MOST = 1.0, 3, 60
@@ -55,11 +56,12 @@ class FitProgress:
         self._extras.append(max(0.0, whole_s - trained_s))
         self.steps = self.steps or steps or None
 
-    def tell(self, epoch: int, epochs: Any, step: int, trained_s: float) -> dict[str, Any] | None:
+    def tell(self, params: Mapping[str, Any], epoch: int, step: int, trained_s: float) -> dict[str, Any] | None:
         """The line of orch's own after this step of this epoch, which is counted from 1; None: there is nothing to say.
 
-        The steps of this epoch took `trained_s` seconds by now.
+        `params`: Keras's of the callback. The steps of this epoch took `trained_s` seconds by now.
         """
+        epochs, self.steps = params.get("epochs"), params.get("steps") or self.steps
         pace = self._pace.mark(self._seconds + trained_s, self._steps + step)
         if not isinstance(epochs, int) or epochs < 1:
             return None
