@@ -2,7 +2,7 @@
 
 Lambdas, functions in functions, functions of `__main__`, and all functions of test modules and of `conftest.py` are sent by value, which
 means with their code. A task could not import the modules of the tests, and the code that is sent has the asserts that pytest has
-rewritten. `launch` also sends the modules beside `__main__` by value. The task imports any other function by its name.
+rewritten. `launch` also sends the modules next to `__main__` by value. The task imports any other function by its name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MOST_BYTES = 512 * 1024
 """The most that a function and its arguments may take: they are a part of the settings of the run, which are read as a whole."""
 
 
-def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, beside: str = "") -> bytes:
-    """The bytes of a call. `beside`: a directory whose modules are sent by value. Raises `UsageError`, which names what cannot be sent."""
-    return _pack(function, args, kwargs, beside)[0]
+def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, near: str = "") -> bytes:
+    """The bytes of a call. `near`: a directory whose modules are sent by value. Raises `UsageError`, which names what cannot be sent."""
+    return _pack(function, args, kwargs, near)[0]
 
 
 def pack_for_run(function: Callable[..., Any], args: Sequence[Any]) -> str:
@@ -66,11 +66,11 @@ def name_of(function: Callable[..., Any]) -> str:
     return name if str(name).isidentifier() else "function"
 
 
-def _pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], beside: str) -> tuple[bytes, set[str]]:
+def _pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], near: str) -> tuple[bytes, set[str]]:
     """The bytes of a call, and the names of the files of the code that they contain."""
     cloudpickle = _cloudpickle()
     file, files = io.BytesIO(), set[str]()
-    with _by_value(cloudpickle, beside):
+    with _by_value(cloudpickle, near):
         try:
             _pickler(cloudpickle, files)(file).dump((function, tuple(args), dict(kwargs)))
         except Exception as error:
@@ -137,11 +137,11 @@ def _pickler(cloudpickle: Any, files: set[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _by_value(cloudpickle: Any, beside: str) -> Iterator[None]:
+def _by_value(cloudpickle: Any, near: str) -> Iterator[None]:
     """While this is entered, cloudpickle sends the functions of some modules by value: of those whose asserts pytest has rewritten, and
-    of those in the directory `beside`."""
+    of those in the directory `near`."""
     known = cloudpickle.list_registry_pickle_by_value()
-    added = [module for name, module in list(sys.modules.items()) if name not in known and _is_sent(name, module, beside)]
+    added = [module for name, module in list(sys.modules.items()) if name not in known and _is_sent(name, module, near)]
     for module in added:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -151,8 +151,8 @@ def _by_value(cloudpickle: Any, beside: str) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_sent(name: str, module: ModuleType, beside: str) -> bool:
-    """True if a task cannot import this module, as far as orch knows: pip has not installed it, and it is a test or lies in `beside`."""
+def _is_sent(name: str, module: ModuleType, near: str) -> bool:
+    """True if a task cannot import this module, as far as orch knows: pip has not installed it, and it is a test or lies in `near`."""
     inside = getattr(module, "__dict__", {})
     file = inside.get("__file__") or ""
     if name == "__main__" or inside.get("__name__") != name or f"{name}.".startswith(_OWN):
@@ -160,7 +160,7 @@ def _is_sent(name: str, module: ModuleType, beside: str) -> bool:
     if "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix + "/lib"):
         return False
     is_test = type(getattr(inside.get("__spec__"), "loader", None)).__name__ == "AssertionRewritingHook"
-    return is_test or bool(beside and file.startswith(os.path.join(beside, "")))
+    return is_test or bool(near and file.startswith(os.path.join(near, "")))
 
 
 def _find_culprit(cloudpickle: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -114,7 +114,8 @@ class Notices(Messages):
 
     def _execute(self, event: dict[str, Any], log: IO[bytes]) -> None:
         names = {"EVENT": event["event"], "RUN_ID": event["run"], "RUN_NAME": event["name"], "RUN_DIR": event["directory"]}
-        env = {**os.environ, **{f"ORCH_{name}": value for name, value in names.items()}, "ORCH_EXIT_CODE": str(event.get("exit_code", ""))}
+        names["EXIT_CODE"] = str(event.get("exit_code", ""))
+        env = {**os.environ, **{f"ORCH_{name}": value for name, value in names.items()}}
         self._process = subprocess.Popen(
             self._words,
             cwd=self._spec.workdir if os.path.isdir(self._spec.workdir) else None,

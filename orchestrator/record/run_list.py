@@ -24,7 +24,7 @@ from .run_directory import RunDir
 from .run_progress import read_cluster
 from .run_store import LATEST, name_of
 from .text.event_messages import describe_outcome
-from .text.format import aligned, cut, describe_moment, describe_seconds
+from .text.format import aligned, cut, describe_moment, describe_seconds, iso_times
 from .text.lines import clean
 from .text.run_table import LONGEST_REASON, describe_failure
 
@@ -62,6 +62,8 @@ class RunSummary:
     arguments: Sequence[str] | None = None
     reports: Mapping[str, Mapping[str, Any]] | None = None
     """The last report of each training task."""
+    values: Mapping[str, Any] | None = None
+    """The options and the last report as columns of a table; see `values_of`."""
     progress: Mapping[str, Any] | None = None
     """How far a run is that goes on: the fields of `model.state.progress.Progress`."""
     result: Mapping[str, Any] | None = None
@@ -84,6 +86,7 @@ def summarise(run: RunDir, now: float) -> RunSummary:
         planned = run.read_plan()
         spec = run.read_spec() if planned is None else planned.spec
         known |= {"counts": _counts(cluster) or spec.counts, "arguments": list(spec.program.args)}
+        known["values"] = values_of(spec.program.args, cluster.reports)
     except OrchError as error:
         known["problem"] = str(error)
     return RunSummary(**known)
@@ -186,6 +189,49 @@ def _numbers(run: RunSummary, key: str) -> list[float]:
     with suppress(ValueError):
         values += [float(given[1])] if given else []
     return [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+
+
+def values_of(words: Sequence[str], reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The options among the arguments of a run, and then the values that its first training task has reported last, by name."""
+    found: dict[str, Any] = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
+        if given := re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word, re.DOTALL):
+            takes_next = given[2] is None and not re.match("-[^0-9.]", after)
+            found[given[1]] = _number(after) if takes_next else True if given[2] is None else _number(given[2])
+    return found | next((dict(report) for report in reports.values() if report), {})
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def wide_table(runs: Sequence[RunSummary], names: Sequence[str], width: int | None = None) -> str:
+    """A line for each run, with a column for each of these values."""
+    rows = [("RUN", "STATE", "TOOK", *names)]
+    for run in runs:
+        found, took = run.values or {}, describe_seconds(run.took_s) if run.took_s is not None else ""
+        rows.append((run.run, run.state or "?", took, *(describe_number(found[name]) if name in found else "" for name in names)))
+    return "\n".join(cut(aligned(rows, right=range(2, len(rows[0]))), width))
+
+
+def csv_text(runs: Sequence[RunSummary], names: Sequence[str]) -> str:
+    """The same for programs and spreadsheets, with whole numbers. Without names: all values of all runs."""
+    import csv  # most tables are looked at
+    import io
+
+    every = [run.values or {} for run in runs]
+    names = names or list(dict.fromkeys(name for found in every for name in found))
+    file = io.StringIO()
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(("run", "state", "exit_code", "started_at", "took_s", *names))
+    for run, found in zip(runs, every, strict=True):
+        started = iso_times({"at": run.started_at})["at"] if run.started_at else ""
+        facts = (run.run, run.state, (run.result or {}).get("exit_code", ""), started, "" if run.took_s is None else round(run.took_s, 3))
+        lines.writerow((*facts, *(found.get(name, "") for name in names)))
+    return file.getvalue()
 
 
 def _alike(runs: Sequence[RunSummary]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,6 +106,8 @@ def _start(run: RunDir, story: Story) -> dict[str, str]:
     """What a run was started with, by name."""
     spec = redact_value(to_document(run.read_spec()))
     args = map(str, spec.pop("args", []))
+    if "call" in spec:  # thousands of characters
+        spec["call"] = f"{zlib.crc32(str(spec['call']).encode()):08x}"
     found = {name: value for name, value in _flat(spec) if name != "name"} | {"args": " ".join(args)}
     ready = list({event.host: event for event in story.happened if isinstance(event, HostReady)}.values())
     tasks: dict[str, int] = {}

@@ -48,7 +48,7 @@ print("end", flush=True)
 """
 TASK_KEYS = {"task", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
 RUN_KEYS = {"run", "directory", "state", "phase", "attempt", "waiting", "controller_pid", "result", "problem"} | {
-    *("started_at", "took_s", "counts", "arguments", "reports", "progress"),
+    *("started_at", "took_s", "counts", "arguments", "reports", "progress", "values"),
 }
 RESULT_KEYS = {
     "run",
@@ -104,6 +104,24 @@ def test_a_detached_run_goes_on_and_is_followed_and_waited_for_from_elsewhere(or
     )
     assert ps(orch)["result"]["outcome"] == "succeeded"
     assert "Traceback" not in (tmp_path / ".orch" / "latest" / "controller.log").read_text()
+
+
+def test_a_loop_over_settings_ends_in_a_table(orch: Orch, script: Script, tmp_path: Path) -> None:
+    script("import sys, worker\nworker.report(loss=float(sys.argv[2]) / 4)", "sweep.py")
+    for rate in ("0.5", "0.25"):
+        orch("up", "sweep.py", "--strategy", "none", "--name", f"lr-{rate}", "--", "--lr", rate, check=0)
+    table = orch("ps", "--columns", "lr, loss", check=0).out.splitlines()
+    assert [line.split()[-2:] for line in table] == [["lr", "loss"], ["0.5", "0.125"], ["0.25", "0.0625"]]
+    lines = orch("ps", "--csv", "--sort", "loss", check=0).out.splitlines()
+    assert lines[0] == "run,state,exit_code,started_at,took_s,lr,loss"
+    assert [line.split(",")[5:] for line in lines[1:]] == [["0.5", "0.125"], ["0.25", "0.0625"]]
+    assert [run["values"] for run in json.loads(orch("ps", "--all", "--json", check=0).out)] == [
+        {"lr": 0.5, "loss": 0.125},
+        {"lr": 0.25, "loss": 0.0625},
+    ]
+    assert re.search("no run has a value los; did you mean .*loss", orch("ps", "--columns", "los", check=0).err)
+    assert "--columns names no value; write names" in orch("ps", "--columns", ",", check=2).err
+    assert "--csv and --json are two forms of one list" in orch("ps", "--csv", "--json", check=2).err
 
 
 COUNTING = """

@@ -39,6 +39,8 @@ from .. import completion
 from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 
 SORT = "Order all runs by this value of their last reports or arguments, or by run, started, took or state; the best last."
+COLUMNS = "List runs with a column for each of these values of their last reports and arguments: lr,val_loss."
+CSV = "List runs as CSV, with the values of --columns, or all."
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev."
 QUIET = "Print one line in place of the report."
@@ -51,6 +53,8 @@ TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
 @click.option("-n", "--newest", "most", type=Count(1), metavar="N", help="List only the newest N runs, or with --sort the best N.")
 @click.option("--sort", metavar="NAME", help=SORT, shell_complete=completion.reported)
+@click.option("--columns", "chosen", metavar="NAME,...", help=COLUMNS, shell_complete=completion.reported)
+@click.option("--csv", "as_csv", is_flag=True, help=CSV)
 @click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", shell_complete=completion.files, help=TRACE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -60,6 +64,8 @@ def ps_command(
     everything: bool,
     most: int | None,
     sort: str | None,
+    chosen: str | None,
+    as_csv: bool,
     timeline: bool,
     trace: Path | None,
     as_json: bool,
@@ -74,13 +80,19 @@ def ps_command(
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
       orch ps --all lr-      the runs whose names begin so
+      orch ps --columns lr,val_loss    a table of a sweep; --csv
       orch ps lr-1 lr-2      both
 
     UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
     after them.
     """
-    if everything or most or sort or len(names) > 1:
-        _print_runs(home, names, most, sort, as_json=as_json)
+    if everything or most or sort or chosen is not None or as_csv or len(names) > 1:
+        if as_csv and as_json:
+            raise UsageError("--csv and --json are two forms of one list; give one of them")
+        columns = list(filter(None, map(str.strip, (chosen or "").split(","))))
+        if chosen is not None and not columns:
+            raise UsageError("--columns names no value; write names with commas between, such as --columns lr,val_loss")
+        _print_runs(home, names, most, sort, columns, "csv" if as_csv else "json" if as_json else "")
         return 0
     run = names[0] if names else None
     if run is None and not list_runs(home):
@@ -129,8 +141,13 @@ def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:
     click.echo(json_text({"path": str(path.absolute())}) if as_json else str(path))
 
 
-def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str | None, *, as_json: bool) -> None:
-    """The table of the runs whose names begin so, or the same as JSON; where no name begins with ``latest``, that is the latest run."""
+def _print_runs(
+    home: Path, names: tuple[str, ...], most: int | None, sort: str | None, columns: Sequence[str] = (), form: str = ""
+) -> None:
+    """The table of the runs whose names begin so, or the same in another form, ``json`` or ``csv``.
+
+    Where no name begins with ``latest``, that is the latest run.
+    """
     found = find_all(home)
     begins = tuple(find(home, LATEST).run_id if name == LATEST and not _begin(found, (name,)) and found else name for name in names)
     if missing := [name for name in begins if not _begin(found, (name,))]:
@@ -143,8 +160,17 @@ def _print_runs(home: Path, names: tuple[str, ...], most: int | None, sort: str 
         known = run_list.names(runs)
         hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known[:9], *run_list.COLUMNS], 13)}"
         click.echo(f"orch: note: no run has reported a number {sort}; {hint}", err=True)
-    if as_json:
+    for name in columns:
+        known = [each for one in runs for each in one.values or ()]
+        if runs and name not in known:
+            hint = f"did you mean {near}?" if (near := nearest(name, known)) else f"there are {few(sorted(set(known)), 13)}"
+            click.echo(f"orch: note: no run has a value {name}; {hint}", err=True)
+    if form == "json":
         print_json([asdict(one) for one in runs])
+    elif form == "csv":
+        click.echo(run_list.csv_text(runs, columns), nl=False)
+    elif columns and runs:
+        click.echo(run_list.wide_table(runs, columns, _width()))
     else:
         ids = [one.run_id for one in found]
         click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")

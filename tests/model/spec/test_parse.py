@@ -502,7 +502,7 @@ def test_each_key_of_the_template_is_valid_once_uncommented(key: str) -> None:
     (block,) = (block for block in blocks_of_template() if re.search(f"^#?{key}:", block, re.MULTILINE))
     uncommented = re.sub(r"^( *)#(?! )", r"\1", block, flags=re.MULTILINE)
     uncommented = re.sub(r"^#(?=  )", "", uncommented, flags=re.MULTILINE)
-    context = "" if key in ("script", "module", "command") else "script: train.py\n"
+    context = "" if key in ("script", "module", "command", "function") else "script: train.py\n"
     context += "strategy: parameter_server\n" if key == "tasks" else ""
     document = read(context + uncommented, "orch.yaml")
     assert value_of(document)[key].value not in (None, {})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -99,6 +102,39 @@ Detected at node loss defined at (most recent call last):
 
 a label of 1
 \t [[{{node loss}}]] [Op:__inference_470]"""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--lr", "0.1", "-n", "3", "data.csv"], {"lr": 0.1, "n": 3}),
+        (["--lr=1e-3", "--name=a=b", "--fast", "--min", "-2.5"], {"lr": 0.001, "name": "a=b", "fast": True, "min": -2.5}),
+        (["--fast", "--lr", "x y", "-v"], {"fast": True, "lr": "x y", "v": True}),
+        (["--", "-1", "--=3", "---"], {}),
+        ([], {}),
+    ],
+)
+def test_options_are_columns(words: list[str], found: dict[str, Any]) -> None:
+    assert run_list.values_of(words, {}) == found
+    assert run_list.values_of(words, {"worker-0": {}, "worker-1": {"lr": 7.0}}) == found | {"lr": 7.0}, "what was trained with counts"
+
+
+def test_a_sweep_is_a_table_and_csv() -> None:
+    runs = [
+        RunSummary("a-1", "/a", "succeeded", took_s=3.0, started_at=1e9, values={"lr": 0.1, "loss": 0.123456}, result={"exit_code": 0}),
+        RunSummary("a-2", "/b", "failed", values={"lr": 0.01, "note": 'say "x", y'}, result={"exit_code": 3}),
+    ]
+    table = [line.split() for line in run_list.wide_table(runs, ["loss", "lr"]).splitlines()]
+    assert table == [["RUN", "STATE", "TOOK", "loss", "lr"], ["a-1", "succeeded", "3.0", "s", "0.1235", "0.1"], ["a-2", "failed", "0.01"]]
+    rows = list(csv.DictReader(io.StringIO(run_list.csv_text(runs, []))))
+    assert rows[0] == {"run": "a-1", "state": "succeeded", "exit_code": "0", "started_at": "2001-09-09T01:46:40.000+00:00"} | {
+        "took_s": "3.0",
+        "lr": "0.1",
+        "loss": "0.123456",
+        "note": "",
+    }
+    assert (rows[1]["exit_code"], rows[1]["note"], rows[1]["took_s"]) == ("3", 'say "x", y', "")
+    assert run_list.csv_text(runs, ["loss"]).splitlines()[0] == "run,state,exit_code,started_at,took_s,loss"
 
 
 def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
