@@ -27,9 +27,9 @@ COLUMNS = ("steps that can continue", "ms of a step", "seconds", "seconds of CPU
 WAYS = {
     "no saves": ("none", ()),
     "orch --checkpoint: snapshots in memory": ("none", ("--checkpoint",)),
-    "orch --checkpoint-every 10, on the disk alone": (
+    "orch --checkpoint, every 10 steps, on the disk alone": (
         "none",
-        ("--checkpoint", "--checkpoint-every", "10", "--set", "checkpoints.snapshots=false"),
+        ("--checkpoint", "--set", "checkpoints.every=10", "--set", "checkpoints.snapshots=false"),
     ),
     "BackupAndRestore(save_freq=10)": ("backup", ()),
 }

@@ -30,7 +30,7 @@ ABOUT = {
 }
 
 
-WITHOUT_MEMBERS = (orchestrator.ClusterSpec, orchestrator.testing.Outcome)  # the keys of orch.yaml; what a Job reports
+LEFT_OUT = (orchestrator.ClusterSpec, orchestrator.testing.Outcome)  # the keys of orch.yaml; what a Job reports
 OF_ORCH_ITSELF = {
     *("begin_call", "begin_process", "end_process", "fail", "forget_output", "has_raised_as", "on_answer", "on_exited", "own_logs"),
     *("pass_on", "pass_signal", "poll", "pooled_run", "print_output", "send_signal", "time_out"),
@@ -50,7 +50,11 @@ def _module(module: ModuleType) -> Iterator[str]:
     found = {name: getattr(module, name) for name in names}
     functions = {name: each for name, each in found.items() if not inspect.isclass(each)}
     errors = {name: each for name, each in found.items() if inspect.isclass(each) and issubclass(each, BaseException)}
-    classes = {name: each for name, each in found.items() if name not in functions and name not in errors and name[0].isupper()}
+    classes = {
+        name: each
+        for name, each in found.items()
+        if each not in LEFT_OUT and name not in functions and name not in errors and name[0].isupper()
+    }
     for name, each in sorted(functions.items()):
         yield f"### `{module.__name__}.{name}{_arguments(each)}`\n\n{_text(each)}\n"
     for name, each in sorted(classes.items()):
@@ -65,7 +69,7 @@ def _module(module: ModuleType) -> Iterator[str]:
 def _class(name: str, each: type) -> Iterator[str]:
     title = name if "`" in name else f"`{name}`"
     yield f"### {title}\n\n{_text(each)}\n"
-    rows = [] if each in WITHOUT_MEMBERS else list(_members(each))
+    rows = list(_members(each))
     if rows:
         yield "\n".join(["| member | what it is |", "|---|---|", *rows, ""])
 

@@ -32,7 +32,7 @@ $ orch init --schema                 # the same keys, for an editor
 A key has its place in front of the dot:
 `timeouts.run_s: 2h` is `timeouts: {run_s: 2h}` in the file, and `--set timeouts.run_s=2h` on a command line.
 The second column has the option and the variable of a key; one without an option is set by `--set`, its variable or the file.
-A key without a default is not set.
+A key without a default is not set. Keys that only orch writes into `spec.yaml` are left out.
 """
 VARIABLES = """
 ## Other variables
@@ -41,13 +41,14 @@ VARIABLES = """
 |---|---|
 | `ORCH_CEILING` | the highest directory in which orch looks for `orch.yaml` and `.orch` |
 | `ORCH_WARM` | `auto` keeps an import of TensorFlow after each run ([faster starts](commands.md#faster-starts)); `off` uses none |
-| `ORCH_VERBOSE` | print at the end which part of the start took longest |
 | `NO_COLOR` | any value: no colours, unless `--color always` is given |
 | `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
 | `ORCH_TIME_SCALE` | for tests of orch: makes the waiting times that are no settings shorter, 0.1 of their length |
 
 [spec.md](spec.md#what-a-script-can-use) has the variables that orch sets in each task.
 """
+SET_BY_ORCH = {"verify.steps", "verify.word", "verify.batch_of", "backend.job", "backend.allocation", "checkpoints.resume_older"}
+"""Keys of a `spec.yaml` that a command of orch writes."""
 
 
 def keys() -> Iterator[str]:
@@ -73,6 +74,8 @@ def _table(heading: str, around: str, found: dict[str, Setting], about: str = ""
 
 def _rows(around: str, found: dict[str, Setting]) -> Iterator[str]:
     for name, key in found.items():
+        if around + name in SET_BY_ORCH:
+            continue
         option = next((option for option in OPTIONS if option.path == around + name), None)
         flag = f"`{key.flag.replace(' ', ', ')}`<br>" if option and option.name not in SETTINGS_ALONE else ""
         names = f"{flag}`{option.variable}`" if option else ""
@@ -94,7 +97,7 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
             settings = [each for each in shown if _is_setting(each)]
             common = [each for each in shown if each.opts[-1] in COMMON and settings]
             rows = [_row(each) for each in shown if each not in settings and each not in common and each.opts[-1] not in EVERYWHERE]
-            yield f"\n### `{words} {name}`\n\n{command.get_short_help_str(400)}\n"
+            yield f"\n### `{words} {name}`\n\n{command.get_short_help_str(400).replace(LATEST, '')}\n"
             if settings:
                 taken = [each.opts[-1] for each in (*settings, *common)]
                 of_up = {option for each in OF_UP.params for option in each.opts}
@@ -105,6 +108,8 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
             yield from ["| option | what it does |\n|---|---|", *filter(None, rows)] if any(rows) else []
 
 
+LATEST = " (default: the latest run)"
+"""Said once, above the commands."""
 COMMON = ("--file", "--set", "--env", "--hostfile", "--no-python")
 EVERYWHERE = ("--home", "--json", "--color")
 """Options of many commands, which the page has once."""
@@ -117,7 +122,7 @@ def common_options() -> Iterator[str]:
     """The table of the options that all commands with settings have."""
     yield "\n| option of several commands | what it does |\n|---|---|"
     yield from (_row(each) for each in OF_UP.params if isinstance(each, click.Option) and each.opts[-1] in (*COMMON, *EVERYWHERE))
-    yield "\nThe last three are not repeated below: `orch COMMAND --help` says which command has them."
+    yield "\nThe last three are not repeated below. Without RUN, a command takes the latest run."
 
 
 def _is_setting(option: click.Option) -> bool:

@@ -1,6 +1,6 @@
 """Input made by other processes: the tf.data service.
 
-    orch up examples/data_service.py --workers 2 --data-workers 2
+    orch up examples/data_service.py --workers 2 --set tasks.data_worker=2
 
 orch starts a dispatcher and the data workers beside the training. They read, shuffle, augment and batch; the training workers
 take what is ready. The pipeline travels as TensorFlow's graph: the data workers need none of this file's Python. By hand, `python

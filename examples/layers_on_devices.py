@@ -5,7 +5,8 @@
 
 Each layer is built under the device that it shall live on: its variables are made there, and stay there. What is computed in it
 is placed by the same word. A SavedModel keeps the devices of its operations: restored where one of them is missing, TensorFlow's
-soft placement takes another. `--no-soft-placement` makes that an error, and `orch up --cpus 2` gives it the devices it was made for.
+soft placement takes another. `--set defaults.devices.soft_placement=false` makes that an error, and `orch up --cpus 2` gives it the
+devices it was made for.
 """
 
 import argparse

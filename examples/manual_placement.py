@@ -1,7 +1,7 @@
 """Operations placed by hand: a product of matrices on each device, the sum of them on the CPU.
 
     orch up examples/manual_placement.py --strategy none --cpus 3
-    orch up examples/manual_placement.py --strategy none --logical-gpus 1024,1024       # two devices out of one GPU
+    orch up examples/manual_placement.py --strategy none --set defaults.devices.logical_gpus=1024,1024    # two devices out of one GPU
     orch up examples/manual_placement.py --strategy none --cpus 3 --log-placement       # where each operation ran
 
 How the 64 pixels of the digits vary together is a sum over images, so each device takes its part of the images. The devices come

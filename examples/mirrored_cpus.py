@@ -3,7 +3,8 @@
     orch up examples/mirrored_cpus.py --strategy mirrored --cpus 4
 
 `--cpus 4` splits the CPU into four devices before this script starts. On a machine with GPUs, leave it out: `worker.strategy()`
-takes all of them, and `--logical-gpus 1024,1024` makes two out of one. By hand, `python examples/mirrored_cpus.py` trains on one device.
+takes all of them, and `--set defaults.devices.logical_gpus=1024,1024` makes two out of one. Without orch,
+`python examples/mirrored_cpus.py` trains on one device.
 """
 
 import sys

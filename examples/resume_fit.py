@@ -1,6 +1,6 @@
 """`model.fit` that loses nothing to a restart: nothing here knows of orch.
 
-    orch up examples/resume_fit.py --workers 2 --checkpoint --checkpoint-every 10 --max-restarts 3
+    orch up examples/resume_fit.py --workers 2 --checkpoint --set checkpoints.every=10 --max-restarts 3
 
 After a restart, `fit` continues with the step after the newest save: weights, optimizer, dropout, the order of the data, the metrics of the
 epoch, History and the other callbacks are what they would be without the restart. `--die` kills the first worker in its second epoch.

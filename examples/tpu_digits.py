@@ -1,7 +1,7 @@
 """TPUStrategy: the digits on a TPU, or, because you ask for it, on the CPU of a machine without one.
 
     orch up examples/tpu_digits.py --tpu local                     # on a TPU VM
-    orch up examples/tpu_digits.py --tpu local --fallback cpu      # on a laptop
+    orch up examples/tpu_digits.py --tpu local --set tpu.fallback=cpu # on a laptop
 
 `worker.strategy()` finds, connects and initialises the TPU. On a TPU every batch has the same shape, so the last one, which is not
 full, is left out; and the steps run inside a tf.function. By hand, `python examples/tpu_digits.py` trains on one device.

@@ -26,7 +26,7 @@ from .model.settings.tree import refusal
 from .sources import as_seen_from, chooses_backend, read_file, tasks_directory, with_program, with_value
 
 FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options()}
-"""The options of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""
+"""The options and variables of `orch up`, as keywords: ``memory_growth=False`` is ``--no-memory-growth``, ``grace=5`` ORCH_GRACE."""
 OTHERS = {"env": "defaults.env", "devices": "defaults.devices"}
 """Two more keywords. Any other keyword is a key of orch.yaml."""
 
@@ -161,7 +161,7 @@ def _parse(program: Program | None, keywords: Mapping[str, Any], env: Mapping[st
     if len(named) > 1:
         raise UsageError(f"launch is given {' and '.join(named)}; only one program can run")
     if not (isinstance(document.value, dict) and any(kind in document.value for kind in PROGRAM_KINDS)):
-        raise UsageError("there is nothing to run; name a script, as in launch('train.py', workers=2), or a spec")
+        raise UsageError("there is nothing to run; name a script, as in launch('train.py', workers=2), or settings")
     return parse(use_allocation(document, env)[0] if env is not None else document, workdir=base)
 
 

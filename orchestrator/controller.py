@@ -184,7 +184,7 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, supervisor: Supervisor) -> 
         durations = timeline.durations(supervisor.phases.measure(supervisor.cluster))
         rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
     except OSError as error:
-        say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
+        say(f"the result cannot be written to {rundir.path}: {error.strerror or error}")
 
 
 # --- the program -------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_the_lines_and_the_report_name_one_task_as_the_cause_whatever_the_order_
         raise ValueError("another reason")
         """,
     )
-    done = orch("up", "script.py", "-n", "2", "--grace", "0.5", check=1)
+    done = orch("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=0.5", check=1)
     assert "\norch: worker-1 has failed (exit code 1); stopping worker-0 (" in done.err
     assert done.err.count("worker-0 failed") == 0
     assert report(done.err).startswith("first failure: worker-0 ")
@@ -116,7 +116,7 @@ def test_a_stalled_peer_is_the_suspect_with_the_place_where_it_was(orch: Orch, t
         lose("worker-0")
         """,
     )
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "0.5")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=0.5")
     stalled = wait_until_ready(tmp_path, "worker-0")["worker-0"]
     if number:
         os.kill(stalled.pid, number)
@@ -144,7 +144,7 @@ def test_a_program_that_only_wraps_python_is_judged_by_the_end_of_its_log(orch: 
     wrapper = tmp_path / "wrapper.sh"
     wrapper.write_text('#!/bin/sh\n"$@"\nexit $?\n')
     wrapper.chmod(0o700)
-    orch("up", "--no-python", "./wrapper.sh", "-n", "2", "--grace", "0.5", "--", sys.executable, "script.py", check=1)
+    orch("up", "--no-python", "./wrapper.sh", "-n", "2", "--set", "timeouts.grace_s=0.5", "--", sys.executable, "script.py", check=1)
     assert (run.cause()["task"], run.cause()["suspect"]) == ("worker-1", "worker-0")
     write_script(tmp_path, "import frobnicate")
     done = orch("up", "--no-python", "./wrapper.sh", "-n", "1", "--", sys.executable, "script.py", check=1)

@@ -39,7 +39,7 @@ def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(
     """
     write_script(tmp_path, text, preload)
     env = {**ours.env, "PYTHONPATH": ours.path}
-    options = ("--python", str(ours.python), "--start-timeout", "300", "--hang-timeout", "300", "--timeout", "300")
+    options = ("--python", str(ours.python), "--set", "timeouts.start_s=300", "--hang-timeout", "300", "--timeout", "300")
     done = orch("up", "script.py", "-n", "2", *options, env=env, check=1)
     result = LiveRun(tmp_path).result()
     assert result["cause"]["task"] == "worker-1"

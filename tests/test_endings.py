@@ -41,7 +41,7 @@ def test_the_first_failure_ends_the_run_and_its_peers(
         sleep()
         """,
     )
-    done = orch("up", "script.py", "-n", "3", "--grace", grace, check=7)
+    done = orch("up", "script.py", "-n", "3", "--set", f"timeouts.grace_s={grace}", check=7)
     assert (run.cause()["task"], run.cause()["code"], run.result()["outcome"]) == ("worker-1", 7, "failed")
     report = done.err[done.err.index("first failure") :]
     assert report.startswith("first failure: worker-1 on local: exit code 7\n")
@@ -115,7 +115,7 @@ def test_a_program_that_cannot_be_executed_is_our_failure_and_named(orch: Orch, 
 
 # --- parameter servers -------------------------------------------------------------------------
 
-PS = ("up", "script.py", "--ps", "1", "-n", "1", "--chief", "--grace", "0.3")
+PS = ("up", "script.py", "--ps", "1", "-n", "1", "--set", "tasks.chief=1", "--set", "timeouts.grace_s=0.3")
 
 
 def test_the_chiefs_success_ends_the_servers(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
@@ -152,8 +152,8 @@ def test_a_run_that_takes_too_long_is_ended(orch: Orch, tmp_path: Path, run: Liv
 
 def test_a_cluster_that_does_not_form_names_who_is_late(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "server = None if TASK == 'worker-1' else listen()\nsleep()")
-    done = orch("up", "script.py", "-n", "3", "--start-timeout", "10", check=124)
-    last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
+    done = orch("up", "script.py", "-n", "3", "--set", "timeouts.start_s=10", check=124)
+    last = next(line for line in reversed(done.err.splitlines()) if "(timeouts.start_s)" in line)
     assert "waiting for worker-1: no port is open yet" in last
     assert "worker-0" not in last
     assert run.result()["outcome"] == "timed_out"

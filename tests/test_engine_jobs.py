@@ -216,7 +216,7 @@ def test_no_program_runs_that_the_spec_of_another_user_names(home: Path, owned: 
     assert engine_jobs.hear(run, always=True).word == Word(state)
     with contextlib.suppress(UsageError):
         assert not engine_jobs.withdraw(run, "enough")
-    with pytest.raises(UsageError, match=r"^one belongs to another user, whose spec may name any program: its engine is not asked"):
+    with pytest.raises(UsageError, match=r"^one belongs to another user, whose settings may name any program: its engine is not asked"):
         engine_jobs.deliver(run, b"{}\n")
     assert engine_jobs.clear(run).startswith("the run belongs to another user")
     assert {path.name for path in (home.parent / "jobs/1").iterdir()} == {"word.json"}

@@ -90,12 +90,12 @@ def test_a_detached_run_whose_caller_was_killed_still_listens(orch: Orch, script
 def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
     done = orch("up", "--no-python", "sleep", "-n", "2", "--", "5", check=0)
     assert "waiting for" not in done.err
-    assert re.search(r"^orch: 2 tasks have started; orch waits for the ports of a command only with --start-timeout$", done.err, re.M)
+    assert re.search(r"^orch: 2 tasks have started; orch waits for the ports of a command only with timeouts.start_s$", done.err, re.M)
 
 
 def test_a_program_that_is_given_a_time_to_open_its_port_is_waited_for(orch: Orch) -> None:
-    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "8", "--", "1000", check=124)
-    assert "(--start-timeout); waiting for worker-0..1: no port is open yet" in done.err
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--set", "timeouts.start_s=8", "--", "1000", check=124)
+    assert "(timeouts.start_s); waiting for worker-0..1: no port is open yet" in done.err
 
 
 def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, script: Script) -> None:
@@ -112,7 +112,7 @@ def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, s
         """,
         "early.py",
     )
-    done = orch("up", "early.py", "-n", "2", "--start-timeout", "9", check=0)
+    done = orch("up", "early.py", "-n", "2", "--set", "timeouts.start_s=9", check=0)
     assert "waiting for  (" not in done.err
 
 

@@ -22,7 +22,7 @@ print("after", flush=True)
 @pytest.mark.parametrize("moved", [".orch", ".orch/runs", "the run"])
 def test_a_run_whose_directory_is_moved_goes_on_in_the_new_place(orch: Orch, tmp_path: Path, run: LiveRun, moved: str) -> None:
     write_script(tmp_path, WAITS + "if TASK == 'worker-1': sys.exit('no luck')\nsleep()")
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "1")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=1")
     wait_until_ready(tmp_path, "worker-0", "worker-1")
     running.wait_for("worker-1 | before")
     was = run.path

@@ -140,7 +140,7 @@ def test_the_terminals_signals_do_not_reach_the_agent(orch: Orch, tmp_path: Path
 
 @one_way
 def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch: Orch, tmp_path: Path, preload: tuple[str, ...]) -> None:
-    running, processes = start_resisting(orch, tmp_path, preload, "--grace", "1000")
+    running, processes = start_resisting(orch, tmp_path, preload, "--set", "timeouts.grace_s=1000")
     running.signal(signal.SIGINT)
     running.wait_for("SIGKILL after 1000 s")
     running.signal(signal.SIGINT)

@@ -69,7 +69,7 @@ def check_limited(orch: Orch, run: LiveRun, limit: int) -> None:
         assert path.stat().st_blocks * 512 <= limit + 8192, stream  # whole blocks are kept
     lines = orch("logs", "worker-0", "--stream", "stdout", check=0).out.splitlines()
     note = next(number for number, line in enumerate(lines) if "left out" in line)
-    gone = int(re.fullmatch(r"worker-0 \| \[orch: ([\d,]+) bytes are left out here: --log-limit\]", lines[note])[1].replace(",", ""))  # type: ignore[index]
+    gone = int(re.fullmatch(r"worker-0 \| \[orch: ([\d,]+) bytes are left out here: log_limit\]", lines[note])[1].replace(",", ""))  # type: ignore[index]
     numbers = [int(line.split()[3]) for line in lines if "left out" not in line]
     assert all(line.endswith(" " + "x" * 40) for line in lines if "left out" not in line), "lines are whole"
     assert numbers[:note] == list(range(note))
@@ -78,19 +78,19 @@ def check_limited(orch: Orch, run: LiveRun, limit: int) -> None:
     assert lines[-3:] == orch("logs", "worker-0", "--stream", "stdout", "-n", "3", check=0).out.splitlines()
     shown = orch("logs", "worker-0", "--stream", "stderr", check=0).out.splitlines()
     assert (shown[0], shown[-1][-3:]) == ("worker-0 | err 1", "end")
-    assert "bytes are left out here: --log-limit" in "".join(shown)
+    assert "bytes are left out here: log_limit" in "".join(shown)
 
 
 def test_a_limit_keeps_the_beginning_and_the_end_of_an_output_and_says_so(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, LIMITED)
-    done = orch("up", "script.py", "-n", "1", "--log-limit", "128K", check=3)
+    done = orch("up", "script.py", "-n", "1", "--set", "log_limit=128K", check=3)
     check_limited(orch, run, 128 * 1024)
     assert "out 019999" in done.err or ".end" in done.err, "the report shows the end"
     followed = orch("logs", "-f", "worker-0", check=0).out
     assert followed == orch("logs", "worker-0", check=0).out
     # Below the limit nothing is lost.
     write_script(tmp_path, BOTH_STREAMS)
-    orch("up", "script.py", "-n", "1", "--log-limit", "64K", check=0)
+    orch("up", "script.py", "-n", "1", "--set", "log_limit=64K", check=0)
     assert run.log("worker-0", "stdout") == numbered("out", 3000)
 
 
@@ -145,7 +145,7 @@ def test_what_was_written_before_a_violent_death_is_in_the_files(orch: Orch, tmp
 
 def test_a_task_that_is_killed_has_written_what_it_has_written(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ENDLESS)
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "0")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=0")
     wait_until_ready(tmp_path, "worker-0", "worker-1")["worker-1"].kill()
     done = running.wait(check=137)
     for task in ("worker-0", "worker-1"):
@@ -230,7 +230,7 @@ def test_a_console_that_is_not_read_holds_up_nobody(orch: Orch, tmp_path: Path, 
 def test_ctrl_c_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, f"{MUCH}\nignore()\nready()\nsleep()")
     read_fd, write_fd = os.pipe()
-    running = orch.start("up", "script.py", "-n", "1", "--grace", "1000", stdout=write_fd)
+    running = orch.start("up", "script.py", "-n", "1", "--set", "timeouts.grace_s=1000", stdout=write_fd)
     os.close(write_fd)
     wait_until_ready(tmp_path, "worker-0")
     running.signal(signal.SIGINT)
@@ -250,7 +250,7 @@ def test_ctrl_c_leaves_a_reader_of_json_that_does_not_read(orch: Orch, tmp_path:
         while os.write(write_fd, b"\n"):
             pass
     os.set_blocking(write_fd, True)
-    running = orch.start("up", "script.py", "-n", "1", "--grace", "1000", "--json", stdout=write_fd)
+    running = orch.start("up", "script.py", "-n", "1", "--set", "timeouts.grace_s=1000", "--json", stdout=write_fd)
     os.close(write_fd)
     if moment == "while it stops":
         wait_until_ready(tmp_path, "worker-0")

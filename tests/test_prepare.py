@@ -55,7 +55,7 @@ def test_workers_that_load_at_once_read_half_a_file_unless_it_is_prepared(
     assert "JSONDecodeError" in raced.err
     for name in ("data.json", "half-written", "somebody-has-looked"):
         (tmp_path / name).unlink()
-    done = orch("up", "script.py", "-n", "3", "--prepare", "echo fetching; python script.py", "--verbose", check=0)
+    done = orch("up", "script.py", "-n", "3", "--prepare", "echo fetching; python script.py", check=0)
     assert done.out.splitlines()[0] == "prepare-0 | fetching"
     assert sorted(done.out.splitlines()[1:]) == [f"worker-{index}  | rows [1, 2, 3]" for index in range(3)]
     assert "; the tasks start" in done.err
@@ -76,14 +76,14 @@ def test_its_failure_is_the_first_cause_and_its_end_leaves_nothing(orch: Orch, t
     assert "orch:     no such bucket: digits\n" in done.err
     assert "not started because of it: worker-0..1" in done.err
     assert run.cause()["task"] == "prepare-0"
-    running = orch.start("up", "script.py", "-n", "2", "--prepare", "python fetch.py", "--grace", "30")
+    running = orch.start("up", "script.py", "-n", "2", "--prepare", "python fetch.py", "--set", "timeouts.grace_s=30")
     left = wait_until_ready(tmp_path, "prepare-0")
     running.signal(signal.SIGINT)
     assert "cancelled" in running.wait(check=130).err
     wait_until_gone(left.values())
-    done = orch("up", "script.py", "-n", "1", "--prepare", "sleep 1000", "--prepare-timeout", "0.1")
+    done = orch("up", "script.py", "-n", "1", "--prepare", "sleep 1000", "--set", "timeouts.prepare_s=0.1")
     assert done.code == 124
-    assert "prepare-0 has not ended 0.1 s after the start (--prepare-timeout)" in done.err
+    assert "prepare-0 has not ended 0.1 s after the start (timeouts.prepare_s)" in done.err
     assert not (tmp_path / "a task has started").exists()
     missing = orch("up", "script.py", "--set", "prepare.run=[./none.sh]")
     assert missing.code == 2

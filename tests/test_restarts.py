@@ -134,7 +134,20 @@ def test_silence_ends_with_124_and_with_where_everybody_was(orch: Orch, tmp_path
     assert "worker-0..1: in time.sleep (script.py:" in done.err
 
 
-@pytest.mark.parametrize("served", [(), pytest.param(("--serve",), marks=pytest.mark.tensorflow)], ids=["ps", "served workers"])
+@pytest.mark.parametrize(
+    "served",
+    [
+        (),
+        pytest.param(
+            (
+                "--set",
+                "serve=true",
+            ),
+            marks=pytest.mark.tensorflow,
+        ),
+    ],
+    ids=["ps", "served workers"],
+)
 def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch: Orch, tmp_path: Path, served: tuple[str, ...]) -> None:
     noisy = "not TASK.startswith('chief')" if served else "TASK == 'ps-0'"
     write_script(tmp_path, f"while {noisy}:\n    print('.', flush=True)\n    time.sleep(0.1)\nsleep()")

@@ -99,7 +99,7 @@ def show_served(orch: Orch, script: Write, directory: Path, *options: str) -> No
     (directory / "tensorflow/python/eager").mkdir(parents=True)
     script(STUB, "tensorflow/__init__.py")
     script("import types\ncontext = lambda: types.SimpleNamespace(config=None)\n", "tensorflow/python/eager/context.py")
-    words = ("--ps", "1", "-n", "1", "--serve", "--cpus", "2", "--set", "preload=[]", "--set", "tasks.ps.devices.cpus=1")
+    words = ("--ps", "1", "-n", "1", "--set", "serve=true", "--cpus", "2", "--set", "preload=[]", "--set", "tasks.ps.devices.cpus=1")
     orch("up", "script.py", *words, *options, check=0)
     found = {task: json.loads((directory / f"settings-{task}").read_text()) for task in ("worker-0", "ps-0")}
     assert found == {"worker-0": ["parameter_server", 2], "ps-0": ["parameter_server", 1]}

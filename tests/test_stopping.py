@@ -36,7 +36,7 @@ STUBBORN = "ignore(); ready(); sleep()"
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_the_first_signal_lets_the_tasks_tidy_up(orch: Orch, tmp_path: Path, run: LiveRun, number: signal.Signals, code: int) -> None:
     write_script(tmp_path, TIDY)
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "30")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=30")
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
     running.signal(number)
     done = running.wait(check=code)
@@ -90,7 +90,7 @@ def test_under_nohup_a_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> 
 
 def test_it_says_what_it_waits_for(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, f"if TASK == 'worker-2':\n    sys.exit()\n{STUBBORN}")
-    running = orch.start("up", "script.py", "-n", "3", "--grace", "0.3")
+    running = orch.start("up", "script.py", "-n", "3", "--set", "timeouts.grace_s=0.3")
     wait_until_ready(tmp_path, "worker-0", "worker-1")
     LiveRun(tmp_path).event("task_exited", task="worker-2")
     running.signal(signal.SIGINT)
@@ -102,7 +102,7 @@ def test_it_says_what_it_waits_for(orch: Orch, tmp_path: Path) -> None:
 @pytest.mark.root
 def test_the_report_names_a_task_that_sigkill_does_not_end_and_why(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, STUBBORN)
-    running = orch.start("up", "script.py", "-n", "1", "--grace", "0.1", env={"ORCH_TIME_SCALE": "0.05"})  # 3 s for 60
+    running = orch.start("up", "script.py", "-n", "1", "--set", "timeouts.grace_s=0.1", env={"ORCH_TIME_SCALE": "0.05"})  # 3 s for 60
     (task,) = wait_until_ready(tmp_path, "worker-0").values()
     with frozen(task.pid):
         running.signal(signal.SIGINT)
@@ -114,7 +114,7 @@ def test_the_report_names_a_task_that_sigkill_does_not_end_and_why(orch: Orch, t
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_kills_at_once(orch: Orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
     write_script(tmp_path, STUBBORN)
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "1000")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=1000")
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
     running.signal(signal.SIGINT)
     running.wait_for("SIGKILL after 1000 s")
@@ -127,7 +127,7 @@ def test_the_second_signal_kills_at_once(orch: Orch, tmp_path: Path, run: LiveRu
 
 def test_ctrl_c_while_a_failure_is_being_cleared_away_keeps_the_failure(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, f"if TASK == 'worker-0':\n    wait_for('worker-1.ready')\n    sys.exit(7)\n{STUBBORN}")
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "1000")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=1000")
     running.wait_for("SIGKILL after 1000 s")
     running.signal(signal.SIGINT)
     running.wait(check=7)
@@ -271,7 +271,7 @@ def test_an_agent_that_never_tells_of_the_end_of_its_tasks_does_not_hold_up_the_
     silent.write_text(f"#!/bin/sh\nexec {shlex.join(patched_agent(_LINK + SILENT))}\n")
     silent.chmod(0o700)
     write_script(tmp_path, program)
-    running = orch.start("up", "script.py", "--python", str(silent), "--grace", "1", env=IMPATIENT)
+    running = orch.start("up", "script.py", "--python", str(silent), "--set", "timeouts.grace_s=1", env=IMPATIENT)
     tasks = wait_until_ready(tmp_path, "worker-0")
     for _ in range(signals):
         running.signal(signal.SIGINT)
@@ -322,7 +322,7 @@ def test_an_agent_that_sends_output_which_cannot_be_fails_the_run(
     boasting.write_text(f"#!/bin/sh\nexec {shlex.join(patched_agent(_LINK + BOASTING % (attempt, offset)))}\n")
     boasting.chmod(0o700)
     write_script(tmp_path, "print('hello', flush=True); sleep()")
-    done = orch("up", "script.py", "--python", str(boasting), "--grace", "1", check=125)
+    done = orch("up", "script.py", "--python", str(boasting), "--set", "timeouts.grace_s=1", check=125)
     said = r"^orch: lost host local: (it sends stdout of 'worker-0' from byte|a frame for task 'worker-0' in attempt 77)"
     assert re.search(said, done.err, re.MULTILINE)
     orch("logs", check=0)
@@ -396,7 +396,7 @@ def test_down_ends_a_detached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> N
 
 def test_down_now_is_at_once_though_the_controller_is_slow_to_hear(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, STUBBORN)
-    orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
+    orch("up", "-d", "script.py", "-n", "2", "--set", "timeouts.grace_s=1000", check=0)
     wait_until_ready(tmp_path, "worker-0", "worker-1")
     controller = run.controller()
     controller.suspend()
@@ -415,7 +415,7 @@ def is_readable(pipe: Path) -> bool:
 def test_no_thread_takes_what_the_main_one_holds_back(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """A signal that comes while the verdict is being written would end the controller without one."""
     write_script(tmp_path, STUBBORN)
-    running = orch.start("up", "script.py", "-n", "2", "--grace", "0")
+    running = orch.start("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=0")
     wait_until_ready(tmp_path, "worker-0", "worker-1")
     controller = run.controller()
     threads = [path for path in Path(f"/proc/{controller.pid}/task").iterdir() if int(path.name) != controller.pid]

@@ -38,11 +38,11 @@ def test_two_trainings_in_place_of_one_are_said_everywhere_and_are_no_failure(or
 
 @pytest.mark.parametrize(
     "words",
-    [["-n", "1"], ["-n", "1", "--evaluator"], ["--strategy", "none"], ["-n", "1", "--data-workers", "1", "--set", "preload=[]"]],
+    [["-n", "1"], ["-n", "1", "--evaluator"], ["--strategy", "none"], ["-n", "1", "--set", "tasks.data_worker=1", "--set", "preload=[]"]],
     ids=" ".join,
 )
 def test_a_lone_task_is_its_own_cluster(orch: Orch, script: Script, tmp_path: Path, words: list[str]) -> None:
-    if "--data-workers" in words:
+    if "tasks.data_worker=1" in words:
         pytest.importorskip("tensorflow")
     script(TRAIN, "train.py")
     orch("up", "train.py", *words, check=0)
@@ -101,10 +101,10 @@ time.sleep(1000)
 
 def test_tasks_that_wait_with_a_tf_config_of_their_own_are_told_where_it_was_set(orch: Orch, script: Script) -> None:
     script(OWN, "train.py")
-    running = orch.start("up", "train.py", "-n", "2", "--start-timeout", "8")
+    running = orch.start("up", "train.py", "-n", "2", "--set", "timeouts.start_s=8")
     reason = "waiting for worker-0..1: no port is open yet; its TF_CONFIG is not the one that orch gave it: train.py:4 set it"
     running.wait_for(f"orch: {reason} (0 of 2 up)\n")
-    assert f"(--start-timeout); {reason}\n" in running.wait(check=124).err
+    assert f"(timeouts.start_s); {reason}\n" in running.wait(check=124).err
 
 
 IMPATIENT = """

@@ -110,7 +110,7 @@ def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
         what = "{} of the ports {}-{} are free".format(free, *wanted.ports)
         reasons = ", ".join(sorted(set(ports.busy.values()))) or "the range ends"
         why = f"{tasks} tasks need a port each here; the others: {reasons}"
-        yield error("ports", what, why, "ask for a wider range (ports:, --ports), or for none")
+        yield error("ports", what, why, "ask for a wider range (ports:), or for none")
     if wanted.private_network:
         if machine.private_network_problem:
             what, _, how = machine.private_network_problem.partition("; ")

@@ -271,7 +271,7 @@ def _causes(
     if times == len(steps) and adds:
         yield ": the program adds up the gradients of the replicas, and the optimizer adds them again", adds[0], "leave out the all_reduce"
     if is_given:
-        yield ": those of the replicas are clipped before they are added", line, "--keras-exact adds the gradients first"
+        yield ": those of the replicas are clipped before they are added", line, "--set keras.exact=true adds the gradients first"
     if not own["is_added"] and not adds:
         yield ": the program has the optimizer not add those of the replicas", line, "add them, or leave out the option"
     parts = [len(step["rows"]) for step in steps]

@@ -128,7 +128,9 @@ def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]
         yield kind("tpu", f"TensorFlow {found.version} is built without TPU support", why, install)
     if facts.machine is not None and is_local and not facts.machine.tpu_chips and wanted.tpu == LOCAL:
         why = "a local TPU shows itself as a PCI device of Google's"
-        yield kind("tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or use --fallback cpu")
+        yield kind(
+            "tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or use --set tpu.fallback=cpu"
+        )
     if python.libtpu and facts.machine is not None and not facts.machine.tpu_chips and not facts.machine.environment.get(_SKIP):
         why = "where Google's metadata server knows no TPU, libtpu asks the server for 200 s during the import of TensorFlow"
         yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, because orch sets it; without orch: export {_SKIP}=1")

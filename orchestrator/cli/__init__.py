@@ -69,8 +69,7 @@ WORD = "orch.word"
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
-    # --start_timeout is --start-timeout; one run has a run directory, and --home has all runs.
-    "token_normalize_func": lambda word: "home" if word in ("run-dir", "run_dir") else word.replace("_", "-"),
+    "token_normalize_func": lambda word: word.replace("_", "-"),  # --max_restarts is --max-restarts
 }
 COLLECTED_AFTER = 50_000
 """The number of new objects that starts a garbage collection. An import makes thousands of objects, and none is garbage."""
@@ -92,7 +91,12 @@ class Commands(click.Group):
         if args[:1] == ["help"] and not ctx.resilient_parsing:
             args = [args[0], *args[2:]] if args[1:2] == ["--"] else args
             word = args[1].lower() if args[1:] else ""
+            meaning = importlib.import_module(".explanations", __name__).meanings().get("-".join(args[1:]).lower(), "")
             of_command = not word or word in COMMANDS or word in answers("command")
+            if meaning and (word not in COMMANDS or len(args) > 2):  # orch help run; orch help warm process
+                of_command = False
+            elif meaning:  # orch help ps
+                click.echo(f"{word}: {meaning}\n")
             rest = args[1:] if args[1:] in (["--help"], ["-h"]) else ["--", " ".join(args[1:])]  # orch help out of memory
             args = [*([word] if word else []), *args[2:], "--help"] if of_command else ["help", *rest]
         return super().parse_args(ctx, ["--version"] if args == ["version"] else args)

@@ -198,7 +198,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
       orch help the-disk-is-full    a failure and its fix
       orch help kubernetes          how a page of the documentation begins
       orch help keras Dropout       what differs from one process
-      orch help restart.max         a key of orch.yaml; or --grace, or ORCH_TASK
+      orch help restart.max         a key of orch.yaml; or --timeout, or ORCH_TASK
     """
     otherwise = answers("no command")
 
@@ -218,7 +218,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     if name in (TOPICS, "docs", "pages"):
         click.echo(_topics(topics, glossary))
     elif name in glossary:
-        click.echo(_filled(f"{name}: {glossary[name]}" + (f"\n\n{page}" if page else "")))
+        click.echo(_filled(f"{name.replace('-', ' ')}: {glossary[name]}" + (f"\n\n{page}" if page else "")))
     elif named := [topic for topic in topics if answers("failure").get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
         click.echo(_filled("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])])))
     elif not page and (rows := settings_of(name)):

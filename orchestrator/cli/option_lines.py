@@ -37,6 +37,7 @@ LINES = {
     "--join": "This command runs on each node [default: no]",
     "--nodes": "Slurm, --join: nodes [default: the engine's]",
     "--image": "Kubernetes: image with Python and TensorFlow",
+    "--time": "Slurm: time limit, 2:00:00 [default: Slurm's]",
     "--network": "host, or private (security) [default: host]",
     "--tensorboard": "Run TensorBoard for this directory",
     "--home": "Directory of all runs [default: .orch]",
@@ -44,7 +45,6 @@ LINES = {
     "--dry-run": "Print commands and TF_CONFIG; start nothing",
     "--only": "Show only the output of TASK; repeatable",
     "--quiet": "Show only the result, no output of the tasks",
-    "--timestamps": "Print the time before each line",
     "--color": "auto, always or never [default: auto]",
     "--all": "Show also TensorFlow's messages, all bars",
     "--json": "Print JSON",
@@ -63,12 +63,12 @@ METAVARS = {
 SETTINGS_ALONE = frozenset(
     {
         *("--account", "--affinity", "--checkpoint-every", "--chief", "--computation-shape", "--context", "--data-workers"),
-        *("--determinism", "--fallback", "--grace", "--inter-threads", "--join-at", "--join-dir", "--keras-exact", "--log-level"),
-        *("--log-limit", "--logical-gpus", "--namespace", "--node-index", "--notify", "--num-replicas", "--pods", "--ports"),
-        *("--prepare-timeout", "--requeue-code", "--save-before", "--serve", "--share-gpus", "--soft-placement"),
-        *("--start-timeout", "--tf32", "--time", "--topology", "--workdir", "--xla"),
+        *("--determinism", "--fallback", "--grace", "--inter-threads", "--keras-exact", "--log-level", "--log-limit"),
+        *("--logical-gpus", "--namespace", "--num-replicas", "--pods", "--ports", "--prepare-timeout", "--save-before", "--serve"),
+        *("--share-gpus", "--soft-placement", "--start-timeout", "--tf32", "--topology", "--workdir", "--xla"),
     }
 )
-"""Settings for which a user writes ``--set KEY=VALUE``, a variable or a key: so the help has less than half of all. A command line that
-has the option all the same is understood.
-"""
+"""Settings without an option: a user writes ``--set KEY=VALUE``, a variable or a key. A command about these keys has the option."""
+OF_JOIN = ("--join-at", "--join-dir", "--node-index", "--requeue-code")
+IN_ONE_LINE = frozenset({*OF_JOIN, "--notify"})
+"""Options that the help has in its last lines: docs/join.md and docs/commands.md explain them."""

@@ -26,7 +26,7 @@ from ..model.task_names import group_tasks
 from ..sources import HOME, home_of_new_run
 from ..sources import nearest as nearest_above
 from . import completion
-from .option_lines import SETTINGS_ALONE
+from .option_lines import IN_ONE_LINE, SETTINGS_ALONE
 from .script_command import OPTIONS
 
 if TYPE_CHECKING:  # not for a help text
@@ -48,7 +48,10 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
     `keys`: the keys of orch.yaml that matter to the command: its help text leaves out the options of other keys. Empty: all matter.
     """
     for option in reversed(OPTIONS):
-        is_hidden = not any(f"{option.path}.".startswith(f"{key}.") for key in keys) if keys else option.name in SETTINGS_ALONE
+        is_of_keys = any(f"{option.path}.".startswith(f"{key}.") for key in keys)
+        if option.name in SETTINGS_ALONE and not is_of_keys:
+            continue
+        is_hidden = not is_of_keys if keys else option.name in IN_ONE_LINE
         settings: dict[str, Any] = {"help": option.help, "hidden": is_hidden, "envvar": option.variable, "multiple": option.adds_up}
         name = f"{option.name}/--no-{option.name[2:]}" if option.says else option.name
         settings |= {"default": None} if option.says else {"metavar": option.metavar}
@@ -211,8 +214,6 @@ def _absolute(value: str) -> Path:
 class ViewOptions:
     only: tuple[str, ...]
     quiet: bool
-    verbose: bool
-    timestamps: bool
     color: Literal["auto", "always", "never"]
     everything: bool
 
@@ -222,13 +223,10 @@ class ViewOptions:
 
 
 def view_options(command: F) -> F:
-    """``--only --quiet --verbose --timestamps``, and `color_options`; see `ViewOptions`."""
-    slowest = "Print at the end which part of the start took longest, and in which task."
+    """``--only --quiet``, and `color_options`; see `ViewOptions`."""
     decorators = (
         click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),
-        click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the verdict, and no output of the tasks."),
-        click.option("-v", "--verbose", is_flag=True, hidden=True, envvar="ORCH_VERBOSE", help=slowest),
-        click.option("--timestamps", envvar="ORCH_TIMESTAMPS", is_flag=True, help="Print the time at the beginning of each line."),
+        click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the result, and no output of the tasks."),
         color_options,
     )
     for decorate in reversed(decorators):

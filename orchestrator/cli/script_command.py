@@ -16,7 +16,7 @@ from ..model.settings import BACKENDS
 from ..model.settings.backend_sections import SAME as SAME_PLACES
 from ..model.settings.describe import options
 from ..model.settings.findings import nearest
-from .option_lines import LINES, METAVARS
+from .option_lines import LINES, METAVARS, OF_JOIN, SETTINGS_ALONE
 from .other_words import answers
 
 OPTIONS = options()
@@ -33,7 +33,7 @@ GROUPS = {
     "Checkpoints": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
     "Output": (
-        *("defaults.log_level", "log_limit", "home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"),
+        *("defaults.log_level", "log_limit", "home", "only", "quiet", "color", "everything", "as_json"),
         "tensorboard",
     ),
 }
@@ -55,7 +55,6 @@ SAME = {
     "--task": "--only",
     "--world-size": "--workers",
     **dict.fromkeys(("-e", "-x"), "--env"),
-    "-t": "--timestamps",
     "-w": "--workers",
     "--num-gpus": "--gpus",
     "--replicas": "--workers",
@@ -63,7 +62,6 @@ SAME = {
     "--background": "--detach",
     "--continue": "--resume",
     "-N": "--nodes",
-    "-A": "--account",
     **dict.fromkeys(("-J", "--job-name"), "--name"),
 }
 """Options of mpirun, horovodrun and others, with the option of orch that means the same."""
@@ -87,7 +85,6 @@ class ScriptCommand(click.Command):
         super().__init__(*args, **settings)
         eager: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
         self.params.append(click.Option(["-h"], callback=_show_short, **eager))
-        self.params.append(click.Option(["--help-all"], callback=_show_all, **eager))
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
         return ["--help"]
@@ -116,6 +113,8 @@ class ScriptCommand(click.Command):
         if left_out:
             formatter.write_text(f"{ctx.command_path} --help shows {left_out} more options.")
         else:
+            if ctx.command.name == "up":
+                formatter.write_text(f"Also --notify (orch help notify); with --join: {', '.join(OF_JOIN)} (orch help join).")
             formatter.write_text("Every other setting: --set KEY=VALUE, or orch.yaml; docs/reference.md and orch help KEY have them all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -139,8 +138,10 @@ class ScriptCommand(click.Command):
                 words = [word for each in args for word in (("--backend", PLACES[each]) if each == error.option_name else (each,))]
                 line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
                 raise click.UsageError(f"there is no option {error.option_name}: {line}", ctx) from None
-            if any(option == "-p" and re.fullmatch(r"[\d.:]*\d+:\d+", word) for option, word in itertools.pairwise(args)):  # as in docker
-                raise click.UsageError(f"there is no option -p: {answers('no option')['--publish']}", ctx) from None
+            for option, word in itertools.pairwise(args):  # as in docker
+                meant = {"-p": "--publish", "-v": "--mount"}.get(option, "")
+                if meant and re.fullmatch(r"[\d.:]*\d+:\d+|\S*:\S*/\S*", word):
+                    raise click.UsageError(f"there is no option {option}: {answers('no option')[meant]}", ctx) from None
             option = error.option_name.replace("_", "-")
             is_answered = of_command or option in answers("no option") or "did you mean" in message or "is an option of" in message
             line = "" if is_answered else self._line(ctx, args, own)
@@ -174,8 +175,6 @@ class ScriptCommand(click.Command):
         Empty if none is there.
         """
         for option, word in itertools.pairwise(args):
-            if option == "-v" and ":" in word and "/" in word:  # as in docker; the script may be the word that is too much
-                return f"-v is --verbose, and takes no value: {answers('no option')['--mount']}"
             if (why := answers("no value").get(option)) and f"({word}" in message:
                 return f"{option} takes no value: {why}; {word} is too much, and the script's own arguments go after --"
         return ""
@@ -224,6 +223,10 @@ class ScriptCommand(click.Command):
 def describe_no_option(ctx: click.Context, name: str) -> str:
     """The message about an option that the command does not have, with the option that may have been meant."""
     option = name.replace("_", "-")
+    for one in OPTIONS:
+        if option in (one.name, f"--no-{one.name[2:]}") and one.name in SETTINGS_ALONE:
+            value = one.says[option == one.name] if one.says else one.metavar
+            return f"there is no option {option}: write --set {one.path}={value}"
     known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
     right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
     if not (hint := answers("no option of a command").get(f"{ctx.command.name} {option}")) and option in _options_of_up(ctx):

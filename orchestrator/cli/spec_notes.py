@@ -15,7 +15,7 @@ from .script_command import OPTIONS
 
 _IN_BRACES = re.compile(r"\$\{\w+\}")
 _SAVES = "checkpoint"
-NO_SAVES = "--checkpoint-every alone saves nothing: add --checkpoint for Keras's fit, or use worker.checkpoints in the script"
+NO_SAVES = "checkpoints.every alone saves nothing: add --checkpoint for Keras's fit, or use worker.checkpoints in the script"
 _FOR_SHELLS = ("prepare", "setup")
 """Keys whose texts a shell may read."""
 

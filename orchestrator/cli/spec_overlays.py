@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -29,7 +30,7 @@ from .spec_notes import NO_SAVES, can_save, notes
 _NOTHING_TO_RUN = (
     "there is nothing to run, and no orch.yaml here or above\n"
     "name a script: orch up train.py -n 2 -- ITS ARGUMENTS\n"
-    "or write a spec: orch init, then orch up"
+    "or write orch.yaml: orch init, then orch up"
 )
 
 
@@ -89,9 +90,15 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
     """The document with the options that come from `source`: from variables, or from the command line."""
     is_variable = source is ParameterSource.ENVIRONMENT
     for option in OPTIONS:
-        if ctx.get_parameter_source(option.parameter) is not source:
+        place = option.variable if is_variable else option.name
+        if ctx.get_parameter_source(option.parameter) is source:
+            value: Any = ctx.params[option.parameter]
+        elif (
+            is_variable and option.parameter not in ctx.params and (given := os.environ.get(option.variable))
+        ):  # a setting without an option
+            value = _yes_or_no(given, place, ctx) if option.says else given
+        else:
             continue
-        value, place = ctx.params[option.parameter], option.variable if is_variable else option.name
         if option.name == "--workers" and value in ("auto", "gpu", "cpu", "all"):
             raise SpecError(Problem(place, f"must be a number, not {value!r}", f"write the number: {_this_machine()}"))
         text = ",".join(value) if option.adds_up else option.says[value] if option.says else value
@@ -101,6 +108,14 @@ def _with_options(document: Node, ctx: click.Context, source: ParameterSource) -
         node = scalar(text, place)
         document = with_value(document, option.path, Node(text, place, text) if node.value is None else node)
     return _with_hostfile(document, ctx, source)
+
+
+def _yes_or_no(text: str, variable: str, ctx: click.Context) -> bool:
+    try:
+        return click.BOOL.convert(text, None, ctx)
+    except click.BadParameter as error:
+        error.param_hint = variable
+        raise
 
 
 def _this_machine() -> str:

@@ -16,7 +16,6 @@ from ..model.state.events import Event
 from ..record import event_log
 from ..record.console import Console, Sink
 from ..record.run_directory import RunDir
-from ..record.text import timeline
 from ..record.text.format import iso_times, json_text
 from ..record.text.lines import RESET
 from ..record.text.log_view import LogView
@@ -27,11 +26,10 @@ _MARKS = {"  first failure:": _RED, "  fix:": "\x1b[1m"}
 
 
 class Terminal(Console):
-    """Text: the output of the tasks and the messages of orch. `quiet`: only the end. `verbose`: at the end also the slowest phase."""
+    """Text: the output of the tasks and the messages of orch. `quiet`: only the end."""
 
-    def __init__(self, run: RunDir, view: LogView, *, quiet: bool, verbose: bool) -> None:
+    def __init__(self, run: RunDir, view: LogView, *, quiet: bool) -> None:
         super().__init__(run, Sink(encoding=sys.stdout.encoding), view, quiet=quiet)
-        self._verbose = verbose
 
     def end(self, ended: Ended) -> None:
         _finish(self, ended)
@@ -40,8 +38,6 @@ class Terminal(Console):
         lines = ended.report()
         if self._view.folded_note:
             lines.insert(0, self._view.folded_note)
-        if self._verbose:
-            lines.insert(0, timeline.slowest(timeline.measure(ended.run.read_events(milestones=True), ended.cluster)))
         marks = _MARKS if self._view.color and ended.verdict.exit_code else {}
         marks = {**marks, f"{ended.run.run_id} ": _RED} if marks else {}
         styles = (next((style for begin, style in marks.items() if line.startswith(begin)), "") for line in lines)

@@ -38,7 +38,7 @@ MIRROR_S = 1.0
 """The shortest time between two questions for the files of a controller whose file system is another, in seconds."""
 FETCH_S = 10.0
 """How long one look at a run may fetch: the rest of gigabytes of output comes with the next."""
-NOT_OURS = "belongs to another user, whose spec may name any program"
+NOT_OURS = "belongs to another user, whose settings may name any program"
 FORGOTTEN = Word("ended", "its engine does not know the job any more")
 
 

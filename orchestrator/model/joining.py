@@ -1,4 +1,4 @@
-"""What an engine tells a program that it has started on each of its nodes: a row for each engine. Pure.
+"""Tables of what an engine tells a program that it has started on each of its nodes: a row for each engine. Pure.
 
 `orch up --join` is such a program. The first row whose sign is there counts. A launcher that runs in a job of another engine leaves the
 variables of both: so launchers come first, then what programs for several nodes read, and batch systems last.
@@ -102,7 +102,7 @@ Rule = str | Callable[[Variables], Any]
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """How an engine is recognised, and how the facts of a `Seat` are read there. `requeue`: how the engine is made to start a run again
+    """The signs of an engine, and the places of the facts of a `Seat` there. `requeue`: the way to make the engine start a run again
     that ends with 42."""
 
     engine: str
@@ -290,10 +290,10 @@ def _read(rule: Rule, env: Variables, *, is_number: bool = False) -> Any:
 
 
 def requeue_of(engine: str) -> str:
-    """How this engine is made to start a run again that ends with 42; empty: it cannot tell one code from another."""
+    """The way to make this engine start a run again that ends with 42; empty: it cannot tell one code from another."""
     return next((row.requeue for row in ROWS if row.engine == engine and row.requeue), "")
 
 
 def stripped(names: Mapping[str, str]) -> list[str]:
-    """Which of these variables no task may see: they would tell it of another cluster, or of the secret."""
+    """Return those of these variables that no task may see: they would tell it of another cluster, or of the secret."""
     return [name for name in names if name.startswith(tuple(each for each in _STRIPPED if each.endswith("_"))) or name in _STRIPPED]

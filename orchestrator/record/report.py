@@ -89,7 +89,7 @@ def _describe_saves(run: RunDir, directory: Path) -> str:
         if save is not None:
             return f"  to continue after step {save.step}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}"
         if spec.checkpoints.fit and not saves_of_run.is_remote(base):
-            every = "" if spec.checkpoints.every else "; --checkpoint-every STEPS saves sooner than at the end of an epoch"
+            every = "" if spec.checkpoints.every else "; --set checkpoints.every=STEPS saves sooner than at the end of an epoch"
             return f"  there is no checkpoint to continue from: the run has ended before its first one{every}"
     return ""
 

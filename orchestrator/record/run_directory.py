@@ -329,7 +329,7 @@ class RunDir:
         try:
             return parse(read(read_file(path), str(path)), workdir=os.getcwd())
         except OSError as error:
-            raise OrchError(f"the spec of {self.run_id} cannot be read: {error}") from None
+            raise OrchError(f"the settings of {self.run_id} cannot be read: {error}") from None
 
     def read_result(self) -> dict[str, Any] | None:
         """The contents of `result.json`; None while the run goes on, or if its controller died.

@@ -103,7 +103,7 @@ def _rows(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, s
 
 
 def _start(run: RunDir, story: Story) -> dict[str, str]:
-    """What a run was started with, by name."""
+    """Return the settings with which a run was started, by name."""
     spec = redact_value(to_document(run.read_spec()))
     args = map(str, spec.pop("args", []))
     if "call" in spec:  # thousands of characters
@@ -239,9 +239,9 @@ def to_text(found: RunComparison) -> Iterator[str]:
         yield "the reports cannot be compared: there is no step that both have reported"
     if found.saved is not None:
         one, also = found.saved, f", and {count_of(found.saved.also, 'further variable')}" if found.saved.also else ""
-        yield f"the saves part at {one.where}: {one.name} differs{_percent(one.share)}{also}"
+        yield f"the checkpoints differ from {one.where}: {one.name} differs{_percent(one.share)}{also}"
     elif found.saves:
-        yield f"the saves are the same: {count_of(found.saves, 'save')} of the same step, bit by bit"
+        yield f"the checkpoints are equal: {count_of(found.saves, 'checkpoint')} of the same step, bit by bit"
     yield ""
     yield from aligned([("IN THE END", *found.runs), *found.end])
 

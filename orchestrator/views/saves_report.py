@@ -99,7 +99,7 @@ def _whole(value: Any) -> int | None:
 def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[str]:
     """The saves as a table for each training."""
     if not any(series.saves for series in found):
-        yield f"there is no save in {base}: orch up --checkpoint saves a fit, and worker.checkpoints a loop of your own (docs/resume.md)"
+        yield f"there is no checkpoint in {base}: orch up --checkpoint saves a fit, worker.checkpoints your own loop (docs/resume.md)"
     for series in found:
         if not series.saves and series.reached is None:
             continue
@@ -116,7 +116,7 @@ def to_text(base: str, found: list[SeriesRow], *, verified: bool) -> Iterator[st
             rows.append(("->" if row.is_next else "", str(row.step), place, describe_seconds(row.age_s or 0), bytes_of(row.bytes), text))
         yield from aligned(rows)
         if not any(row.is_next for row in series.saves):
-            yield "no save of this training would be restored"
+            yield "no checkpoint of this training would be restored"
     whole = [row for series in found for row in series.saves if row.is_next]
     if whole:
         yield f"-> would be restored; {count_of(sum(len(series.saves) for series in found), 'save')} in {base}"

@@ -230,7 +230,7 @@ def test_ctrl_c_ends_the_tasks_gracefully_and_a_closed_terminal_leaves_them(yard
         file.unlink()
     # The tasks stay until the follower has seen what is waited for.
     (yard.path / "script.py").write_text(PRELUDE + SAVES.replace("time.sleep(1.5)", "wait_for('may_end')") + SCRIPT)
-    up = Up(yard.path, "--grace", "200")
+    up = Up(yard.path, "--set", "timeouts.grace_s=200")
     yard.ready("worker-0", "worker-1")
     up.process.send_signal(signal.SIGINT)
     up.wait_for("interrupted (Ctrl-C); stopping worker-0..1")

@@ -279,7 +279,7 @@ def test_an_interrupted_wait_whose_pods_cannot_be_deleted_names_the_command(orch
         "kubectl",
     )
     kubectl.chmod(0o700)
-    words = ("--backend", "kubernetes", "--image", "tf:1", "--namespace", "ml", "--set", f"backend.kubectl=[{kubectl}]")
+    words = ("--backend", "kubernetes", "--image", "tf:1", "--set", "backend.namespace=ml", "--set", f"backend.kubectl=[{kubectl}]")
     up = orch.start("up", "x.py", *words)
     up.wait_for("0 of 1 pod ready")
     up.signal(signal.SIGINT)
@@ -289,7 +289,19 @@ def test_an_interrupted_wait_whose_pods_cannot_be_deleted_names_the_command(orch
 
 def test_more_tasks_than_the_pods_take(orch: Any) -> None:
     done = orch(
-        "plan", "--backend", "kubernetes", "--image", "tf:1", "--pods", "1", "--set", "backend.kubectl=[true]", "-n", "2", "x.py", check=2
+        "plan",
+        "--backend",
+        "kubernetes",
+        "--image",
+        "tf:1",
+        "--set",
+        "backend.pods=1",
+        "--set",
+        "backend.kubectl=[true]",
+        "-n",
+        "2",
+        "x.py",
+        check=2,
     )
     assert "2 tasks do not fit into 1 slot" in done.err
 

@@ -134,9 +134,9 @@ def test_pods_of_a_dead_controller_end_by_themselves_and_orch_down_deletes_what_
 
 def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
     place.write(GOES_ON)
-    refused = place.orch("up", "script.py", "--namespace", "nowhere", check=2)
+    refused = place.orch("up", "script.py", "--set", "backend.namespace=nowhere", check=2)
     assert 'error: cannot make the pods: namespaces "nowhere" not found; name one that exists' in refused.err
-    refused = place.orch("up", "script.py", "--context", "nope", check=2)
+    refused = place.orch("up", "script.py", "--set", "backend.context=nope", check=2)
     assert "; kubectl config get-contexts lists them" in refused.err
     place.write(GOES_ON, image="bed/nothing:1")
     refused = place.orch("up", "script.py", check=125)

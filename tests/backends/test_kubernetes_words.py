@@ -37,7 +37,7 @@ OPENAPI = (
         (
             CREATING.format("NotFound") + 'namespaces "nope" not found',
             UsageError,
-            'namespaces "nope" not found; name one that exists, with --namespace: kubectl get namespaces',
+            'namespaces "nope" not found; name one that exists, with backend.namespace: kubectl get namespaces',
         ),
         (
             CREATING.format("Forbidden")
@@ -50,7 +50,7 @@ OPENAPI = (
             CREATING.format("Forbidden") + 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0',
             OrchError,
             'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0; ask for less (backend.resources, '
-            "--pods), or wait until others have ended: kubectl describe resourcequota",
+            "backend.pods), or wait until others have ended: kubectl describe resourcequota",
         ),
         (
             CREATING.format("Forbidden") + 'pods "x" is forbidden: PodSecurityPolicy: unable to admit pod: []',
@@ -61,13 +61,13 @@ OPENAPI = (
         (
             'error: error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"',
             UsageError,
-            'error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"; correct backend: in the '
-            "spec",
+            'error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"; correct backend: in '
+            "orch.yaml",
         ),
         (  # 1.25 and newer
             CREATING.format("BadRequest") + 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"',
             UsageError,
-            'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"; correct backend: in the spec',
+            'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"; correct backend: in orch.yaml',
         ),
         (
             "Error in configuration: context was not found for specified context: nope",
@@ -78,13 +78,13 @@ OPENAPI = (
             "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
             OrchError,
             "The connection to the server localhost:8080 was refused - did you specify the right host or port?; kubectl knows no cluster: "
-            "log in, set KUBECONFIG, or name a --context or backend.kubeconfig; kubectl get pods must work",
+            "log in, set KUBECONFIG, or backend.context, backend.kubeconfig; kubectl get pods must work",
         ),
         (  # what kubectl says of a manifest if it has no configuration
             OPENAPI.format("localhost:8080", "connection refused"),
             OrchError,
-            "dial tcp: connection refused; kubectl knows no cluster: log in, set KUBECONFIG, or name a --context or backend.kubeconfig; "
-            "kubectl get pods must work",
+            "dial tcp: connection refused; kubectl knows no cluster: log in, set KUBECONFIG, or backend.context, backend.kubeconfig"
+            "; kubectl get pods must work",
         ),
         (
             OPENAPI.format("198.19.0.2:6443", "i/o timeout"),

@@ -201,7 +201,7 @@ def test_a_job_that_is_cancelled_ends_the_run_with_its_cause(orch: Orch, slurm: 
 def test_a_node_that_dies_is_named(orch: Orch, slurm: SlurmBed, tmp_path: Path, run: LiveRun) -> None:
     """Long before Slurm gives the node up, which takes minutes on most clusters."""
     write_script(tmp_path, SLEEP)
-    running = start(orch, "--set", "backend.lost_after_s=4", "--grace", "1")
+    running = start(orch, "--set", "backend.lost_after_s=4", "--set", "timeouts.grace_s=1")
     wait_until_ready(tmp_path, *(f"worker-{index}" for index in range(3)))
     slurm.kill_node("hostB")
     done = running.wait()

@@ -295,7 +295,7 @@ def test_the_commands_on_the_page_for_users_of_slurm(place: Place, run: LiveRun)
 def test_the_table_on_the_page_for_users_of_slurm(place: Place) -> None:
     """What it says one writes now becomes the lines of sbatch that it says one wrote."""
     place.write("", partition="debug", mem="100", ntasks_per_node=1, gpus_per_node="1", options={"mail-type": "END"}, requeue="always")
-    words = ("--nodes", "3", "--time", "2:00:00", "--account", "ml", "--env", "A=b")
+    words = ("--nodes", "3", "--time", "2:00:00", "--set", "backend.account=ml", "--env", "A=b")
     done = place.orch("up", "script.py", "--dry-run", *words, "--set", "backend.cpus_per_task=2", "--set", "backend.gres=gpu:1", check=0)
     asked = [
         "--partition=debug",

@@ -62,7 +62,7 @@ def test_a_run_belongs_to_its_user(people: tuple[Person, Person], slurm: SlurmBe
     assert "running" in other("ps", name, home=one.home, check=0).out
     done = other("down", name, home=one.home)
     assert done.code not in (0, 143), done
-    assert "belongs to another user, whose spec may name any program: its engine is not asked" in done.err, done
+    assert "belongs to another user, whose settings may name any program: its engine is not asked" in done.err, done
     assert len(done.err.splitlines()) == 1, done
     job = json.loads((one.home / ".orch/runs" / name / "submission.json").read_text())["job"]
     assert is_alive(task)

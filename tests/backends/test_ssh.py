@@ -113,7 +113,7 @@ def test_a_host_without_a_cache_uses_a_directory_for_the_time(orch: Orch, bed: B
 
 def test_a_limit_of_the_output_holds_for_what_a_host_sends(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, LIMITED)
-    up(orch, bed, "hostA", "--log-limit", "128K", check=3)
+    up(orch, bed, "hostA", "--set", "log_limit=128K", check=3)
     check_limited(orch, LiveRun(tmp_path), 128 * 1024)
 
 
@@ -298,7 +298,7 @@ def test_a_port_that_a_firewall_drops_is_named_before_anything_starts(
 ) -> None:
     script(SHOW)
     bed["hostB"].filter_ports(21000, 21099)
-    done = up(orch, bed, "hostA,hostB,hostC", "--ports", "21000-21099", check=125)
+    done = up(orch, bed, "hostA,hostB,hostC", "--set", "ports=21000-21099", check=125)
     said = [line for line in done.err.splitlines() if "cannot reach" in line]
     assert [re.findall("host. cannot reach host.", line) for line in said] == [["hostA cannot reach hostB"], ["hostC cannot reach hostB"]]
     assert "timed out" in said[0]
@@ -348,7 +348,7 @@ def test_a_firewall_that_lets_only_some_ports_of_a_host_through_is_named_before_
 ) -> None:
     script(SHOW)
     bed["hostB"].filter_ports(22001, 22001)
-    done = up(orch, bed, "hostA:1,hostB:3,hostC:1", "--ports", "22000-22099", check=125)
+    done = up(orch, bed, "hostA:1,hostB:3,hostC:1", "--set", "ports=22000-22099", check=125)
     address = bed["hostB"].address
     ending = f"cannot reach hostB:22001: timed out at {address}; a firewall between them? open the ports that ports: allows"
     assert re.findall(f"host. {re.escape(ending)}", done.err) == [f"hostA {ending}", f"hostC {ending}"]
@@ -359,7 +359,7 @@ def test_a_run_leaves_its_ports_free_for_the_next(orch: Orch, bed: Bed, script: 
     """In a range of exactly as many ports as a host needs: the tries leave no connection in TIME_WAIT."""
     script(SHOW)
     for _ in range(2):
-        up(orch, bed, "hostA:2,hostB:2", "--ports", "23000-23001", check=0)
+        up(orch, bed, "hostA:2,hostB:2", "--set", "ports=23000-23001", check=0)
     addresses = seen(tmp_path)["worker-0"]["config"]["cluster"]["worker"]
     assert {address.rpartition(":")[2] for address in addresses} == {"23000", "23001"}
 

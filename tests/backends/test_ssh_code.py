@@ -30,7 +30,7 @@ PROGRAM = "import helper, os, sys\nprint(helper.WORD, os.getcwd(), os.path.exist
 
 def up(orch: Orch, bed: Bed, hosts: str, *options: str, at: Path | None = None, **settings: Any) -> Completed:
     """`at`: the working directory, if it is not the one here, and where the script lies."""
-    words = ("script.py",) if at is None else (str(at / "script.py"), "--workdir", str(at))
+    words = ("script.py",) if at is None else (str(at / "script.py"), "--set", f"workdir={at!s}")
     return orch("up", *words, "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
 
 
@@ -223,7 +223,7 @@ def test_a_shared_directory_is_compared(orch: Orch, bed: Bed, tmp_path: Path) ->
         done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=0)
         only = f"'{bed.own}/work' could not be compared as a whole with the directory where orch runs: git does not know it"
         assert f"hosts hostA, hostB: {only}" in done.err
-        done = up(orch, bed, "hostA", "--workdir", str(tmp_path / "nowhere"), check=2)
+        done = up(orch, bed, "hostA", "--set", f"workdir={tmp_path / 'nowhere'!s}", check=2)
         assert "does not exist" in done.err
     finally:
         for place in (bed.own, bed["hostA"].files, bed["hostB"].files):

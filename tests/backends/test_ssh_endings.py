@@ -38,7 +38,7 @@ sleep()
 def start(orch: Orch, bed: Bed, hosts: str, *options: str) -> Running:
     return orch.start(
         *("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
-        *("--set", f"backend.lost_after_s={LOST_AFTER_S}", "--grace", "1", *options),
+        *("--set", f"backend.lost_after_s={LOST_AFTER_S}", "--set", "timeouts.grace_s=1", *options),
     )
 
 
@@ -209,7 +209,7 @@ def test_stacks_come_from_every_host(orch: Orch, bed: Bed, tmp_path: Path) -> No
 def test_a_host_that_is_lost_before_the_start_is_named(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, "sleep()")
     bed["hostB"].filter_ports(21000, 21009)  # the check of the ports takes its time
-    running = start(orch, bed, "hostA,hostB", "--ports", "21000-21009", "--set", "backend.lost_after_s=2")
+    running = start(orch, bed, "hostA,hostB", "--set", "ports=21000-21009", "--set", "backend.lost_after_s=2")
     recorded = wait_until(lambda: next(tmp_path.glob(".orch/runs/*/events.jsonl"), None), "run")
     wait_until(lambda: b'"host":"hostB"' in recorded.read_bytes().replace(b": ", b":"), "agent on hostB")
     bed["hostB"].stop_sshd()

@@ -58,7 +58,7 @@ def nothing_was_kept(directory: Path) -> None:
         (["--ps", "-1"], ["--ps", "at least 0", "-1"]),
         (["--timeout", "nan"], ["--timeout", "a time"]),
         (["--timeout", "0"], ["--timeout", "more than 0"]),
-        (["--grace", "-1"], ["--grace", "at least 0"]),
+        (["--set", "timeouts.grace_s=-1"], ["timeouts.grace_s", "at least 0"]),
         (["--set", "tasks.master=1"], ["--set", "'master'", "use 'chief'"]),
         (["--set", "task.worker=1"], ["--set", "'task'", "did you mean 'tasks'?"]),
         (["--set", "tasks.worker.cuont=1"], ["'cuont'", "did you mean 'count'?"]),
@@ -66,10 +66,10 @@ def nothing_was_kept(directory: Path) -> None:
         (["--env", "FOO"], ["--env", "'FOO' has no value, and no such variable is set here", "FOO=VALUE"]),
         (["--env", ""], ["--env", "'' has no value", "NAME=VALUE"]),
         (["--env", "=3"], ["--env", "name"]),
-        (["--ports", "41001-41000"], ["--ports", "41001", "41000"]),
-        (["--threads", "1,4"], ["--threads", "whole number", "'1,4'", "--inter-threads"]),
+        (["--set", "ports=41001-41000"], ["ports", "41001", "41000"]),
+        (["--threads", "1,4"], ["--threads", "whole number", "'1,4'", "inter: 2"]),
         (["--name", "../../etc"], ["--name", "letters"]),
-        (["--log-level", "lots"], ["--log-level", "'lots'"]),
+        (["--set", "defaults.log_level=lots"], ["defaults.log_level", "'lots'"]),
         (["--backend", "cloud"], ["--backend", "'cloud'", "local"]),
         (["--python", ""], ["--python", "empty"]),
         (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n"]),
@@ -97,7 +97,7 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once_with_its_line(orch
 
 
 def test_a_wrong_variable_is_named_and_not_its_option(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, said in (("ORCH_COLOR", "'never'"), ("ORCH_TIMESTAMPS", "boolean"), ("ORCH_CHIEF", "boolean"), ("ORCH_WORKERS", "number")):
+    for name, said in (("ORCH_COLOR", "'never'"), ("ORCH_QUIET", "boolean"), ("ORCH_CHIEF", "boolean"), ("ORCH_WORKERS", "number")):
         with monkeypatch.context() as patch:
             patch.setenv(name, "maybe")
             assert "--" not in complaint(orch.in_process("up", "hello.py"), 2, name, said)
@@ -148,7 +148,7 @@ def test_a_typed_script_that_lies_in_the_tasks_directory_is_found_there(orch: Or
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()
     meant = tmp_path / "src/train.py"
-    complaint(orch("up", "train.py", "--workdir", "src"), 2, f"'{tmp_path}/train.py'", "No such file", f"did you mean '{meant}'?")
+    complaint(orch("up", "train.py", "--set", "workdir=src"), 2, f"'{tmp_path}/train.py'", "No such file", f"did you mean '{meant}'?")
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
@@ -230,8 +230,8 @@ def test_an_interpreter_that_is_too_old_says_so(orch: Orch, tmp_path: Path) -> N
 
 
 def test_a_missing_working_directory_is_named(orch: Orch, tmp_path: Path) -> None:
-    complaint(orch("up", "hello.py", "--workdir", "/no/such/place"), 2, "'/no/such/place'", "does not exist")
-    complaint(orch("up", "hello.py", "--workdir", "ship"), 2, "/ship' does not exist")
+    complaint(orch("up", "hello.py", "--set", "workdir=/no/such/place"), 2, "'/no/such/place'", "does not exist")
+    complaint(orch("up", "hello.py", "--set", "workdir=ship"), 2, "/ship' does not exist")
     nothing_was_kept(tmp_path)
 
 
@@ -354,9 +354,9 @@ def test_a_disk_that_the_tasks_fill_ends_the_run_and_still_holds_the_verdict(
 
 def test_a_port_range_that_is_used_up_is_named_with_the_numbers(orch: Orch, tmp_path: Path) -> None:
     with taken_port() as port:
-        done = orch("up", "hello.py", "-n", "2", "--ports", f"{port}-{port + 1}")
+        done = orch("up", "hello.py", "-n", "2", "--set", f"ports={port}-{port + 1}")
         complaint(done, 125, f"{port}-{port + 1}", "2 needed", "1 free")
-        complaint(orch("up", "hello.py", "-n", "2", "-d", "--ports", f"{port}-{port + 1}"), 125, f"{port}-{port + 1}", "2 needed")
+        complaint(orch("up", "hello.py", "-n", "2", "-d", "--set", f"ports={port}-{port + 1}"), 125, f"{port}-{port + 1}", "2 needed")
     shown = json.loads(orch("ps", "-a", "--json", check=0).out)
     assert [run["result"]["exit_code"] for run in shown] == [125, 125]
 
@@ -381,7 +381,7 @@ class taken_port:
 
 
 def test_fewer_ports_than_tasks_are_refused(orch: Orch, tmp_path: Path) -> None:
-    words = ("hello.py", "-n", "3", "--ports", "41000-41001")
+    words = ("hello.py", "-n", "3", "--set", "ports=41000-41001")
     for command in (["up"], ["up", "-d"], ["up", "--dry-run"], ["plan"]):
         complaint(orch(*command, *words), 2, "41000-41001 has 2 ports", "3 tasks need one each", "a wider range")
     nothing_was_kept(tmp_path)
@@ -471,6 +471,6 @@ def test_two_versions_of_keras_are_refused_together(orch: Orch, script: Callable
 
 def test_an_exact_step_is_refused_where_keras_stays_as_it_is(orch: Orch, script: Callable[..., Path]) -> None:
     script("print(1)")
-    done = orch.in_process("up", "script.py", "--keras", "off", "--keras-exact")
+    done = orch.in_process("up", "script.py", "--keras", "off", "--set", "keras.exact=true")
     assert done.code == 2
     assert "keras.exact: with mode off, orch changes nothing in Keras" in done.err

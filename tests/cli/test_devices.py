@@ -32,11 +32,21 @@ def planned(orch: Orch, *words: str, **options: Any) -> dict[str, Any]:
 
 
 def test_every_flag_has_its_setting(orch: Orch) -> None:
-    flags = ("--gpus", "2", "--memory-growth", "--cpus", "3", "--log-placement", "--no-soft-placement")
+    flags = ("--gpus", "2", "--memory-growth", "--cpus", "3", "--log-placement", "--set", "defaults.devices.soft_placement=false")
     task = planned(orch, *flags)["worker-0"]
     assert task["devices"] == {"memory_growth": True, "cpus": 3, "log_placement": True, "soft_placement": False}
     assert task["env"]["CUDA_VISIBLE_DEVICES"] == "<2 of the GPUs of local>"
-    task = planned(orch, "--gpus", "GPU:1,0", "--share-gpus", "--logical-gpus", "1024,2G", "--soft-placement")["worker-0"]
+    task = planned(
+        orch,
+        "--gpus",
+        "GPU:1,0",
+        "--set",
+        "defaults.devices.share_gpus=true",
+        "--set",
+        "defaults.devices.logical_gpus=1024,2G",
+        "--set",
+        "defaults.devices.soft_placement=true",
+    )["worker-0"]
     assert task["devices"] == {"logical_gpus": [1024, 2048], "soft_placement": True}
     assert task["env"]["CUDA_VISIBLE_DEVICES"] == "1,0"
     task = planned(orch, "--gpus", "auto", env={"ORCH_GPUS": "3", "ORCH_GPU_MEMORY": "4G", "ORCH_LOG_PLACEMENT": "off"})["worker-0"]
@@ -45,7 +55,19 @@ def test_every_flag_has_its_setting(orch: Orch) -> None:
 
 
 def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, tmp_path: Path) -> None:
-    task = planned(orch, "--threads", "3", "--inter-threads", "2", "--xla", "--no-tf32", "--determinism")["worker-0"]
+    task = planned(
+        orch,
+        "--threads",
+        "3",
+        "--set",
+        "defaults.devices.threads.inter=2",
+        "--set",
+        "defaults.devices.xla=true",
+        "--set",
+        "defaults.devices.tf32=false",
+        "--set",
+        "defaults.devices.determinism=true",
+    )["worker-0"]
     assert task["devices"] == {"threads": {"intra": 3, "inter": 2}, "xla": True, "tf32": False, "determinism": True}
     assert (task["env"]["TF_NUM_INTRAOP_THREADS"], task["env"]["TF_NUM_INTEROP_THREADS"]) == ("3", "2")
     told = {"ORCH_INTER_THREADS": "4", "ORCH_XLA": "off", "ORCH_TF32": "yes", "ORCH_DETERMINISM": "0"}
@@ -99,7 +121,7 @@ def test_on_a_host_without_gpus_nothing_is_said_of_them_and_the_threads_in_one_l
 @pytest.mark.parametrize("preload", ["[]", "[decimal]"], ids=["executed", "forked"])
 def test_each_task_is_tied_to_its_share_of_the_cores(orch: Orch, tmp_path: Path, script: Callable[..., Path], preload: str) -> None:
     script("import json, os\njson.dump(sorted(os.sched_getaffinity(0)), open(os.environ['ORCH_TASK'] + '.json', 'w'))\n", "cores.py")
-    done = orch("up", "cores.py", "-n", "2", "--affinity", "--set", f"preload={preload}", check=0)
+    done = orch("up", "cores.py", "-n", "2", "--set", "defaults.devices.affinity=true", "--set", f"preload={preload}", check=0)
     found = [json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1)]
     assert found == [cores_of(0, 2), cores_of(1, 2)]
     if len(os.sched_getaffinity(0)) > 1:
@@ -132,17 +154,29 @@ def test_threads_that_are_too_few_for_a_parameter_server_are_the_users_own_and_s
     told, given = run()
     assert told == []
     assert min(map(int, given)) >= 4
-    known = f"is known to hang (unset, it would be {given[0]}; --inter-threads N sets it, too)"
+    known = f"is known to hang (unset, it would be {given[0]}; defaults.devices.threads.inter sets it, too)"
     every = f"orch: host local: chief-0, worker-0, worker-1, ps-0: TF_NUM_INTEROP_THREADS is 1, with which ParameterServerStrategy {known}"
-    assert run("--threads", "1", "--inter-threads", "1") == ([every], ["1"] * 3)
+    assert run("--threads", "1", "--set", "defaults.devices.threads.inter=1") == ([every], ["1"] * 3)
     assert run(TF_NUM_INTEROP_THREADS="1") == ([every], ["1"] * 3)
     one = f"orch: host local: worker-0, worker-1: TF_NUM_INTEROP_THREADS is 1, with which ParameterServerStrategy {known}"
     assert run("--set", "tasks.worker.env.TF_NUM_INTEROP_THREADS='1'") == ([one], [given[0], "1", given[0]])
-    assert run("--threads", "1", "--inter-threads", "3") == ([], ["3"] * 3)
+    assert run("--threads", "1", "--set", "defaults.devices.threads.inter=3") == ([], ["3"] * 3)
 
 
 def test_a_program_that_is_not_python_is_tied_too(orch: Orch) -> None:
-    done = orch("up", "--no-python", "grep", "--affinity", "-n", "2", "--", "Cpus_allowed_list", "/proc/self/status", check=0)
+    done = orch(
+        "up",
+        "--no-python",
+        "grep",
+        "--set",
+        "defaults.devices.affinity=true",
+        "-n",
+        "2",
+        "--",
+        "Cpus_allowed_list",
+        "/proc/self/status",
+        check=0,
+    )
     shown = dict(re.findall(r"(worker-\d) \| Cpus_allowed_list:\s+(\S+)", done.out))
     cores = [cores_of(index, 2) or [] for index in (0, 1)]
     assert [shown[f"worker-{index}"] for index in (0, 1) if len(cores[index]) == 1] == [str(one[0]) for one in cores if len(one) == 1]
@@ -245,7 +279,7 @@ def test_runs_side_by_side_do_not_have_the_same_gpus(
         r"run second-\S+ \(process \d+\) has GPU 1",
         r"run third-\S+ \(process \d+\) has GPU 2",
     ]
-    ways = r"name others with --gpus, or let all of them share \(--share-gpus\)"
+    ways = r"name others with --gpus, or let all of them share \(defaults.devices.share_gpus: true\)"
     assert re.search(f"host local: {', '.join(held[:2])}; this run divides the other GPUs", third.err)
     refused = orch("up", "hold.py", "--gpus", "2", *words, check=125).err.splitlines()[-1]
     assert re.fullmatch(f"error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
@@ -277,7 +311,7 @@ def test_runs_that_share_have_the_same_gpus(
 ) -> None:
     script(HOLD, "hold.py")
     words = ("--gpus", "[0]", "--python", python_of_a_host_with_gpus)
-    both = [orch.start("up", "hold.py", "--share-gpus", *words) for _ in range(2)]
+    both = [orch.start("up", "hold.py", "--set", "defaults.devices.share_gpus=true", *words) for _ in range(2)]
     assert [running.wait_for(SEES)[1] for running in both] == ["GPU-00"] * 2
     assert "asks for GPU 0; host local has GPUs 0, 1, 2, 3; run hold-" in orch("up", "hold.py", *words, check=125).err
     (tmp_path / "go").touch()

@@ -78,7 +78,7 @@ def test_a_private_network_is_tried_before_a_run_and_refused_in_words(tmp_path: 
 def test_a_program_that_is_not_python_needs_no_tensorflow(orch: Orch, without_tensorflow: str) -> None:
     found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow)
     assert of_topic(found, "tensorflow")["severity"] == "note"
-    found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow, "--data-workers", "1", check=1)
+    found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow, "--set", "tasks.data_worker=1", check=1)
     assert of_topic(found, "tensorflow")["severity"] == "error"  # orch's own servers do
 
 
@@ -148,7 +148,7 @@ def test_ctrl_c_ends_it_and_what_it_had_started(orch: Orch, tmp_path: Path) -> N
 def test_the_spec_s_ports_are_tried_and_secrets_are_not_shown(orch: Orch, without_tensorflow: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        words = ["--python", without_tensorflow, "--ports", f"{port}-{port}", "-n", "1"]
+        words = ["--python", without_tensorflow, "--set", f"ports={port}-{port}", "-n", "1"]
         for said in ("API_TOKEN=secret", "TF_KEY=secret", "all_proxy=http://me:secret@proxy:1", "TF_USE_LEGACY_KERAS=1"):
             words += ["--env", said]
         found = diagnose(orch, *words, check=1, http_proxy="http://me:secret@proxy:3128", TF_TOKEN="secret")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import sources
-from orchestrator.cli.explanations import explanations, pages
+from orchestrator.cli.explanations import explanations, meanings, pages
 from tests.cli.test_bad_input import complaint
 from tests.conftest import ROOT, Orch
 from worker.host.facts import machine_survey
@@ -51,9 +51,9 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     assert "worker-2" in orch.in_process("plan", "hello.py", "--num_workers=3", check=0).out
     assert "  A=1" in orch.in_process("plan", "hello.py", "-e", "A=1", "--world-size", "2", check=0).out
     assert "worker-1" in orch.in_process("plan", "hello.py", "-w", "2", "-J", "job", "-x", "A=1", check=0).out
-    noted = "--checkpoint-every alone saves nothing"
-    assert noted in orch.in_process("plan", "hello.py", "--checkpoint-every", "5", check=0).err
-    assert noted not in orch.in_process("plan", "hello.py", "--checkpoint-every", "5", "--checkpoint", check=0).err
+    noted = "checkpoints.every alone saves nothing"
+    assert noted in orch.in_process("plan", "hello.py", "--set", "checkpoints.every=5", check=0).err
+    assert noted not in orch.in_process("plan", "hello.py", "--set", "checkpoints.every=5", "--checkpoint", check=0).err
     assert "devices.cpus: 2" in orch.in_process("plan", "hello.py", "--logical-cpus", "2", check=0).out
 
 
@@ -77,7 +77,11 @@ def test_a_task_in_the_place_of_a_run_is_explained(orch: Orch) -> None:
 
 def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", check=0).out == orch.in_process("--help", check=0).out
-    assert orch.in_process("help", "ps", check=0).out == orch.in_process("ps", "--help", check=0).out
+    said = orch.in_process("help", "ps", check=0).out
+    assert said == f"ps: {meanings()['ps']}\n\n{orch.in_process('ps', '--help', check=0).out}", "the word, and then the command"
+    for word, meaning in meanings().items():
+        said = " ".join(orch.in_process("help", *word.split("-"), check=0).out.split())
+        assert said.startswith(f"{word.replace('-', ' ')}: {' '.join(meaning.split())}"), word
     assert orch.in_process("help", "warm", "start", check=0).out == orch.in_process("warm", "start", "--help", check=0).out
     assert orch.in_process("help", "status", check=0).out == orch.in_process("ps", "--help", check=0).out
     topics = orch.in_process("help", "topics", check=0).out
@@ -103,8 +107,8 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "200", check=0).out.startswith("exit code 200: the code with which")
     for words in (["Keras"], ["KERAS"]):
         assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "keras", check=0).out
-    for words in (["PS"], ["Status"]):
-        assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "ps", check=0).out
+    for word, same in (("PS", ("help", "ps")), ("Status", ("ps", "--help"))):
+        assert orch.in_process("help", word, check=0).out == orch.in_process(*same, check=0).out
     for words in (["out", "of", "memory"], ["Out of memory"], ["out_of_memory"]):
         assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "out-of-memory", check=0).out
     assert {"Data of other shapes"} <= {*orch.in_process("help", "shape", check=0).out.splitlines()}
@@ -155,10 +159,10 @@ def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.Monkey
         (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
         (["hello.py", "--checkpoint", "saves"], "saves is too much, and the script's own arguments go after --"),
         (
-            ["hello.py", "--chief", "1", "--", "--lr", "3"],
-            "--chief takes no value: there is one chief; 1 is too much, and the script's own arguments go after --",
+            ["hello.py", "--evaluator", "1", "--", "--lr", "3"],
+            "--evaluator takes no value: there is one evaluator; 1 is too much, and the script's own arguments go after --",
         ),
-        (["hello.py", "--verbos"], "there is no option --verbos: did you mean --verbose?"),
+        (["hello.py", "--time-out", "9"], "there is no option --time-out: did you mean --timeout?"),
         (["hello.py", "--config", "c.yaml"], "goes after --: orch up hello.py -- --config c.yaml"),
         (["-n", "2", "hello.py", "extra", "--", "--x", "1"], "go after --: orch up -n 2 hello.py -- extra --x 1"),
         (["hello.py", "-v", "data:/data"], "a pod also what backend.volumes in orch.yaml mounts"),
@@ -268,7 +272,7 @@ def test_a_script_of_a_shell_is_told_the_option_that_it_needs(orch: Orch, script
 
 
 def test_times_have_units(orch: Orch) -> None:
-    orch("up", "hello.py", "--strategy", "none", "--timeout", "10m", "--grace", "1s", check=0)
+    orch("up", "hello.py", "--strategy", "none", "--timeout", "10m", "--set", "timeouts.grace_s=1s", check=0)
     assert '"run_s": 600.0' in next(Path(orch.cwd, ".orch", "latest").glob("spec.yaml")).read_text()
     orch.in_process("wait", "--timeout", "1h30m", check=0)
     for words in (
@@ -279,7 +283,7 @@ def test_times_have_units(orch: Orch) -> None:
     ):
         complaint(orch.in_process(*words), 2, words[-2])
     complaint(orch.in_process("plan", "hello.py", "--timeout", "soon"), 2, "must be a time, not 'soon'")
-    complaint(orch.in_process("plan", "hello.py", "--log-limit", "5"), 2, "error: --log-limit: must be at least 64K, not 5\n")
+    complaint(orch.in_process("plan", "hello.py", "--set", "log_limit=5"), 2, "error: --set: log_limit: must be at least 64K, not 5\n")
 
 
 def test_each_command_prints_json_that_every_program_reads() -> None:

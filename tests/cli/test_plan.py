@@ -48,7 +48,7 @@ def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
 
 
 def test_a_table_of_the_tasks_comes_first(orch: Orch) -> None:
-    text = orch.in_process("plan", "hello.py", "-n", "1", "--evaluator", "--ports", "4000-4010", "--cpus", "2", check=0).out
+    text = orch.in_process("plan", "hello.py", "-n", "1", "--evaluator", "--set", "ports=4000-4010", "--cpus", "2", check=0).out
     assert text.split("\n\n")[1].splitlines() == [
         "TASK         HOST   PORT       DEVICES",
         "worker-0     local  4000-4010  cpus: 2",
@@ -83,7 +83,7 @@ def test_what_only_a_run_decides_on_another_host_is_not_promised(orch: Orch) -> 
 
 
 def test_a_data_service_is_planned_from_one_flag(orch: Orch) -> None:
-    tasks = planned(orch, "hello.py", "--strategy", "none", "--data-workers", "2")
+    tasks = planned(orch, "hello.py", "--strategy", "none", "--set", "tasks.data_worker=2")
     assert list(tasks) == ["worker-0", "dispatcher-0", "data_worker-0", "data_worker-1"]
     program = {"kind": "data_service", "target": "", "args": ["127.0.0.1:<port of data_worker-1>"]}
     assert (tasks["data_worker-1"]["program"], tasks["data_worker-1"]["tf_config"]) == (program, None)

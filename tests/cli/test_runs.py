@@ -413,7 +413,7 @@ def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script)
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('does not listen', flush=True)\ntime.sleep(600)\n",
         "deaf.py",
     )
-    running = orch.start("up", "deaf.py", "--grace", "500")
+    running = orch.start("up", "deaf.py", "--set", "timeouts.grace_s=500")
     running.wait_for("does not listen")
     assert "cancelled" in orch("down", "--now", check=0).out
     assert "stopped by orch (SIGKILL)" in orch("ps", check=0).out
@@ -423,7 +423,7 @@ def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script)
 def test_down_says_who_is_late_and_waits_on(
     orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = detach(orch, "waiting.py", "--grace", "0")
+    run = detach(orch, "waiting.py", "--set", "timeouts.grace_s=0")
     pid = ps(orch)["controller_pid"]
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "stop")
@@ -446,7 +446,7 @@ def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Scr
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('does not listen', flush=True)\ntime.sleep(600)\n",
         "deaf.py",
     )
-    running = orch.start("up", "deaf.py", "--grace", "500")
+    running = orch.start("up", "deaf.py", "--set", "timeouts.grace_s=500")
     running.wait_for("does not listen")
     assert json.loads(orch("restart", "--json", check=0).out)["after_attempt"] == 1
     LiveRun(tmp_path).event("restart_requested")

@@ -37,7 +37,7 @@ def running(orch: Orch, tmp_path: Path) -> Running:
         wait()
         """,
     )
-    running = orch.start("up", "script.py", "-n", "4", "--grace", "0.5")
+    running = orch.start("up", "script.py", "-n", "4", "--set", "timeouts.grace_s=0.5")
     wait_until_ready(tmp_path, *(f"worker-{i}" for i in range(4)))
     return running
 

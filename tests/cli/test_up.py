@@ -150,11 +150,12 @@ def test_a_tf_config_of_the_shell_makes_no_difference(orch: Orch, tmp_path: Path
 
 PRECEDENCE = {
     "--workers": "tasks.worker.count",
-    "--grace": "timeouts.grace_s",
     "--timeout": "timeouts.run_s",
-    "--start-timeout": "timeouts.start_s",
+    "--hang-timeout": "timeouts.hang_s",
     "--cpus": "defaults.devices.cpus",
 }
+WITHOUT_OPTION = {"ORCH_GRACE": "timeouts.grace_s"}
+"""A variable of a setting that has no option."""
 
 
 def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_
 
     def values() -> list[float]:
         document = spec_of(tmp_path / ".orch")
-        kept = [path.replace("defaults.devices", "tasks.worker.devices") for path in PRECEDENCE.values()]
+        kept = [path.replace("defaults.devices", "tasks.worker.devices") for path in (*PRECEDENCE.values(), *WITHOUT_OPTION.values())]
         return [at(document, path) / scale(path) for path in kept]
 
     def at(document: Any, path: str) -> Any:
@@ -172,12 +173,13 @@ def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_
     def number(factor: int, path: str) -> int:
         return factor * scale(path)
 
-    timeouts = {"grace_s": 2000, "run_s": 2000, "start_s": 2000}
+    timeouts = {"grace_s": 2000, "run_s": 2000, "hang_s": 2000}
     file = {"script": "show.py", "tasks": {"worker": {"count": 2}}, "timeouts": timeouts, "defaults": {"devices": {"cpus": 2}}}
     (tmp_path / "orch.yaml").write_text(json.dumps(file))
     names = {flag: "ORCH_" + flag[2:].replace("-", "_").upper() for flag in PRECEDENCE}
     env = {names[flag]: str(number(3, path)) for flag, path in PRECEDENCE.items()}
-    given = [word for path in PRECEDENCE.values() for word in ("--set", f"{path}={number(4, path)}")]
+    env |= {variable: str(number(3, path)) for variable, path in WITHOUT_OPTION.items()}
+    given = [word for path in (*PRECEDENCE.values(), *WITHOUT_OPTION.values()) for word in ("--set", f"{path}={number(4, path)}")]
     typed = [word for flag, path in PRECEDENCE.items() for word in (flag, str(number(6, path)))]
     orch("up", check=0)
     assert values() == [2] * 5
@@ -186,7 +188,7 @@ def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_
     orch("up", *given, env=env, check=0)
     assert values() == [4] * 5
     orch("up", *given, *typed, env=env, check=0)
-    assert values() == [6] * 5
+    assert values() == [*[6] * 4, 4], "the last has no option"
     orch("up", env=dict.fromkeys(env, ""), check=0)
     assert values() == [2] * 5, "an empty variable says nothing"
 
@@ -239,7 +241,9 @@ def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> 
     assert f"error: --nodes: belongs to backend slurm or join, {local} or join)\n" in said
     assert f" --time: belongs to backend slurm, {local}, or --timeout, which limits every run)\n" in said
     assert refused("--image", "x") == "error: --image: belongs to backend kubernetes, and this run is local (add --backend kubernetes)\n"
-    assert "--namespace, --context: belong to backend kubernetes, and this" in refused("--namespace", "x", "--context", "lab")
+    assert "--set: backend.namespace and backend.context belong to backend kubernetes, and this" in refused(
+        "--set", "backend.namespace=x", "--set", "backend.context=lab"
+    )
     assert "--nodes: belongs to backend slurm or join, and this run is on ssh" in refused("--nodes", "2", "-H", "hostA")
     assert "--set: backend.partition belongs to backend slurm, and" in refused("--set", "backend.partition=gpu")
     assert "ORCH_NODES: belongs to backend slurm or join, and this run is local" in refused(ORCH_NODES="2")
@@ -289,8 +293,8 @@ def test_a_variable_without_a_value_is_taken_from_the_shell(orch: Orch, tmp_path
 
 
 def test_underscores_are_dashes(orch: Orch, tmp_path: Path) -> None:
-    orch("up", "show.py", "--start_timeout", "77", "--run_dir", "here", check=0)
-    assert spec_of(tmp_path / "here")["timeouts"]["start_s"] == 77
+    orch("up", "show.py", "--hang_timeout", "77", "--home", "here", check=0)
+    assert spec_of(tmp_path / "here")["timeouts"]["hang_s"] == 77
 
 
 def test_paths_of_a_file_start_at_the_file_and_those_typed_start_here(orch: Orch, tmp_path: Path, script: Script) -> None:
@@ -315,11 +319,10 @@ def test_paths_of_a_file_start_at_the_file_and_those_typed_start_here(orch: Orch
     ("file", "words", "env"),
     [
         ("{workdir: src}", (), {}),
-        ("{}", ("--workdir", "src"), {}),
         ("{}", ("--set", "workdir=src"), {}),
         ("{}", (), {"ORCH_WORKDIR": "src"}),
     ],
-    ids=["file", "flag", "set", "variable"],
+    ids=["file", "set", "variable"],
 )
 def test_a_typed_script_starts_here_whatever_sets_the_tasks_directory(
     orch: Orch, tmp_path: Path, file: str, words: tuple[str, ...], env: dict[str, str]
@@ -357,7 +360,7 @@ def test_a_spec_that_comes_out_of_a_pipe_has_the_directory_of_the_shell(orch: Or
 
 def test_a_typed_script_keeps_its_name_where_the_tasks_start_here(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "here").symlink_to(tmp_path)
-    for words in ((), ("--workdir", "."), ("--workdir", "here"), ("--workdir", str(tmp_path))):
+    for words in ((), ("--set", "workdir=."), ("--set", "workdir=here"), ("--set", f"workdir={tmp_path!s}")):
         found = json.loads(orch("plan", "--json", "show.py", *words, check=0).out)
         assert found["tasks"][0]["program"]["target"] == "show.py"
 
@@ -407,7 +410,7 @@ def test_runs_are_kept_where_the_flag_or_else_the_variable_says(orch: Orch, tmp_
 def test_without_a_word_about_it_they_are_kept_where_orch_was_started_as_its_help_says(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "project/src").mkdir(parents=True)
     (tmp_path / "project/orch.yaml").write_text("name: elsewhere\n")
-    orch("up", "show.py", "-f", "project/orch.yaml", "--workdir", "src", check=0)
+    orch("up", "show.py", "-f", "project/orch.yaml", "--set", "workdir=src", check=0)
     assert seen(tmp_path / ".orch")["cwd"] == str(tmp_path / "project/src")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob(".orch")] == [".orch"]
     assert (

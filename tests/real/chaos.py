@@ -289,11 +289,11 @@ BAD_REQUESTS = (
     b'{"ask": "sta',  # the next request is part of this line
 )
 
-RESTART = ("--max-restarts", "1", "--grace", "1")
+RESTART = ("--max-restarts", "1", "--set", "timeouts.grace_s=1")
 HANG = ("--hang-timeout", "12")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
-    Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),
+    Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--set", "timeouts.grace_s=1")),
     Fault("task -TERM", _signal_task(signal.SIGTERM), 0, restarted=True, options=RESTART),
     Fault("task -STOP", _signal_task(signal.SIGSTOP), 0, restarted=True, options=(*RESTART, *HANG), hangs=True),
     Fault("task stalls", _stall, 0, restarted=True, options=(*RESTART, *HANG), hangs=True),
@@ -301,22 +301,22 @@ FAULTS = (
     Fault("template -STOP", _signal_other(Life.template, signal.SIGSTOP), 0),
     Fault("template -TERM", _signal_other(Life.template, signal.SIGTERM), 0),
     Fault("agent -9", _signal_other(Life.agent, signal.SIGKILL), 125),
-    Fault("agent -TERM", _signal_other(Life.agent, signal.SIGTERM), 125, options=("--grace", "1")),
+    Fault("agent -TERM", _signal_other(Life.agent, signal.SIGTERM), 125, options=("--set", "timeouts.grace_s=1")),
     Fault("agent -STOP, -CONT", _signal_other(Life.agent, signal.SIGSTOP, signal.SIGCONT), 0),
     Fault("controller -9", _signal_other(_controller, signal.SIGKILL), -signal.SIGKILL),
-    Fault("controller -TERM", _signal_other(_controller, signal.SIGTERM), 143, options=("--grace", "1")),
-    Fault("controller -INT", _signal_other(_controller, signal.SIGINT), 130, options=("--grace", "1")),
+    Fault("controller -TERM", _signal_other(_controller, signal.SIGTERM), 143, options=("--set", "timeouts.grace_s=1")),
+    Fault("controller -INT", _signal_other(_controller, signal.SIGINT), 130, options=("--set", "timeouts.grace_s=1")),
     Fault("controller -STOP, -CONT", _signal_other(_controller, signal.SIGSTOP, signal.SIGCONT), 0),
     Fault("paused console", _nothing, 0, paused=True),
     Fault("console closed", _close_console, 0, paused=True),
     Fault("odd files", _put_odd_files, 0),
     Fault("bad requests", _ask_badly, 0),
     Fault("another reader", _read_requests, 0),
-    Fault("clock set", _set_clock, 0, options=("--hang-timeout", "600", "--start-timeout", "600", "--timeout", "600"), clock=True),
+    Fault("clock set", _set_clock, 0, options=("--hang-timeout", "600", "--set", "timeouts.start_s=600", "--timeout", "600"), clock=True),
     *(
         [  # these take a mount
-            Fault("full disk", _fill_disk, 125, disk="4m", options=("--grace", "1")),
-            Fault("disk full at the start", _nothing, 125, disk="60k", options=("--grace", "1")),
+            Fault("full disk", _fill_disk, 125, disk="4m", options=("--set", "timeouts.grace_s=1")),
+            Fault("disk full at the start", _nothing, 125, disk="60k", options=("--set", "timeouts.grace_s=1")),
         ]
         if os.geteuid() == 0
         else []

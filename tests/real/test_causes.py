@@ -49,7 +49,7 @@ def report(err: str) -> str:
 
 def test_a_worker_that_leaves_early_is_named_though_only_its_peers_have_failed(orch: Orch, script: Script, tmp_path: Path) -> None:
     script(TRAIN, "train.py")
-    done = orch("up", "train.py", "-n", "3", "--grace", "1", "--", "leave", "0", timeout=200, check=1)
+    done = orch("up", "train.py", "-n", "3", "--set", "timeouts.grace_s=1", "--", "leave", "0", timeout=200, check=1)
     assert report(done.err).startswith(
         "first failure: worker-0 on local: it ended by itself (exit code 0) while its peers still needed it\n"
     )
@@ -62,7 +62,7 @@ def test_a_worker_that_leaves_early_is_named_though_only_its_peers_have_failed(o
 @pytest.mark.core
 def test_a_worker_that_was_stopped_is_the_suspect_and_the_report_says_where_it_was(orch: Orch, script: Script, tmp_path: Path) -> None:
     script(TRAIN, "train.py")
-    running = orch.start("up", "train.py", "-n", "2", "--grace", "1", "--", "stall", "1")
+    running = orch.start("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", "--", "stall", "1")
     for task in (0, 1):
         running.wait_for(f"worker-{task} | first step", timeout=150)
     os.kill(LiveRun(tmp_path).event("task_started", task="worker-1")["pid"], signal.SIGSTOP)
@@ -88,7 +88,7 @@ import tensorflow as tf
 tf.distribute.MultiWorkerMirroredStrategy()
 """
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1)
+    done = orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", timeout=200, check=1)
     assert "Could not start gRPC server\n" in report(done.err)
     assert "fix: leave TF_CONFIG to orch: the task's was not the one that orch gave it (train.py:3 set it)" in report(done.err)
 
@@ -108,7 +108,7 @@ class Test(keras.callbacks.Callback):
 model.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0, callbacks=[Test()])
 """
     script(text, "train.py")
-    text = report(orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1).err)
+    text = report(orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", timeout=200, check=1).err)
     places = text.partition("orch:   where the tasks were:\n")[2].splitlines()[:2]
     assert "worker-0: train.py:11 in on_epoch_end: model.evaluate(x, x[:, :1], verbose=0)" in places[0], text
     assert "worker-1: train.py:12 in <module>: model.fit(" in places[1] or "worker-1: in fit (train.py:12)" in places[1], text
@@ -117,6 +117,6 @@ model.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0, callbacks=[Test()])
 
 def test_a_loop_that_a_worker_leaves_by_its_own_loss_is_told_to_reduce_it(orch: Orch, script: Script) -> None:
     script(TRAIN.replace("number == 20", "number == 200"), "train.py")
-    text = report(orch("up", "train.py", "-n", "2", "--grace", "1", "--", "leave", "1", timeout=200, check=1).err)
+    text = report(orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", "--", "leave", "1", timeout=200, check=1).err)
     assert text.startswith("first failure: worker-1 on local: it ended by itself (exit code 0)")
     assert "reduce a loss that ends a loop over the workers first" in text

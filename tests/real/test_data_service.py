@@ -45,7 +45,7 @@ with open("read.json", "w") as file:
 
 def read(orch: Any, tmp_path: Path, mode: str, *victims: str, restarts: int = 2, **expected: int) -> Any:
     (tmp_path / "reads.py").write_text(READS)
-    options = ("--strategy", "none", "--data-workers", "2", "--max-restarts", str(restarts))
+    options = ("--strategy", "none", "--set", "tasks.data_worker=2", "--max-restarts", str(restarts))
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     return orch("up", "reads.py", *options, "--", mode, *victims, timeout=250, env=env, **expected)
 
@@ -102,7 +102,7 @@ with open("read.json", "w") as file:
 def test_a_cluster_that_starts_again_as_a_whole_begins_with_a_new_epoch(orch: Any, tmp_path: Path) -> None:
     """The named job of the attempt before would have had only what is left of it."""
     (tmp_path / "reads.py").write_text(AGAIN)
-    options = ("--strategy", "none", "--data-workers", "1", "--max-restarts", "1")
+    options = ("--strategy", "none", "--set", "tasks.data_worker=1", "--max-restarts", "1")
     orch("up", "reads.py", *options, timeout=250, env={"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}, check=0)
     assert json.loads((tmp_path / "read.json").read_text()) == list(range(ELEMENTS))
     run = LiveRun(tmp_path)

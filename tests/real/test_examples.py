@@ -95,7 +95,7 @@ def test_two_workers_take_the_steps_of_one_process(orch: Any, settings: dict[str
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_tensorflow")
 def test_two_workers_learn_from_what_two_data_workers_make(orch: Any, settings: dict[str, str]) -> None:
-    options = ("-n", "2", "--data-workers", "2")
+    options = ("-n", "2", "--set", "tasks.data_worker=2")
     done = orch("up", str(EXAMPLES / "data_service.py"), *options, timeout=250, check=0, env=settings)
     assert "worker-0      | input from grpc://127.0.0.1:" in done.out
     assert {line.split("|")[0].strip() for line in done.out.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
@@ -119,7 +119,7 @@ def test_a_killed_training_goes_on_and_learns_the_digits(orch: Any, settings: di
     at = re.search(r"loop-1 continues at step (\d+) ", done.err)
     assert at is not None
     assert 0 < int(at[1]) <= 34  # the newest snapshot in memory, or a save that is newer
-    saves = ("--checkpoint", "--checkpoint-every", "10")
+    saves = ("--checkpoint", "--set", "checkpoints.every=10")
     again = orch("up", str(EXAMPLES / "resume_fit.py"), *options, *saves, "--", "--die", timeout=250, check=0, env=settings)
     at = re.search(r"fit-1 continues at step (\d+) ", again.err)
     assert at is not None

@@ -191,7 +191,7 @@ PARTS = "[[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]"
 def test_mirrored_with_a_data_service(orch: Orch, script: Callable[..., Path]) -> None:
     script(MIRRORED)
     mode = "input={global_batch_size: 4, replication_mode: per_replica, fetch_to_device: false, prefetch: 2}"
-    words = ("--strategy", "mirrored", "--cpus", "2", "--data-workers", "1", "--set", mode)
+    words = ("--strategy", "mirrored", "--cpus", "2", "--set", "tasks.data_worker=1", "--set", mode)
     done = orch("up", "script.py", *words, "--timeout", "200", timeout=300, check=0)
     assert f"dataset {PARTS}" in done.out
     assert f"service {list(range(9))}" in done.out

@@ -97,7 +97,7 @@ def test_mirrored_strategy_keeps_the_numbers_that_it_has_by_hand_unless_it_is_as
     with cluster(**mirrored) as c:
         assert c.run(fit, names)["worker-0"] == by_hand
         said = c.logs("worker-0")
-        assert said.count("orch: warning: a loss function that returns one number: Keras adds the gradients of the replicas") == 1
+        assert said.count("orch: warning: a loss function that returns one number: Keras adds the replicas' gradients") == 1
         assert said.count("orch: warning: clipvalue: Keras clips the gradients of each of the 2 replicas") == 1
     assert set(different({name: expected[name] for name in names}, by_hand)) == {
         *BEFORE_THE_SUM,

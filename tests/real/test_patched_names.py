@@ -59,7 +59,7 @@ def test_all_that_is_replaced_in_a_training_is_a_row_of_the_table(orch: Orch, sc
         if worker.context().index == 0:
             print("found", json.dumps(sorted(found)))
     """)
-    done = orch("up", "script.py", "-n", "2", "--checkpoint", "--keras-exact", check=0)
+    done = orch("up", "script.py", "-n", "2", "--checkpoint", "--set", "keras.exact=true", check=0)
     (line,) = [line for line in done.out.splitlines() if "found [" in line]
     found = set(json.loads(line.partition("found ")[2]))
     rows = {where.partition("@")[0] for name in NAMES.values() if not name.is_read for where in name.place.split("|")}

@@ -26,7 +26,7 @@ from tests.worker.agent_double import ROOT
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
 SLOW = {"PACE": "0.1"}
-GRACE = ("--grace", "120")
+GRACE = ("--set", "timeouts.grace_s=120")
 
 
 def wait_for_step(tmp_path: Path, step: int, *, after: RunDir | None = None) -> None:
@@ -82,7 +82,7 @@ def take_notice(tmp_path: Path) -> None:
 def test_sigterm_to_a_run_saves_one_step_and_loses_none(orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     program = str(script(LOOP, "loop.py"))
     whole = uninterrupted(LOOP, "-n", "2", *ORDER)
-    running = orch.start("up", program, "-n", "2", *ORDER, *GRACE, "--timeout", "1h", "--save-before", "1m", env=SLOW)
+    running = orch.start("up", program, "-n", "2", *ORDER, *GRACE, "--timeout", "1h", "--set", "timeouts.save_before_s=1m", env=SLOW)
     wait_for_step(tmp_path, 7)
     running.signal(signal.SIGTERM)
     done = running.wait(check=42)

@@ -165,7 +165,7 @@ def test_a_chief_whose_teardown_hangs_has_succeeded_all_the_same(up: Any, tmp_pa
 
 
 def test_a_preempted_cluster_saves_and_is_started_again_free_of_charge(up: Any, tmp_path: Path) -> None:
-    done = up(PREEMPTED, "-n", "2", "--max-restarts", "0", "--grace", "30")
+    done = up(PREEMPTED, "-n", "2", "--max-restarts", "0", "--set", "timeouts.grace_s=30")
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("worker-*.json")}
     assert {one["attempt"] for one in found.values()} == {2}
     assert len({one["began_at"] for one in found.values()}) == 1
@@ -179,7 +179,7 @@ def test_a_preempted_cluster_saves_and_is_started_again_free_of_charge(up: Any, 
 def test_sigterm_ends_a_worker_as_its_program_says(orch: Any, tmp_path: Path, how: str) -> None:
     (tmp_path / "train.py").write_text(HEAD + ENDED)
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    running = orch.start("up", "train.py", "-n", "2", "--grace", "1000", "--", how, env=env)
+    running = orch.start("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1000", "--", how, env=env)
     for index in (0, 1):
         wait_for_file(tmp_path / f"worker-{index}.formed")
     orch("down", check=0, timeout=100)  # with TensorFlow's own handler it would take the thousand seconds

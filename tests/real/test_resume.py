@@ -143,7 +143,7 @@ print("END", json.dumps([found.epoch, found.history, stops.wait, stops.best, slo
 )
 
 FIT_OPTIONS = ("-n", "2", *ORDER, "--checkpoint")
-# Its dropout draws by operations whose position no save has.
+# Its dropout draws by operations whose position no checkpoint has.
 FIT_OF_KERAS_2 = (
     FIT.replace("import keras, numpy", "import tf_keras as keras, numpy")
     .replace("Dropout(0.3, seed=3)", "Activation('tanh')")
@@ -282,8 +282,8 @@ def test_a_loop_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp
     done = orch("up", program, "-n", "2", *ORDER, *on_disk, "--max-restarts", "2", env={"DEATHS": deaths, "DAMAGE": "1"}, check=0)
     killed = latest(tmp_path)
     said = words(done)
-    assert "the save loop-1/step-0000000012-epoch is damaged and stays aside: model.safetensors: the bytes of" in said
-    assert "step-0000000010 is taken" in said
+    assert "loop-1/step-0000000012-epoch is damaged and stays aside: model.safetensors: the bytes of" in said
+    assert "step-0000000010 is used" in said
     assert "loop-1 continues at step 10 (epoch 2, after 4 batches)" in said
     assert "the training had finished step 13: 3 steps are done again" in said
     assert "loop-1 continues at step 15 (epoch 3, after 3 batches)" in said
@@ -333,7 +333,7 @@ def test_fit_that_is_killed_twice_ends_as_without(orch: Any, script: Any, tmp_pa
     program = str(script(text, "fit.py"))
     whole = uninterrupted(text, *FIT_OPTIONS, *(saved_by if keras == "2" else ()), **env)
     deaths = json.dumps({"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 1]})
-    options = ("up", program, *FIT_OPTIONS, *saved_by, "--checkpoint-every", "4", "--max-restarts", "2")
+    options = ("up", program, *FIT_OPTIONS, *saved_by, "--set", "checkpoints.every=4", "--max-restarts", "2")
     done = orch(*options, env={**env, "DEATHS": deaths}, check=0)
     began = [int(step) for step in re.findall(r"fit-1 continues at step (\d+)", words(done))]
     assert [step > 0 for step in began] == [True, True], "a save is written in the background, so the newest may be lost"
@@ -368,7 +368,7 @@ def test_a_training_continues_with_its_snapshot_in_memory(orch: Any, script: Any
     the workers, or all at once, or a worker that gets SIGTERM in a step which takes longer than the grace."""
     program = str(script(LOOP.replace("every=5", "every=1000"), "loop.py"))
     whole = uninterrupted(LOOP, "-n", "2", *ORDER)
-    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "3", "--grace", "1")
+    options = ("up", program, "-n", "2", *ORDER, "--set", "checkpoints.keep=9", "--max-restarts", "3", "--set", "timeouts.grace_s=1")
     deaths = {"1": ["worker-1", 4], "2": ["all", 6], "3": ["step of worker-1", 9]}
     done = orch(*options, env={"DEATHS": json.dumps(deaths)}, check=0)
     assert "loop-1 continues at step 3 (epoch 1, after 3 batches)" in words(done)
@@ -426,7 +426,7 @@ def test_whenever_it_is_killed_it_ends_as_without(
 def check_whenever_killed(orch: Any, tmp_path: Path, series: str, uninterrupted: Uninterrupted, *, soaks: bool) -> None:
     """With `soaks`, the two tests that call this kill at more than a hundred moments."""
     seeds, kills = (10, 10) if soaks else (1, 5)
-    options = ("up", "train.py", *FIT_OPTIONS, "--checkpoint-every", "3", "--grace", "1", "--max-restarts", "12")
+    options = ("up", "train.py", *FIT_OPTIONS, "--set", "checkpoints.every=3", "--set", "timeouts.grace_s=1", "--max-restarts", "12")
     rules = ("--set", "restart.without_progress=0", "--set", "restart.backoff_s=0")
     moments = 0
     for seed in range(seeds):

@@ -169,11 +169,13 @@ def test_a_disk_that_is_full_when_a_snapshot_is_saved_leaves_the_save_before(
     disk = mounted("size=2m")
     deaths = {"1": ["worker-1", "momentum", 12]}
     said = run(orch, deaths, "--set", f"checkpoints.dir={disk}", CASES="momentum", AFTER="momentum:full", DISK=str(disk))
-    why = r"the snapshot in memory of \S+/loop-1 is not saved: No space left on device; an older save is taken"
+    why = r"the snapshot in memory of \S+/loop-1 is not saved: No space left on device; an older checkpoint is used"
     assert re.search(why, said)
     orch("report", "-o", "page.html", check=0)
     assert re.search(why, (tmp_path / "page.html").read_text())
-    assert "loop-1 begins at step 0, for there is no whole save; the training had finished step 11: 11 steps are done again" in said
+    assert (
+        "loop-1 begins at step 0, for there is no complete checkpoint; the training had finished step 11: 11 steps are done again" in said
+    )
     (found,) = disk.glob("*/loop-1/*-final/manifest.json")
     assert json.loads(found.read_text())["sha256"] == saved(whole, "loop-1")
 
@@ -196,7 +198,7 @@ def test_fit_that_is_killed_costs_about_a_second(orch: Any, script: Any, tmp_pat
     program = str(script(FIT, "fit.py"))
     whole = uninterrupted(FIT, *FIT_OPTIONS)
     deaths = json.dumps({"1": ["worker-1", 1, 4], "2": ["worker-0", 2, 3]})
-    options = ("up", program, *FIT_OPTIONS, "--checkpoint-every", "1000", "--max-restarts", "2")
+    options = ("up", program, *FIT_OPTIONS, "--set", "checkpoints.every=1000", "--max-restarts", "2")
     said = words(orch(*options, env={"DEATHS": deaths, "PACE": str(STEP_S)}, check=0))
     # A worker kills itself before orch has noted its step; the other one may have finished the step, or not.
     check_lost(said, "fit-1", 11, "attempt 1")

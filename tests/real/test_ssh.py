@@ -115,7 +115,14 @@ def test_a_training_goes_on_over_connections_that_are_cut_until_a_host_vanishes(
     """An ssh is killed, then the line of a host is down for a while: both workers compute on, and each line of both is there once. Then no
     packet comes from the host any more: the other worker only hangs, for TensorFlow is not to find out first, and orch says why.
     """
-    hosts = ("--set", f"backend.hosts={json.dumps(['hostA', 'hostB'])}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--grace", "1")
+    hosts = (
+        "--set",
+        f"backend.hosts={json.dumps(['hostA', 'hostB'])}",
+        "--set",
+        f"backend.ssh={json.dumps(bed.ssh)}",
+        "--set",
+        "timeouts.grace_s=1",
+    )
     running = orch.start("up", str(script(FOREVER)), *hosts, "--set", "collectives.heartbeat_s=120")
     running.wait_for("worker-0 | step 3:", timeout=180)
     # The host has no common directory with this one: the profile arrives in the run all the same.
@@ -163,7 +170,7 @@ def test_two_hosts_by_ipv4_and_ipv6_and_a_data_service_that_is_read_from_both(
     not see the run directory.
     """
     hosts = {"hostA": {"address": bed["hostA"].address}, "hostB": {"address": bed["hostB"].address6}}
-    options = ("-n", "2", "--data-workers", "2", "--max-restarts", "1")
+    options = ("-n", "2", "--set", "tasks.data_worker=2", "--max-restarts", "1")
     up(orch, bed, script(READ), *options, hosts=hosts, timeout=300, check=0)
     planned = json.loads((LiveRun(tmp_path).path / "plan.json").read_text())
     hosts_of = {f"{one['id']['type']}-{one['id']['index']}": one["host"] for one in planned["tasks"]}

@@ -66,7 +66,7 @@ CHIEF_SAYS = b"only the chief comes here: chief-0\n/job:ps/replica:0/task:0/devi
 
 
 @in_cluster
-@pytest.mark.parametrize("servers", [(), ("--serve",)], ids=["the same script", "serve"])
+@pytest.mark.parametrize("servers", [(), ("--set", "serve=true")], ids=["the same script", "serve"])
 def test_a_parameter_server_cluster(orch: Orch, tmp_path: Path, servers: tuple[str, ...]) -> None:
     write(tmp_path, ONE_SCRIPT_FOR_ALL_ROLES)
     orch("up", "s.py", "-n", "2", "--ps", "1", *servers, timeout=250, check=0)
@@ -193,7 +193,7 @@ with tf.device("/CPU:3"):
     # _MklMatMul on processors with AVX-512
     assert re.search("Executing op (_Mkl)?MatMul in device /job:localhost/replica:0/task:0/device:CPU:1", outcome.err)
     assert "orch: this task has CPU:0 as 2 logical devices\n" in outcome.err
-    hint = "orch: --cpus 4 would give this task CPU:3; --soft-placement lets TensorFlow take another device"
+    hint = "orch: --cpus 4 would give this task CPU:3; soft_placement: true lets TensorFlow take another device"
     assert outcome.failure.traceback.splitlines()[-1] == outcome.err.splitlines()[-1] == hint
 
 

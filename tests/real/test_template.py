@@ -112,7 +112,7 @@ agent = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().s
 Path(f"{TASK}.json").write_text(json.dumps([FORKED, total.device, float(total.numpy()), len(agent)]))
 """
     text = head + SCHEDULED_SUM + tail
-    found, done = up(text, "--strategy", "parameter_server", "--chief", "-n", "1", "--ps", "1", "--serve")
+    found, done = up(text, "--strategy", "parameter_server", "--set", "tasks.chief=1", "-n", "1", "--ps", "1", "--set", "serve=true")
     assert "which takes longer" not in done.err
     # The template's children: the chief, the worker and the ps.
     assert found == {"chief-0": [True, "/job:ps/replica:0/task:0/device:CPU:0", 20.0, 3]}

@@ -152,7 +152,7 @@ def test_without_a_layout_each_device_is_a_replica(on_tpu: Callable[..., list[An
 def test_a_layout_that_does_not_fit_the_tpu_says_so(on_tpu: Callable[..., list[Any]]) -> None:
     (said,) = on_tpu("worker.strategy()", expect=1, computation_shape=(1, 2, 2, 2))
     assert (
-        "TpuError: the layout of the spec does not fit this TPU, whose topology is [2, 2, 1, 2]: "
+        "TpuError: the layout in orch.yaml does not fit this TPU, whose topology is [2, 2, 1, 2]: "
         "computation footprint [1 2 2 2] does not fit in TPU topology shape [2 2 1 2]; orch tpu --topology 2x2x1x2 shows what fits"
     ) in said
     assert "device_assignment.py" not in said
@@ -217,7 +217,7 @@ def test_no_tpu_on_this_host(tmp_path: Path, fork_task: Fork) -> None:
     )
     assert "is built without TPU support, which no release after 2.20 has: " in said
     assert "-m pip install tensorflow-tpu==2.20.0 libtpu==0.0.14" in said
-    assert said.endswith("; to try the script on the CPU: --fallback cpu")
+    assert said.endswith("; to try the script on the CPU: --set tpu.fallback=cpu")
 
 
 NOT_USED = " does not go on without it: fallback: cpu is for a machine without a TPU where no other is named"
@@ -355,7 +355,7 @@ def test_nobody_is_asked_what_the_spec_says(tmp_path: Path, fork_task: Fork, met
     said = refusal(tmp_path, fork_task, TpuSettings(tpu="my-tpu", zone="z", project="p", fallback="cpu"), env)
     assert "cannot be looked up by its name" in said
     assert said.endswith(NOT_USED)  # the name may be wrong: that is no reason for the CPU
-    assert "--fallback" not in said
+    assert "tpu.fallback" not in said
     assert metadata.asked == []  # type: ignore[attr-defined]
 
 

@@ -78,7 +78,7 @@ def test_the_worker_that_raised_is_named_and_its_waiting_peer_is_ended(orch: Orc
     total()
     """
     script(all_reduce(then), "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=250, check=1)
+    done = orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", timeout=250, check=1)
     assert "first failure: worker-1 on local: exit code 1" in done.err
     assert "RuntimeError: the shard is empty" in done.err.partition("first failure")[2]
     result = json.loads((tmp_path / ".orch" / "latest" / "result.json").read_text())
@@ -92,10 +92,10 @@ def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch:
         "    strategy =", "    if os.environ['ORCH_TASK'] == 'worker-1':\n        import time\n        time.sleep(1000)\n    strategy =", 1
     )
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "20", timeout=250, check=124)
+    done = orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", "--set", "timeouts.start_s=20", timeout=250, check=124)
     assert "waiting for worker-1: no port is open yet (1 of 2 up)" in done.err
     last = done.err.partition("timed out")[2]
-    assert "(--start-timeout); waiting for worker-1: no port is open yet" in last
+    assert "(timeouts.start_s); waiting for worker-1: no port is open yet" in last
     assert re.search(r"worker-0: in \S*MultiWorkerMirroredStrategy \(train\.py:\d+\)\n", last), done
     assert re.search(r"worker-1: in time\.sleep \(train\.py:\d+\)\n", last), done
 
@@ -107,7 +107,7 @@ def test_a_lone_worker_that_waits_for_peers_is_ended_by_one_ctrl_c(orch: Orch, s
         all_reduce().replace("strategy =", "strategy = None if os.environ['RANK'] == '1' and __import__('time').sleep(1000) else", 1),
         "train.py",
     )
-    running = orch.start("up", "train.py", "-n", "2", "--grace", "1")
+    running = orch.start("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1")
     running.wait_for("(1 of 2 up)")
     running.signal(2)
     done = running.wait(check=130)
@@ -121,7 +121,7 @@ import tensorflow as tf
 strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
 """
     script(head + SCHEDULED_SUM + 'print("total", float(total))', "chief.py")
-    done = orch("up", "chief.py", "--workers", "2", "--ps", "1", "--serve", "--grace", "1", timeout=250, check=0)
+    done = orch("up", "chief.py", "--workers", "2", "--ps", "1", "--set", "serve=true", "--set", "timeouts.grace_s=1", timeout=250, check=0)
     assert "chief-0  | total 20.0" in done.out
     assert "stopping worker-0..1, ps-0" in done.err
 
@@ -140,7 +140,7 @@ def test_servers_that_wait_for_a_chief_that_the_run_does_not_have_are_named_at_o
     """
     script(serve, "serving/__init__.py")  # an imported package: the syntax of the script shows nothing
     script("import serving", "train.py")
-    running = orch.start("up", "train.py", "-n", "2", "--grace", "1")
+    running = orch.start("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1")
     line = "worker-0..1 stand in Server.join(), and this run has no chief that gives them work: a script for parameter servers needs --ps 1"
     running.wait_for(line, timeout=200)
     running.signal(2)

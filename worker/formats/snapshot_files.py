@@ -51,7 +51,7 @@ def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
             writer.write()
         except Exception as error:  # the training continues with an older save
             reason = getattr(error, "strerror", None) or error or type(error).__name__
-            lines.append(f"checkpoints: the snapshot in memory of {directory} is not saved: {reason}; an older save is taken")
+            lines.append(f"checkpoints: the snapshot in memory of {directory} is not saved: {reason}; an older checkpoint is used")
         lines += writer.lines
     return lines
 
@@ -186,7 +186,7 @@ class _Writer:
             differing = [tensor for tensor, sha256 in (note["alike"] or {}).items() if told.get(tensor, {}).get("sha256") != sha256]
             if differing:
                 problem = f"the replicas have diverged: {worker} has another {differing[0]} than {by}"
-                self.lines.append(f"checkpoints: {name} in memory is not saved: {problem}; an older save is taken")
+                self.lines.append(f"checkpoints: {name} in memory is not saved: {problem}; an older checkpoint is used")
                 return False
             files[saves.file_of(worker)] = note["tensors"]
         made = {"run": run, "attempt": self._attempt, "by": by, "how": "snapshot", **({"lost": lost} if lost else {})}

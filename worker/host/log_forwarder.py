@@ -197,7 +197,7 @@ class LogForwarder:
                 output.holes[stream] = log_limit.cut(file.fileno(), limit, output.holes[stream], output.sent[stream])
         except OSError as error:  # such as a file system without holes
             self._log_limit = None
-            self._link.send(messages.RunNoted(f"--log-limit has no effect in {output.root.path}: {error.strerror or error}", clock.now()))
+            self._link.send(messages.RunNoted(f"log_limit has no effect in {output.root.path}: {error.strerror or error}", clock.now()))
 
     def _send_report(self, output: TaskOutput) -> None:
         # The first report comes at once: from which step on an attempt trains tells what the attempt before has lost.

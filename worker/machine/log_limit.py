@@ -13,7 +13,7 @@ _PUNCH = 0x1 | 0x2
 """FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE."""
 _LINE = 4096
 """How far a line end is looked for, so that lines stay whole. A longer line is cut in two."""
-_NOTE = "[orch: {:,} bytes are left out here: --log-limit]"
+_NOTE = "[orch: {:,} bytes are left out here: log_limit]"
 
 
 def is_due(limit: int, hole: tuple[int, int], size: int) -> bool:

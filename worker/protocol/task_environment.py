@@ -79,7 +79,7 @@ def describe_too_few_threads(start: StartTasks, envs: Mapping[str, Mapping[str, 
     if not names or needed is None:
         return ""
     hangs = f"{INTER_OP} is {_TOO_FEW}, with which ParameterServerStrategy is known to hang"
-    return f"{few(names)}: {hangs} (unset, it would be {needed}; --inter-threads N sets it, too)"
+    return f"{few(names)}: {hangs} (unset, it would be {needed}; defaults.devices.threads.inter sets it, too)"
 
 
 def tf_config_text(cluster_json: str, task: TaskId) -> str:

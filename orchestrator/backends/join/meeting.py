@@ -52,7 +52,7 @@ class Ticket:
 
 @functools.lru_cache(maxsize=1)
 def here() -> tuple[Seat, Mapping[str, str]]:
-    """What the engine tells this process, and the environment that it has given. No task, and no agent, gets those variables."""
+    """The facts that the engine tells this process, and the environment that it has given. No task, and no agent, gets those variables."""
     env = dict(os.environ)
     texts = {}
     for name in joining.FILES:

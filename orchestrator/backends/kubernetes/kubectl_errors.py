@@ -33,22 +33,26 @@ class Rule:
 
 
 RULES = (
-    Rule("exceeded quota", "ask for less (backend.resources, --pods), or wait until others have ended: kubectl describe resourcequota"),
+    Rule(
+        "exceeded quota", "ask for less (backend.resources, backend.pods), or wait until others have ended: kubectl describe resourcequota"
+    ),
     Rule(
         "violates PodSecurity|PodSecurityPolicy|pod security",
         "the namespace forbids such a pod: change backend.user or backend.pod_template",
     ),
-    Rule('namespaces? "[^"]*" not found', "name one that exists, with --namespace: kubectl get namespaces", is_mistake=True),
+    Rule('namespaces? "[^"]*" not found', "name one that exists, with backend.namespace: kubectl get namespaces", is_mistake=True),
     Rule("context .*(does not exist|not found)|context was not found", "kubectl config get-contexts lists them", is_mistake=True),
     Rule(
         "localhost:8080|no configuration has been provided|invalid configuration",
-        "kubectl knows no cluster: log in, set KUBECONFIG, or name a --context or backend.kubeconfig; kubectl get pods must work",
+        "kubectl knows no cluster: log in, set KUBECONFIG, or backend.context, backend.kubeconfig; kubectl get pods must work",
     ),
     Rule("must be logged in|Unauthorized|credentials|oidc|executable .* not found.*auth|getting credentials", _LOGIN),
     # kubectl asks for a schema before it sends anything, and then says "error validating", whatever kept it from the server.
     Rule("failed to download openapi(?!.*(?:certificate|x509|credentials|Unauthorized))", _ADDRESS, passing=True),
     Rule("certificate|x509", "the certificate of the API server does not fit the kubeconfig: fetch a new kubeconfig"),
-    Rule("strict decoding error|unknown field|error validating|is invalid:|BadRequest|invalid value", "correct backend: in the spec", True),
+    Rule(
+        "strict decoding error|unknown field|error validating|is invalid:|BadRequest|invalid value", "correct backend: in orch.yaml", True
+    ),
     Rule("no such host", "the name of the API server has no address here: check the network, or the kubeconfig"),
     Rule(
         "connection refused|was refused|i/o timeout|TLS handshake timeout|deadline exceeded|EOF|no route to host|network is unreachable|"

@@ -21,7 +21,7 @@ VERIFY = "Read all tensors, and compare their checksums with those of the manife
 @click.option("--verify", is_flag=True, help=VERIFY)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool) -> int:
-    """Show the saves of RUN (default: the latest run): step, epoch, age, size, and which one a restart would begin with.
+    """Show the checkpoints of RUN (default: the latest run): step, epoch, age, size, and which one a restart would begin with.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def down_command(names: Sequence[str], home: Path, everything: bool, agreed: boo
       orch down --save    after a save, with which orch up --resume RUN continues
       orch down --all     all runs that go on
 
-    The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up). If several runs go on, orch ends none of
+    The tasks get SIGTERM, and SIGKILL after the grace period of the run (timeouts.grace_s). If several runs go on, orch ends none of
     them without RUN or --all.
     """
     if save and at_once:
@@ -110,7 +110,7 @@ def _end(runs: Sequence[RunDir], *, at_once: bool, save: bool, as_json: bool) ->
         if verdict is not None and verdict.saved is None:
             why = "only a training with --checkpoint, or with worker.checkpoints, saves itself, between two steps"
             if run.read_spec().checkpoints.fit:
-                why = "no step was done within the grace period (--grace), or no fit has begun"
+                why = "no step was done within the grace period (timeouts.grace_s), or no fit has begun"
             click.echo(f"nothing was saved: {why}")
         if cleanup.killed:
             click.echo(f"killed {cleanup.killed} processes that its dead controller had left")

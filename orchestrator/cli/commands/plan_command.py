@@ -47,7 +47,7 @@ def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
     \b
     Examples:
       orch plan                                  the cluster of orch.yaml
-      orch plan train.py --workers 2 --chief
+      orch plan train.py --workers 2 --evaluator
       orch plan train.py -H hostA:2,hostB:2 --json
 
     The output contains the values of the variables that orch.yaml and --env set, also secrets.

@@ -37,7 +37,7 @@ RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A c
 @click.option("--risk-crash", "at_risk", is_flag=True, help=RISK)
 @click.option("--json", "as_json", is_flag=True, help="Print the path of each profile, by task, as a JSON object.")
 def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool, as_json: bool) -> int:
-    """Profile all tasks of RUN (default: the latest run) with TensorFlow's profiler, at one moment. The script needs no line for this.
+    """Profile RUN (default: the latest run) with TensorFlow's profiler, at one moment. The script needs no line for this.
 
     \b
     Examples:

@@ -275,7 +275,7 @@ def line_of(run: RunDir, cluster: Cluster | None = None) -> str:
         why = f": {clean(' '.join(headline(verdict.cause).split()))}" if verdict.cause else ""
         warning = f"; warning: {verdict.warning}" if verdict.warning else ""
         return f"{run.run_id}: {describe_outcome(verdict.outcome)} after {took}{again}, exit code {verdict.exit_code}{why}{warning}"
-    return f"{run.run_id}: lost (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
+    return f"{run.run_id}: lost (its controller died without a result; orch down {run.run_id} ends what it may have left)"
 
 
 def _width() -> int | None:

@@ -62,7 +62,7 @@ def start_command(
     spec = read_spec(ctx, needs_program=False)[0]
     names = preload or spec.imported_ahead
     if not names:
-        raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
+        raise UsageError("orch.yaml says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
     python = interpreters.of_this_machine(spec)
     what = f"importing {', '.join(names)} with {python}"
     click.echo(f"orch: {what}, if that is not done yet (at most {import_timeout:g} s)", err=True)

@@ -274,7 +274,7 @@ _LEFT_AT_ONCE = Remedy(
     ENDS_EARLY,
     "{name} took no step: look for a return or a sys.exit() before its training; else give all the same number of steps",
 )
-_SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --serve")
+_SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --set serve=true")
 _OWN_TF_CONFIG = Remedy(
     "another-tf_config",
     "leave TF_CONFIG to orch: the task's was not the one that orch gave it ({tf_config}), and another process uses that port",

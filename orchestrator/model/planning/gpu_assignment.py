@@ -141,7 +141,7 @@ class _Host:
     def _complain(self, task: TaskId, wish: str, gpus: Sequence[Gpu]) -> None:
         """A task cannot have its wish. `gpus`: those whose owners are in the way."""
         owners = self._describe_owners(gpus)
-        ways = f"; {owners}: name others with --gpus, or let all of them share (--share-gpus)" if owners else ""
+        ways = f"; {owners}: name others with --gpus, or let all of them share (defaults.devices.share_gpus: true)" if owners else ""
         if not self.gpus:
             ways = ": leave out --gpus (or gpus: in orch.yaml), and the task runs on the CPU"
         self.complaints.setdefault((wish, f"host {self.name} has {_described(self.gpus)}{ways}"), []).append(task)

@@ -343,7 +343,7 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
                 return save_reasons.before_the_end(cluster, Outcome.TIMED_OUT, code, at, cause, limit_s=cluster.spare_s)
             return run_out(cluster, at, cause, again=False, code=code)
         case "save":
-            what = f"the time of the run is over in {limits.save_before_s:g} s (--save-before)"
+            what = f"the time of the run is over in {limits.save_before_s:g} s (timeouts.save_before_s)"
             code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
             return save_reasons.before_the_end(cluster, Outcome.TIMED_OUT, code, at, Cause(what, at), limit_s=limits.save_before_s)
         case "unsaved":
@@ -355,12 +355,12 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
         case "prepare":
             late = readiness.unprepared(cluster)
             has = "has" if len(late) == 1 else "have"
-            what = f"{group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (--prepare-timeout)"
+            what = f"{group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (timeouts.prepare_s)"
             return run_out(cluster, at, Cause(what, at, host=cluster.tasks[late[0]].host))
         case "start":
             awaited = readiness.awaited(cluster)
             formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
-            what = f"{formed} {limits.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
+            what = f"{formed} {limits.start_s:g} s after its start (timeouts.start_s); {readiness.describe_awaited(cluster, awaited)}"
             return run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
         case "hang":
             what = f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)"

@@ -94,7 +94,7 @@ def _saves_before_the_end(draft: Draft) -> Iterator[Complaint]:
     if before_s is None:
         return
     if run_s is None and not draft.backend.INSIDE:
-        message = f"save_before_s (--save-before): a run on backend {draft.backend.type} without run_s (--timeout) has no end that is known"
+        message = f"save_before_s: a run on backend {draft.backend.type} without run_s (--timeout) has no end that is known"
         yield "timeouts.save_before_s", message, "give --timeout, too"
     elif run_s is not None and before_s >= run_s:
         yield "timeouts.save_before_s", f"save_before_s is {before_s:g} s, and the run takes {run_s:g} s at most", "make it shorter"

@@ -38,7 +38,7 @@ class Findings:
 
 
 def _is_named(path: str, place: str) -> bool:
-    """True if the place says which setting is meant: ``--log-limit`` is ``log_limit``, ``--workers`` is ``tasks.worker.count``."""
+    """True if the place says which setting is meant: ``--memory-growth`` is ``memory_growth``, ``--workers`` is ``tasks.worker.count``."""
     if place == f"--{path.rpartition('.')[2].replace('_', '-')}":
         return True
     number = re.fullmatch(r"tasks\.(\w+)\.count", path)

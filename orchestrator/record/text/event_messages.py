@@ -86,7 +86,7 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         if gone:
             return f"{up} of {len(after.members)} tasks are up after {describe_seconds(took)}; {gone}; {rest}"
         if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
-            return f"{len(after.members)} tasks have started; orch waits for the ports of a command only with --start-timeout"
+            return f"{len(after.members)} tasks have started; orch waits for the ports of a command only with timeouts.start_s"
         serving = describe_serving(after)
         return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up{serving and f'; {serving}'}"
     if _may_serve(before, after, event) and (serving := describe_serving(after)) and not describe_serving(before):

@@ -59,7 +59,7 @@ def test_two_runs_that_are_alike_are_called_so(tmp_path: Path) -> None:
     lines = "\n".join(to_text(found))
     assert "the two runs were started alike" in lines
     assert "the reports are the same: 49 steps" in lines
-    assert "the saves are the same: 1 save of the same step, bit by bit" in lines
+    assert "the checkpoints are equal: 1 checkpoint of the same step, bit by bit" in lines
 
 
 def test_what_was_different_at_the_start_is_a_row_each_without_secrets(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_first_variable_of_the_first_save_that_differs_is_named_with_its_sha
     found = compare(one, other).saved
     assert found is not None
     assert (found.where, found.name, found.share, found.also) == ("step 20 of fit-1", "dense/kernel", 0.2, 1)
-    assert "the saves part at step 20 of fit-1: dense/kernel differs (by 20 %), and 1 further variable" in text_of(one, other)
+    assert "the checkpoints differ from step 20 of fit-1: dense/kernel differs (by 20 %), and 1 further variable" in text_of(one, other)
 
 
 @pytest.mark.parametrize(

@@ -426,6 +426,6 @@ def test_a_program_that_is_not_python_is_judged_by_the_end_of_its_log(code: int,
 
 def test_a_server_that_left_is_told_otherwise_than_a_worker() -> None:
     task = TaskStatus("worker-0", "a", code=0)
-    assert "--serve" in remedies.find(task, serves=True).text
+    assert "--set serve=true" in remedies.find(task, serves=True).text
     assert remedies.find(task).text.startswith("worker-0 took no step: look for a return or a sys.exit()")
     assert remedies.find(dataclasses.replace(task, report={"step": 3})).text.startswith("give all workers the same number of steps")

@@ -22,7 +22,7 @@ def gpu(index: int, memory_mb: int = 1000) -> Gpu:
 PART = Gpu(0, "MIG-a", "Part", 100, "MIG-a")
 OTHER_PART = Gpu(0, "MIG-b", "Part", 100, "MIG-b")
 CPU_WAY = "leave out --gpus (or gpus: in orch.yaml), and the task runs on the CPU"
-WAYS = "name others with --gpus, or let all of them share (--share-gpus)"
+WAYS = "name others with --gpus, or let all of them share (defaults.devices.share_gpus: true)"
 
 
 def planned(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> Plan:

@@ -328,7 +328,7 @@ def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were()
     assert ending.cause is not None
     assert ending.exit_code == 124
     assert ending.cause.what == (
-        "the restarted tasks had not come up 10 s after its start (--start-timeout); waiting for worker-0: no port is open yet"
+        "the restarted tasks had not come up 10 s after its start (timeouts.start_s); waiting for worker-0: no port is open yet"
     )
 
 

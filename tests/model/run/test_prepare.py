@@ -124,7 +124,7 @@ def test_only_its_own_time_limit_holds_while_a_host_is_prepared() -> None:
     assert verdict is not None
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, DEADLINE)
     assert verdict.cause is not None
-    assert verdict.cause.what == "prepare-1 has not ended 30 s after the start (--prepare-timeout)"
+    assert verdict.cause.what == "prepare-1 has not ended 30 s after the start (timeouts.prepare_s)"
 
 
 def test_its_failure_is_the_first_cause_and_no_task_is_waited_for() -> None:

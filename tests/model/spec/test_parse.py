@@ -400,8 +400,7 @@ LENGTH = "must have from 1 to 1,000 characters, and no '='"
             "script: a\ndefaults: {devices: {cpus: 1025, threads: [4]}}",
             [
                 ":2: defaults.devices.cpus: must be at most 1,024, not 1025",
-                ":2: defaults.devices.threads: must be a whole number, not a list"
-                " (write --threads 4 --inter-threads 2, or threads: {intra: 4, inter: 2})",
+                ":2: defaults.devices.threads: must be a whole number, not a list (write threads: {intra: 4, inter: 2})",
             ],
         ),
         ("script: a\ndefaults: {log_level: warn}", [":2: defaults.log_level: 'warn' is not known (did you mean 'warning'?)"]),

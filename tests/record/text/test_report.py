@@ -53,7 +53,7 @@ def test_a_failure_shows_the_traceback_the_log_the_others_and_the_code(run: RunD
 
 def test_a_failed_training_that_saves_is_told_how_it_goes_on(run: RunDir) -> None:
     verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.5, Cause("failed", 110.0, "worker-1", "local", 137))
-    for given, more in (("{}", ""), ('{"fit": true}', "; --checkpoint-every STEPS saves sooner"), ('{"fit": true, "every": 5}', "\n")):
+    for given, more in (("{}", ""), ('{"fit": true}', "; --set checkpoints.every=STEPS saves sooner"), ('{"fit": true, "every": 5}', "\n")):
         (run.path / "spec.yaml").write_text(f'{{"script": "train.py", "checkpoints": {given}}}')
         text = report(verdict, run, Cluster(), Path("shown"))
         assert ("  there is no checkpoint to continue from: the run has ended before its first one" + more in text) == bool(more)

@@ -167,7 +167,7 @@ def test_ports_are_taken_from_the_range_and_around_what_is_taken(start_agent: Ca
         facts = start_agent().hello(ports=2, port_range=(port, port))
         assert facts.ports == ()
         assert facts.trouble == (
-            f"ports {port}-{port} are used up: 2 needed, 0 free; give a wider range (ports:, --ports), or none, and the kernel chooses"
+            f"ports {port}-{port} are used up: 2 needed, 0 free; give a wider range (ports:), or none, and the kernel chooses"
         )
 
 

@@ -13,5 +13,5 @@ def test_a_kernel_without_a_free_port_is_no_reason_to_ask_for_the_kernels_choice
         held_ports.hold(2, None)
     assert str(caught.value) == (
         "ports of the kernel's choice (net.ipv4.ip_local_port_range) are used up: 2 needed, 0 free; "
-        "end what holds them (ss -tanp), or give a range outside of it (ports:, --ports)"
+        "end what holds them (ss -tanp), or give a range outside of it (ports:)"
     )

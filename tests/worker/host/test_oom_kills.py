@@ -158,7 +158,7 @@ def test_a_task_that_the_kernel_kills_for_want_of_memory_is_told_from_one_that_a
         """,
     )
     (tmp_path / "greedy").touch()
-    command = [sys.executable, "-m", "orchestrator", "up", "script.py", "-n", "2", "--grace", "0.2"]
+    command = [sys.executable, "-m", "orchestrator", "up", "script.py", "-n", "2", "--set", "timeouts.grace_s=0.2"]
     into = f'echo $$ > {small_group}/cgroup.procs && exec "$@"'
     done = subprocess.run(["sh", "-c", into, "sh", *command], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 137, done.stderr
@@ -167,4 +167,4 @@ def test_a_task_that_the_kernel_kills_for_want_of_memory_is_told_from_one_that_a
     assert (cause["task"], cause["code"]) == ("worker-1", 137)
     assert cause["remedy"].startswith("likely out of memory")
     (tmp_path / "greedy").unlink()
-    assert "out of memory" not in orch("up", "script.py", "-n", "2", "--grace", "0.2", check=137).err
+    assert "out of memory" not in orch("up", "script.py", "-n", "2", "--set", "timeouts.grace_s=0.2", check=137).err

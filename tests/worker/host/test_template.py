@@ -507,7 +507,7 @@ STUCK = "import os, time\nopen('importing', 'w').close()\nwhile True: time.sleep
 def test_an_import_that_hangs_does_not_keep_anybody_from_stopping(orch: Any, tmp_path: Path) -> None:
     write(tmp_path, STUCK, "stuck.py")
     write(tmp_path, "print('never')")
-    running = orch.start("up", "s.py", "-n", "2", "--grace", "1000", "--set", "preload=[stuck]")
+    running = orch.start("up", "s.py", "-n", "2", "--set", "timeouts.grace_s=1000", "--set", "preload=[stuck]")
     wait_for_file(tmp_path / "importing")
     running.signal(signal.SIGINT)
     done = running.wait(check=130)

@@ -230,7 +230,11 @@ QUIET = {"defaults": {"log_level": "warning"}, "preload": ["decimal"]}
         (QUIET, (), "here"),
         (QUIET, ("-f", "specs/other.yaml"), "specs"),
         ({"preload": ["decimal"]}, ("--log-placement",), "here"),
-        ({}, ("--set", "preload=[decimal]", "--workdir", "specs", "--env", "TF_ENABLE_ONEDNN_OPTS=0", "--env", "PYTHONPATH=own"), "here"),
+        (
+            {},
+            ("--set", "preload=[decimal]", "--set", "workdir=specs", "--env", "TF_ENABLE_ONEDNN_OPTS=0", "--env", "PYTHONPATH=own"),
+            "here",
+        ),
     ],
     ids=["file", "another file", "placement", "variables"],
 )
@@ -313,7 +317,7 @@ def test_what_fails_in_a_fork_of_it_is_shown(
     ("python", "words"),
     [
         ("~/venv/python", ("--python", "~/venv/python")),
-        ("specs/venv/python", ("--python", "venv/python", "--workdir", "specs")),
+        ("specs/venv/python", ("--python", "venv/python", "--set", "workdir=specs")),
         ("venv/python", ("--set", 'backend.hosts={"localhost": {"python": "venv/python"}}')),
     ],
     ids=["home", "working directory", "of the host"],
@@ -341,8 +345,8 @@ def test_a_run_says_what_keeps_its_spec_from_it(orch: Any, tmp_path: Path, start
     why = "TF_CPP_MIN_LOG_LEVEL differs from what decimal has been imported under"
     assert f"{NOT_USED}{why}" in orch("up", "script.py", "-n", "1", check=0).err
     refused = orch("warm", "start", "--set", "preload=[]", check=2).err
-    assert "the spec says preload: [], so nothing is imported ahead" in refused
-    assert "--log-level: " in orch("warm", "start", "--log-level", "loud", check=2).err
+    assert "orch.yaml says preload: [], so nothing is imported ahead" in refused
+    assert "defaults.log_level: " in orch("warm", "start", "--set", "defaults.log_level=loud", check=2).err
 
 
 def test_a_secret_of_the_spec_is_not_shown_to_others(orch: Any, tmp_path: Path, packages: Path) -> None:

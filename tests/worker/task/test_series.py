@@ -158,7 +158,7 @@ def test_a_damaged_file_in_the_only_save_begins_anew_and_is_named(
         file.truncate(10)
     assert choose_together(monkeypatch, worker(tmp_path, 0), worker(tmp_path, 1)) == [None, None]
     said = capsys.readouterr().err
-    assert "the save loop-1/step-0000000010 is damaged and stays aside: worker-0.safetensors" in said
+    assert "loop-1/step-0000000010 is damaged and stays aside: worker-0.safetensors" in said
     assert "nothing older is whole: the training begins again" in said
 
     save_together(tmp_path, 10)
@@ -226,7 +226,7 @@ def test_a_save_whose_file_does_not_come_is_given_up_when_the_next_is_due(
     for each in workers:
         each.wait()
     said = capsys.readouterr().err
-    assert "the save loop-1/step-0000000010 waits for the file worker-1.safetensors of worker-1" in said
+    assert "loop-1/step-0000000010 waits for the file worker-1.safetensors of worker-1" in said
     assert "the file worker-1.safetensors of worker-1 did not come" in said
     assert [(save.step, saves.check(LOCAL, save)) for save in saved(tmp_path)] == [(20, "")], "what was given up is removed"
 

@@ -323,7 +323,7 @@ def test_a_lost_host_is_named_and_the_weights_of_another_one_are_saved(
 def test_replicas_that_have_diverged_are_no_save(agent: Any, tmp_path: Path) -> None:
     chief, other = leave(agent, tmp_path, 0, 8, holds=True), leave(agent, tmp_path, 1, 8, holds=True, value=b"12345678")
     (line,) = on_hosts([chief, other])
-    assert "the replicas have diverged: worker-1 has another weights than worker-0; an older save is taken" in line
+    assert "the replicas have diverged: worker-1 has another weights than worker-0; an older checkpoint is used" in line
     assert listed(tmp_path) == []
 
 

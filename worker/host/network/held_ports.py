@@ -26,10 +26,10 @@ def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
     for sock in held:
         sock.close()
     if ports:
-        span, remedy = f"{ports[0]}-{ports[1]}", "give a wider range (ports:, --ports), or none, and the kernel chooses"
+        span, remedy = f"{ports[0]}-{ports[1]}", "give a wider range (ports:), or none, and the kernel chooses"
     else:
         span = "of the kernel's choice (net.ipv4.ip_local_port_range)"
-        remedy = "end what holds them (ss -tanp), or give a range outside of it (ports:, --ports)"
+        remedy = "end what holds them (ss -tanp), or give a range outside of it (ports:)"
     raise PortsExhaustedError(f"ports {span} are used up: {count} needed, {len(held)} free; {remedy}")
 
 

@@ -279,7 +279,9 @@ class FitSession:
         if self._found is not None:
             self._continue(self._found)
         elif self._series.is_expected:
-            self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
+            self._series.tell(
+                f"{self._series.name} begins at step 0, for there is no complete checkpoint; {restoring.lost(self._series, 0)}"
+            )
         self._snapshots = TrainingSnapshots(self._series, self._variables, self.steps)
         self._is_announced = True
         save_orders.begin(self.steps)

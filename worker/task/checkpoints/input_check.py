@@ -143,7 +143,7 @@ def _reasons(dataset: Any) -> Iterator[str]:
         for graph in of_part:
             for node in (node for nodes in shuffle_graph.bodies(graph) for node in nodes):
                 if _RANDOM.match(node.op):
-                    yield f"a function of it draws random numbers ({node.op}), whose position no save has"
+                    yield f"a function of it draws random numbers ({node.op}), whose position no checkpoint has"
                 elif _ASSIGNS.match(node.op):
                     yield f"a function of it changes a variable ({node.op}), ahead of the training"
                 elif node.op == "GeneratorDataset":

@@ -153,5 +153,5 @@ def _leave_out(iterator: Any, count: int) -> None:
         try:
             patches.theirs(next, iterator)
         except StopIteration:
-            print_once("checkpoints: the data end before the place of the save: fewer batches than the training had trained on")
+            print_once("checkpoints: the data end before the place of the checkpoint: fewer batches than the training had trained on")
             break

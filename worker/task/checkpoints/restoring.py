@@ -59,8 +59,8 @@ def choose(series: Series) -> FoundSave | None:
         if _number(found) > min(told):
             found, damaged = _newest(series, min(told), damaged)
     for name, reason in damaged:
-        takes = "nothing older is whole: the training begins again" if found is None else f"{found.save.name} is taken"
-        series.tell(f"the save {series.name}/{name} is damaged and stays aside: {reason}; {takes}")
+        takes = "nothing older is whole: the training begins again" if found is None else f"{found.save.name} is used"
+        series.tell(f"{series.name}/{name} is damaged and stays aside: {reason}; {takes}")
     if series.is_chief:
         _clear(series, {name for name, _ in damaged})
     return found

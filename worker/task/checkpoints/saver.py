@@ -215,7 +215,9 @@ class Saver:
         found = self._series.choose()
         if found is None:
             if self._series.is_expected:
-                self._series.tell(f"{self._series.name} begins at step 0, for there is no whole save; {restoring.lost(self._series, 0)}")
+                self._series.tell(
+                    f"{self._series.name} begins at step 0, for there is no complete checkpoint; {restoring.lost(self._series, 0)}"
+                )
             return
         document = found.document
         self._series.restore(found, self._variables(found.tensors))

@@ -183,8 +183,8 @@ class Series:
                 raise refusal(RuntimeError(f"{worker} could not write its file {name}; a line of {worker} says why"))
             if now > begun + LAST_PATIENCE_S:
                 print_once(
-                    f"checkpoints: the save {self.name}/{os.path.basename(directory)} waits for the file {name} of {worker}, at most until "
-                    "the next save is due"
+                    f"checkpoints: {self.name}/{os.path.basename(directory)} waits for the file {name} of {worker}, at most until "
+                    "the next checkpoint is due"
                 )
                 until = begun if self._is_next_due.is_set() else until  # the training must not wait for a save that may never come
             if not threading.main_thread().is_alive():  # a task that fails must not wait long for one that has failed, too

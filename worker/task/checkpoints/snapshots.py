@@ -167,7 +167,7 @@ class TrainingSnapshots:
                 self._memory.clear()
                 self._memory = None
             if why:
-                print_once(f"checkpoints: there are no snapshots in memory: {why}. The saves on the disk go on")
+                print_once(f"checkpoints: there are no snapshots in memory: {why}. Checkpoints on the disk go on")
 
 
 def _is_of_fit(series: Series) -> bool:
@@ -181,5 +181,5 @@ def _open() -> Memory | None:
         return Memory(paths.split(":")) if paths else None
     except OSError as error:
         if not _live:
-            print_once(f"checkpoints: there are no snapshots in memory: {error.strerror}. The saves on the disk go on", in_each_task=True)
+            print_once(f"checkpoints: there are no snapshots in memory: {error.strerror}. Checkpoints on the disk go on", in_each_task=True)
         return None

@@ -167,7 +167,11 @@ def _of_trackable(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any
         raise refusal(
             ValueError(
                 f"worker.checkpoints: {key} is of type {type(one).__name__}, whose state is not saved"
-                + ("; an iterator needs no save: saver.batches begins where the training was" if "Iterator" in type(one).__name__ else "")
+                + (
+                    "; an iterator needs no checkpoint: saver.batches begins where the training was"
+                    if "Iterator" in type(one).__name__
+                    else ""
+                )
             )
         )
     for name, child in tf.train.TrackableView.children(one).items():
@@ -253,9 +257,9 @@ def compare(named: list[NamedVariable], told: Mapping[str, Mapping[str, Any]], w
             other.append(f"{name} has the shape {told[name]['shape']} ({told[name]['dtype']}) there and {shape} ({kind}) here")
     problems = [*other[:1]]
     if missing:
-        problems.append(f"{few(missing)} of this program {'is' if len(missing) == 1 else 'are'} not in the save")
+        problems.append(f"{few(missing)} of this program {'is' if len(missing) == 1 else 'are'} not in the checkpoint")
     if added:
-        problems.append(f"{few(added)} of the save {'is' if len(added) == 1 else 'are'} not in this program")
+        problems.append(f"{few(added)} of the checkpoint {'is' if len(added) == 1 else 'are'} not in this program")
     if problems:
         raise refusal(
             ValueError(

@@ -174,7 +174,7 @@ def list_files(patterns: Any) -> list[str]:
 
     patterns = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
     if not patterns:
-        raise ValueError("worker.files: which files? name a pattern, or set input.files in the spec")
+        raise ValueError("worker.files: which files? name a pattern, or set input.files in orch.yaml")
     found: set[str] = set()
     for pattern in map(os.fspath, patterns):
         names = tf.io.gfile.glob(pattern) if "://" in pattern else [name for name in matching(pattern) if os.path.isfile(name)]

@@ -419,8 +419,8 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             return _marked(loss.scale_loss_for_distribution(values))
         if _task.in_loops and _replicas():
             print_once(
-                "a loss function that returns one number: Keras adds the gradients of the replicas, and --keras-exact takes their mean; "
-                f"{hint(_replicas())}"
+                "a loss function that returns one number: Keras adds the replicas' gradients; keras.exact: true takes their mean"
+                f"; {hint(_replicas())}"
             )
     if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and _replicas():
         print_once(

@@ -23,7 +23,7 @@ def serve(address: str, state: str = "") -> NoReturn:
     task = context()
     service = (task.data_service or "").removeprefix("grpc://")
     if not service or task.type not in ("dispatcher", "data_worker"):
-        raise ValueError(f"{task.task} is no server of a tf.data service: start it with orch (--data-workers)")
+        raise ValueError(f"{task.task} is no server of a tf.data service: start it with orch (tasks.data_worker)")
     import tensorflow as tf
 
     api, shared = tf.data.experimental.service, {"port": int(address.rpartition(":")[2]), "protocol": "grpc"}

@@ -153,7 +153,7 @@ def _conflict(error: BaseException, settings: dict[str, Any]) -> str:
     if not set_ or not isinstance(error, (RuntimeError, ValueError)):
         return ""
     holds = f"{' and '.join(set_)} {'holds' if len(set_) == 1 else 'hold'} for this task already"
-    return f"{holds}; take it out of the spec, or leave the devices to the spec"
+    return f"{holds}; remove it from orch.yaml, or leave the devices to orch.yaml"
 
 
 # TensorFlow 2.21's texts, each with the requested device.
@@ -183,8 +183,12 @@ def _hint_at_device(text: str) -> str:
     if found is None:
         return ""
     kind, count = found[1].upper(), int(found[2]) + 1
-    makes = f"--cpus {count}" if kind == "CPU" else f"--gpus {count} on a host that has as many, or --logical-gpus on one GPU,"
-    return f"{makes} would give this task {kind}:{count - 1}; --soft-placement lets TensorFlow take another device"
+    makes = (
+        f"--cpus {count}"
+        if kind == "CPU"
+        else f"--gpus {count} on a host that has as many, or --set defaults.devices.logical_gpus=… on one GPU,"
+    )
+    return f"{makes} would give this task {kind}:{count - 1}; soft_placement: true lets TensorFlow take another device"
 
 
 def _format(name: str, settings: dict[str, Any]) -> str:

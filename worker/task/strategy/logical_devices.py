@@ -20,7 +20,7 @@ def split(tensor: Any, dims: Sequence[int] | str) -> Any:
     if isinstance(dims, str):
         named = {one.name: one.dims for one in context().settings.tpu.partition}
         if dims not in named:
-            raise ValueError(f"{place}the spec has no tpu.partition of the name {dims!r}; it names {', '.join(named) or 'none'}")
+            raise ValueError(f"{place}orch.yaml has no tpu.partition of the name {dims!r}; it names {', '.join(named) or 'none'}")
         place, dims = f"{place}tpu.partition.{dims}: ", named[dims]
     wanted = [int(number) for number in dims]
     if any(number < 1 for number in wanted):

@@ -47,7 +47,7 @@ def build(settings: TpuSettings) -> Any:
     except NoTpu as error:
         is_without = name == LOCAL and not tpu_host.count_chips()
         if settings.fallback == "none":
-            raise NoTpu(f"{error}{'; to try the script on the CPU: --fallback cpu' * is_without}") from None
+            raise NoTpu(f"{error}{'; to try the script on the CPU: --set tpu.fallback=cpu' * is_without}") from None
         if not is_without:  # otherwise a run with a wrong name, or with a broken TPU, would train on the CPU for hours
             unused = f"fallback: {settings.fallback} is for a machine without a TPU where no other is named"
             raise NoTpu(f"{error}; the task does not go on without it: {unused}") from None
@@ -130,7 +130,7 @@ def _assign(topology: Any, settings: TpuSettings) -> Any:
     except (ValueError, AssertionError) as error:  # AssertionError: chips are missing
         said = f": {error}" if str(error) else ", of which chips are missing"
         advice = f"orch tpu --topology {'x'.join(map(str, mesh))} shows what fits"
-        raise TpuError(f"the layout of the spec does not fit this TPU, whose topology is {mesh}{said}; {advice}") from None
+        raise TpuError(f"the layout in orch.yaml does not fit this TPU, whose topology is {mesh}{said}; {advice}") from None
 
 
 # --- messages --------------------------------------------------------------------------------------
