@@ -347,8 +347,8 @@ def logs_of_an_own_test_step() -> dict[str, Any]:
     summed = keras.losses.MeanSquaredError(reduction="sum")
     return {
         "mean": evaluated(Own, "mse", (37, 8), (9, 2)),
-        "sum": evaluated(Own, summed, (37, 8)),
-        "own": evaluated(OwnLosses, "mse", (37, 8)),
+        "sum": evaluated(Own, summed, (37, 8), (9, 2)),
+        "own": evaluated(OwnLosses, "mse", (37, 8), (9, 2)),
     }
 
 

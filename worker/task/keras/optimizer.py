@@ -341,7 +341,7 @@ def losses_marked(model: Any) -> Iterator[None]:
     is_of_keras = type(model).compute_loss is Model.compute_loss
     try:
         with (
-            replaced(model, "compute_loss", functools.partial(_compute_loss, model.compute_loss))
+            replaced(model, "compute_loss", functools.partial(_compute_loss, model.compute_loss, are_means(model)))
             if is_of_keras
             else contextlib.nullcontext()
         ):
@@ -364,11 +364,19 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             del vars(owner)[name]
 
 
-def _compute_loss(real: Any, *args: Any, **kwargs: Any) -> Any:
-    return _marked(real(*args, **kwargs))
+def _compute_loss(real: Any, is_mean: bool, *args: Any, **kwargs: Any) -> Any:
+    return _marked(real(*args, **kwargs), is_mean)
 
 
-def _marked(loss: Any, is_mean: bool = True) -> Any:
+def are_means(model: Any) -> bool:
+    """True if each loss that a model is compiled with is a mean over the rows that it gets."""
+    from keras import tree
+
+    losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
+    return not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
+
+
+def _marked(loss: Any, is_mean: bool) -> Any:
     if _task.shares is not None and tuple(loss.shape) == ():  # Keras divides no losses of single rows
         _task.shares.append((loss, is_mean))
     return loss
@@ -416,7 +424,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             )
             from keras.src.losses import loss
 
-            return _marked(loss.scale_loss_for_distribution(values))
+            return _marked(loss.scale_loss_for_distribution(values), True)
         if _task.in_loops and _replicas():
             print_once(
                 "a loss function that returns one number: Keras adds the replicas' gradients; keras.exact: true takes their mean"

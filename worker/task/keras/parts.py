@@ -44,7 +44,7 @@ class Part:
     weight_of_losses: Any = None
     """The weight of this part in those metrics; None: `weight`."""
     share: Any = None
-    """The weight of a mean over the part's rows in a mean over batches; None: each part counts the same."""
+    """The weight of a mean over the part's rows in a mean over batches; None: each part has as many rows."""
 
 
 def mend() -> None:
@@ -84,7 +84,7 @@ def run(
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share)
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
         share = None
-        if total is not None and not is_even and _are_means(model):
+        if total is not None and not is_even:
             share = tf.cast(rows * _replicas(), tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
         with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total, share), trackers, of_losses, share)):
             counts = optimizer.counts()
@@ -252,15 +252,7 @@ def _is_mean(model: Any) -> bool:
     from keras import Model
 
     fit.tell_of_circle(model)
-    return _are_means(model) and all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
-
-
-def _are_means(model: Any) -> bool:
-    """True if each loss of a model is a mean over the rows that it gets."""
-    from keras import tree
-
-    losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    return not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
+    return optimizer.are_means(model) and all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
 
 
 def rows_of_first(model: Any) -> Any:
@@ -316,17 +308,20 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
     function returns one number for a batch: each part has its share. Since 3.16 some batches weigh more (`rows_of_first`).
     """
+    import keras
     from keras.metrics import MeanMetricWrapper
 
-    part, is_mean = current(), optimizer.is_mean(values)
+    part, shown = current(), values
     values = optimizer.whole(values)
     if part is None or sample_weight is not None:
         return real(self, values if part is None else optimizer.of_rows(self, values), sample_weight=sample_weight)
     values, weight = optimizer.of_rows(self, values), None
     if any(each is self for each in part.trackers):
         weight = part.weight if part.weight is None or part.weight_of_losses is None else part.weight_of_losses
-    elif is_mean:  # the program's own step shows the loss
+    elif part.share is not None and optimizer.is_share(shown):  # the program's own step shows the loss
         weight = part.share
+        # A sum counts as it is, and its part as much as in the mean of all parts. What a part without rows counts is put back.
+        values = values if optimizer.is_mean(shown) else values / keras.ops.maximum(weight, 1e-9)
     elif isinstance(self, MeanMetricWrapper) and tuple(getattr(values, "shape", (None,))) == ():
         weight = part.weight
     if weight is not None:
