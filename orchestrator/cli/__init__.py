@@ -69,7 +69,8 @@ WORD = "orch.word"
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
-    "token_normalize_func": lambda word: word.replace("_", "-"),  # --max_restarts is --max-restarts
+    # --max_restarts is --max-restarts, and --run-dir is --home.
+    "token_normalize_func": lambda word: "home" if word in ("run-dir", "run_dir") else word.replace("_", "-"),
 }
 COLLECTED_AFTER = 50_000
 """The number of new objects that starts a garbage collection. An import makes thousands of objects, and none is garbage."""

@@ -76,6 +76,7 @@ def _viewer(begun: RunStart, shown: ViewOptions, only: set[str] | None, *, as_js
     view = LogView(
         [*map(str, task_ids(spec.counts)), *prepares, *([f"{TENSORBOARD}-0"] if spec.tensorboard else [])],
         color=wants_color(shown.color),
+        timestamps=shown.timestamps,
         fold=not shown.everything,
         shorten=not shown.everything,
         only=only,

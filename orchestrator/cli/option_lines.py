@@ -62,13 +62,14 @@ METAVARS = {
 """Shorter words for values, where the line has the choices."""
 SETTINGS_ALONE = frozenset(
     {
-        *("--account", "--affinity", "--checkpoint-every", "--chief", "--computation-shape", "--context", "--data-workers"),
-        *("--determinism", "--fallback", "--grace", "--inter-threads", "--keras-exact", "--log-level", "--log-limit"),
+        *("--account", "--affinity", "--checkpoint-every", "--computation-shape", "--context", "--data-workers"),
+        *("--determinism", "--fallback", "--inter-threads", "--keras-exact", "--log-limit"),
         *("--logical-gpus", "--namespace", "--num-replicas", "--pods", "--ports", "--prepare-timeout", "--save-before", "--serve"),
-        *("--share-gpus", "--soft-placement", "--start-timeout", "--tf32", "--topology", "--workdir", "--xla"),
+        *("--share-gpus", "--tf32", "--topology", "--workdir", "--xla"),
     }
 )
 """Settings without an option: a user writes ``--set KEY=VALUE``, a variable or a key. A command about these keys has the option."""
 OF_JOIN = ("--join-at", "--join-dir", "--node-index", "--requeue-code")
-IN_ONE_LINE = frozenset({*OF_JOIN, "--notify"})
+RARE = ("--chief", "--grace", "--log-level", "--notify", "--soft-placement", "--start-timeout", "--timestamps")
+IN_ONE_LINE = frozenset({*OF_JOIN, *RARE})
 """Options that the help has in its last lines: docs/join.md and docs/commands.md explain them."""

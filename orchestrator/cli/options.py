@@ -214,6 +214,7 @@ def _absolute(value: str) -> Path:
 class ViewOptions:
     only: tuple[str, ...]
     quiet: bool
+    timestamps: bool
     color: Literal["auto", "always", "never"]
     everything: bool
 
@@ -223,10 +224,12 @@ class ViewOptions:
 
 
 def view_options(command: F) -> F:
-    """``--only --quiet``, and `color_options`; see `ViewOptions`."""
+    """``--only --quiet --timestamps``, and `color_options`; see `ViewOptions`."""
+    times = "Print the time at the beginning of each line."
     decorators = (
         click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),
         click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the result, and no output of the tasks."),
+        click.option("--timestamps", is_flag=True, hidden=True, help=times),
         color_options,
     )
     for decorate in reversed(decorators):

@@ -16,7 +16,7 @@ from ..model.settings import BACKENDS
 from ..model.settings.backend_sections import SAME as SAME_PLACES
 from ..model.settings.describe import options
 from ..model.settings.findings import nearest
-from .option_lines import LINES, METAVARS, OF_JOIN, SETTINGS_ALONE
+from .option_lines import LINES, METAVARS, OF_JOIN, RARE, SETTINGS_ALONE
 from .other_words import answers
 
 OPTIONS = options()
@@ -114,7 +114,7 @@ class ScriptCommand(click.Command):
             formatter.write_text(f"{ctx.command_path} --help shows {left_out} more options.")
         else:
             if ctx.command.name == "up":
-                formatter.write_text(f"Also --notify (orch help notify); with --join: {', '.join(OF_JOIN)} (orch help join).")
+                formatter.write_text(f"Also {', '.join(RARE)} (orch help OPTION); with --join: {', '.join(OF_JOIN)} (orch help join).")
             formatter.write_text("Every other setting: --set KEY=VALUE, or orch.yaml; docs/reference.md and orch help KEY have them all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -115,7 +115,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "val_loss", check=0).out.startswith("A metric that fit does not report\n")
     assert orch.in_process("help", "segfault", check=0).out.startswith("A crash in native code\n")
     for word, said in (
-        ("--grace", "timeouts.grace_s: 5, ORCH_GRACE\n* Seconds between"),
+        ("--grace", "timeouts.grace_s: 5, --grace, ORCH_GRACE\n* Seconds between"),
         ("restart.max", "restart.max: 3, --max-restarts, ORCH_MAX_RESTARTS\n* The number of restarts after failures"),
         ("ORCH_CHECKPOINT_DIR", "ORCH_RUN_DIR, ORCH_CHECKPOINT_DIR, ORCH_LOG_DIR\n* directories"),
         ("network", "network: host, --network, ORCH_NETWORK\n* The network of the tasks."),

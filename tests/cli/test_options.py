@@ -91,10 +91,10 @@ def test_the_short_help_has_what_is_used_most_and_the_long_one_a_line_for_each_o
 
 def test_a_setting_without_an_option_in_the_help_has_its_key_and_its_variable(orch: Orch) -> None:
     known = {option.name: option for option in OPTIONS}
-    assert set(known) >= SETTINGS_ALONE | IN_ONE_LINE
-    refused = orch.in_process("up", "x.py", "--no-soft-placement", check=2).err
-    assert "there is no option --no-soft-placement: write --set defaults.devices.soft_placement=false" in refused
-    assert "write --set timeouts.grace_s=TIME" in orch.in_process("plan", "x.py", "--grace=5", check=2).err
+    assert {*known, "--timestamps"} >= SETTINGS_ALONE | IN_ONE_LINE
+    refused = orch.in_process("up", "x.py", "--no-xla", check=2).err
+    assert f"there is no option --no-xla: write --set {known['--xla'].path}=false" in refused
+    assert "write --set log_limit=SIZE" in orch.in_process("plan", "x.py", "--log-limit=5", check=2).err
     for name in sorted(SETTINGS_ALONE):
         assert known[name].variable in orch.in_process("help", known[name].path, check=0).out
 
