@@ -29,7 +29,7 @@ $ orch init --schema                 # the same keys, for an editor
 
 ## Keys of orch.yaml
 
-A key has its place in front of the dot:
+The first column has an example of each key, with its place in front of the dot:
 `timeouts.run_s: 2h` is `timeouts: {run_s: 2h}` in the file, and `--set timeouts.run_s=2h` on a command line.
 The second column has the option and the variable of a key; one without an option is set by `--set`, its variable or the file.
 A key without a default is not set. Keys that only orch writes into `spec.yaml` are left out.
@@ -68,7 +68,7 @@ def _table(heading: str, around: str, found: dict[str, Setting], about: str = ""
     yield f"\n### {heading}\n"
     if about:
         yield f"{about}\n"
-    yield "| key, with an example | option, variable | what it does |\n|---|---|---|"
+    yield "| key | option, variable | what it does |\n|---|---|---|"
     yield from _rows(around, found)
 
 

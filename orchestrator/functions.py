@@ -84,7 +84,7 @@ def unpack(data: bytes) -> Any:
 
 
 def answer(path: Path | None) -> dict[str, Any]:
-    """What a task of `launch(function)` has left: its ``value``, or the exception as ``error``; empty if it has left nothing readable."""
+    """Read what a task of `launch(function)` has left: ``value``, or the exception as ``error``; empty if it has left nothing readable."""
     try:
         left = pickle.loads(path.read_bytes()) if path is not None else {}
     except (OSError, EOFError, pickle.UnpicklingError):  # the task has ended before, such as by a signal

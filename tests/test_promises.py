@@ -40,8 +40,10 @@ PROMISES = {
     "what the program gives to callbacks, such as the path of": ("test_only_what_the_training_has_changed_is_restored",),
     "Python's and NumPy's global generators": ("test_generators_go_on",),
     "`worker.files(start=saver.steps)`": ("test_files_begin_where_the_saver_is",),
-    "a save of which one bit has changed, or that was not finished": ("test_a_loop_that_is_killed_twice_ends_as_without",),
-    "the same, if it was the only save": ("test_a_damaged_file_in_the_only_save_begins_anew_and_is_named",),
+    "a save of which one bit has changed, or that was not finished": (
+        "test_a_loop_that_is_killed_twice_ends_as_without",
+        "test_a_damaged_file_in_the_only_save_begins_anew_and_is_named",
+    ),
     "the save of another model": ("test_another_model_is_refused",),
     "`tf.random.normal` and others in a step: their position is in no": ("test_what_cannot_be_positioned_is_said_at_the_start",),
     "random numbers in the `map` of a dataset, generators, functions of": ("test_what_cannot_be_positioned_is_said_at_the_start",),
@@ -49,17 +51,19 @@ PROMISES = {
     "a script with `worker.KerasCheckpoint` in one process; several `fit`": (
         "test_the_callback_continues_in_one_process_and_by_tensorflows_file_systems",
     ),
-    "a run, or a task, that gets SIGTERM, and continues": (
+    "a run or a task that gets SIGTERM, or a run that its engine takes": (
+        "test_a_run_that_its_engine_takes_away_and_starts_again_loses_no_step",
         "test_sigterm_to_a_run_saves_one_step_and_loses_none",
         "test_sigterm_to_one_task_saves_all_of_them_and_costs_no_restart",
     ),
-    "a run whose engine takes it away and starts it again": ("test_a_run_that_its_engine_takes_away_and_starts_again_loses_no_step",),
-    "another batch size": ("test_other_batches_than_before_are_said_and_other_executions_go_on_exactly",),
     "another `steps_per_execution`": ("test_other_batches_than_before_are_said_and_other_executions_go_on_exactly",),
     "data with fewer batches than the training had trained on": (
         "test_other_batches_than_before_are_said_and_other_executions_go_on_exactly",
     ),
     "another number of workers of an [elastic](#fewer-and-more-workers) run": ("test_a_host_that_is_lost_and_comes_back",),
+    "another number of workers otherwise, another batch size": (
+        "test_other_batches_than_before_are_said_and_other_executions_go_on_exactly",
+    ),
     "ParameterServerStrategy, `worker.checkpoints` in the chief: a lost": (
         "test_a_coordinator_loses_nothing_with_a_worker_and_the_steps_since_the_save_with_a_ps",
     ),
@@ -69,9 +73,6 @@ PROMISES = {
 UNTESTED = (
     "a variable that a step changes and that no save has",
     "a shuffle before `repeat()` without an end",
-    "arrays that the program shuffles itself",
-    "another number of workers otherwise",
-    "its dropout, which draws by operations",
     "`fit` under ParameterServerStrategy",
 )
 """Rows that say what is not exact, or is left out, without a test of their own."""

@@ -171,7 +171,7 @@ def test_a_run_ends_before_the_time_of_its_allocation_is_over(orch: Orch, slurm:
     write_script(tmp_path, "ready()\nsignal.signal(signal.SIGTERM, lambda *_: (tell(f'{TASK}.saved'), os._exit(42)))\nsleep()")
     sooner = 'scontrol update jobid="$SLURM_JOB_ID" endtime=now+30seconds && exec "$@"'  # than a minute, Slurm's smallest limit
     by = ("salloc", "--quiet", "-N2", "-t1", "sh", "-c", sooner, "sh")
-    done = orch.start("up", "script.py", "--set", "backend.save_before_s=55", by=by).wait(check=124)
+    done = orch.start("up", "script.py", "--set", "timeouts.save_before_s=55", by=by).wait(check=124)
     assert "the time of its allocation is nearly over" in done.err, done
     assert (tmp_path / "worker-0.saved").exists()
     assert (tmp_path / "worker-1.saved").exists()

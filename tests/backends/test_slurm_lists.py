@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends import StartFailure
-from orchestrator.backends.slurm import allocation
+from orchestrator.backends.slurm import allocation, time_before
 from orchestrator.backends.slurm.allocation import JobDetails, parse_details
 from orchestrator.backends.slurm.complaints import complaint_of, explain_step
 from orchestrator.backends.slurm.node_list import MOST, expand, expand_counts
@@ -233,3 +233,12 @@ def test_a_slurmctld_that_is_not_found_is_no_refusal(monkeypatch: pytest.MonkeyP
     with pytest.raises(OrchError, match=said) as caught:
         run_program((str(program), "--test-only"), "Slurm refuses the job")
     assert caught.value.exit_code == 125
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "left_s", "before_s"), [(None, 3600.0, 120.0), (300.0, 3600.0, 300.0), (300.0, 60.0, 30.0), (None, 60.0, 30.0)]
+)
+def test_the_tasks_save_as_long_before_the_time_limit_as_asked_and_at_most_half_of_the_time(
+    asked_s: float | None, left_s: float, before_s: float
+) -> None:
+    assert time_before(asked_s, left_s) == before_s

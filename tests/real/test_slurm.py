@@ -66,8 +66,8 @@ def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an
     (tmp_path / "train.py").write_text(text.replace(STEP, TELLS).replace("import sys\n", "import sys\nimport time\n"))
     (tmp_path / "orch.yaml").write_text("script: train.py\ncheckpoints: {order: one}\ntimeouts: {grace_s: 2}\n")
     place = Place(orch, slurm, tmp_path, script="train.py")
-    settings = ("save_before_s=60", "partition=low", "requeue=always")
-    words = [word for setting in settings for word in ("--set", f"backend.{setting}")]
+    settings = ("timeouts.save_before_s=60", "backend.partition=low", "backend.requeue=always")
+    words = [word for setting in settings for word in ("--set", setting)]
     name, job = place.submit("--backend", "slurm", "--nodes", "3", "--time", "2", "--log-placement", *words)
     wait_for_steps(run, 2)
 

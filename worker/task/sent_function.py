@@ -143,7 +143,7 @@ def _plain(item: Any) -> Any:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """What `failure.describe` says of an exception, and the exception itself, as `pickled`; None: it cannot be sent."""
+    """Return what `failure.describe` says of an exception, and the exception itself, as `pickled`; None: it cannot be sent."""
     for one in failure.chain(error):
         one.__traceback__ = _without_hidden(one.__traceback__) or one.__traceback__
     found = {**failure.describe(error, time.time()), "type": type(error).__qualname__, "pickled": None}

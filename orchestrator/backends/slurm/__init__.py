@@ -45,6 +45,8 @@ from .step_command import step_command
 
 REACHING = Reaching(at_once=32, tries=4, first_wait_s=1.0)
 """Slurm itself limits nothing here; a step is refused while the steps before it are being cleaned up."""
+SAVE_BEFORE_S = 120.0
+"""`timeouts.save_before_s` of a user who does not give it."""
 ENDING_S = 10.0
 """How long before the time limit a training that saves itself is stopped: so that the run ends before Slurm ends its job."""
 START_S = 120.0
@@ -80,8 +82,8 @@ class Slurm(TellsNobody):
                 os.chmod(os.path.join(request.run.directory, OUTPUT), 0o600)
         hosts = request.hosts if settings.allocation else _hosts(spec, job, allocation.read(os.environ, details).nodes)
         if (end := details.end) is not None:
-            ahead_s = min(settings.save_before_s, (end - now()) / 2)
-            hosts = tuple(replace(host, until=end - ahead_s, spare_s=max(0.0, ahead_s - ENDING_S)) for host in hosts)
+            before_s = time_before(spec.timeouts.save_before_s, end - now())
+            hosts = tuple(replace(host, until=end - before_s, spare_s=max(0.0, before_s - ENDING_S)) for host in hosts)
         yield tuple(hosts)
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
@@ -95,6 +97,11 @@ class Slurm(TellsNobody):
         settings = _settings(run.spec)
         hint = f"an agent ends its tasks and itself once its srun ends, or after {settings.lost_after_s:g} s without a word"
         return Cleanup(unseen=tuple(settings.named_slots), hint=f"{hint}\nto make sure: squeue -s -j {settings.job} names the steps left")
+
+
+def time_before(asked_s: float | None, left_s: float) -> float:
+    """Return the time between the request to save and the time limit; `left_s`: the whole time of the job."""
+    return min(SAVE_BEFORE_S if asked_s is None else asked_s, left_s / 2)
 
 
 def make() -> Backend:

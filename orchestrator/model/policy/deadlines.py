@@ -28,7 +28,7 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
         found |= {"run": cluster.began_at + limits.run_s} if limits.run_s is not None else {}
         found |= {"allocation": cluster.until} if cluster.until is not None and not save_order.is_last(cluster) else {}
     if phase in (Phase.STARTING, Phase.RUNNING):
-        found |= _deadlines_of_saves(cluster, min(found.values(), default=None))
+        found |= _deadlines_of_saves(cluster, found.get("run"))
     if phase is Phase.PREPARING and limits.prepare_s is not None:
         found["prepare"] = cluster.attempt_at + limits.prepare_s
     if phase is Phase.RESTARTING:
@@ -53,7 +53,7 @@ def deadlines_of(cluster: Cluster) -> dict[Kind, float]:
 
 
 def _deadlines_of_saves(cluster: Cluster, ends_at: float | None) -> dict[Kind, float]:
-    """`ends_at`: when the run ends in any case."""
+    """`ends_at`: when the time of the run is over. The time of an allocation is over early enough for a save (`Host.until`)."""
     ongoing, before_s = cluster.saving, cluster.policy.timeouts.save_before_s
     found: dict[Kind, float] = {}
     if ends_at is not None and before_s is not None and not save_order.is_last(cluster):

@@ -231,12 +231,6 @@ class SlurmSettings(BackendSpec):
         "When Slurm queues the job again, which then goes on in its run directory. preempted: after a preemption or the loss of a node; "
         "always: also when the time limit has ended it; no: never.",
     )
-    save_before_s: float = setting(
-        120.0,
-        "Seconds before the time limit at which the tasks are asked to save, at most half of the time.",
-        example="5m",
-        most=1_000_000,
-    )
     job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
     allocation: tuple[NodeSpec, ...] = setting((), "The nodes of that allocation; orch sets this.", example="{n1: 2, n2: 2}", words="none")
 

@@ -80,10 +80,10 @@ class Timeouts:
     )
     save_before_s: float | None = setting(
         None,
-        "Let the training save itself this long before --timeout, or the time of the allocation, is over, and end with exit code 42: "
-        "seconds, or 5m. A program that cannot gets SIGTERM.",
+        "How long before --timeout, or the time limit of Slurm (there at most half of the time), the training saves itself, and ends with "
+        "exit code 42: seconds, or 5m. A program that cannot gets SIGTERM.",
         example="2m",
-        words="at the end of an allocation; not before --timeout",
+        words="2m before the limit of Slurm; not before --timeout",
         flag="--save-before",
     )
 

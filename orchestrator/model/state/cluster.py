@@ -349,7 +349,7 @@ class Cluster:
         return {task.name: task.report for task in self.tasks.values() if task.trains and task.report}
 
     def progress(self, now: float) -> Progress | None:
-        """How far the first training task that knows it is; None if none does, or the run is over.
+        """The progress of the first training task that knows it; None if none does, or the run is over.
 
         The time left is left out where the task has not reported for long: the training may hang.
         """

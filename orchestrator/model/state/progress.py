@@ -1,4 +1,4 @@
-"""How far a training is, and how long it still takes, as one of its tasks has counted (worker/task/observe/time_left.py). Pure."""
+"""The progress of a training and the time left, as one of its tasks has counted (worker/task/observe/time_left.py). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the training of this task is, and how long it still takes: one line of orch's own next to the reports, at most once a second.
+"""The progress of this training and the time left: one line of orch's own next to the reports, at most once a second.
 
 The pace is that of this attempt: a restart begins a new count, and says nothing before `LEAST` windows of it. The first window is left out,
 for it has the tracing of the program's functions.

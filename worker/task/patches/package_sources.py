@@ -123,7 +123,7 @@ def block_of(text: str, name: str) -> str:
 
 
 def _begin(text: str, word: str, indent: int, at: int, limit: int) -> int:
-    """Where the first line with this indentation begins that makes a name; -1: there is none."""
+    """The start of the first line with this indentation that makes a name; -1: there is none."""
     while (at := text.find(word, at, limit)) >= 0:  # most lines do not have it: a template waits for this
         line = text.rfind("\n", 0, at) + 1
         at = text.find("\n", at) + 1 or len(text)
