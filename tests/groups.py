@@ -12,7 +12,12 @@ import pytest
 
 BEDS = {
     "kubernetes": {*(f"test_kubernetes_{name}" for name in ("bed", "detached", "failures", "jobs", "runs")), "test_kubernetes"},
-    "slurm": {*(f"test_slurm_{name}" for name in ("inside", "submitted", "unasked", "users")), "test_slurm", "test_join_engines"},
+    "slurm": {
+        *(f"test_slurm_{name}" for name in ("inside", "submitted", "unasked", "users")),
+        "test_slurm",
+        "test_join_engines",
+        "test_functions",
+    },
 }
 MADE_ONCE = {"test_checkpoints", "test_remedies", "test_by_hand", "test_report_page", "test_trace_file", "test_added_setting"}
 """Modules with a fixture that takes seconds, once for all of its tests."""

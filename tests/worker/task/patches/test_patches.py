@@ -322,6 +322,8 @@ OWN_WAYS = {
     ("program.py", "sys.modules[name]"): "modules that the user's program has under these names",
     ("pythonpath/worker.py", "sys.modules[__name__]"): "orch's own module",
     ("start_task.py", "sys.modules[package.__name__]"): "orch's own module",
+    ("sent_function.py", "linecache.cache.…"): "the lines of files that are not here",
+    ("sent_function.py", "sys.modules.…"): "the cloudpickle that has packed the function",
     ("shared.py", "sys.modules.…"): "orch's own module",
     ("sigterm.py", "function.restype"): "of a new object of ctypes",
     ("sigterm.py", "function.argtypes"): "of a new object of ctypes",
