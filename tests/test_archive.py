@@ -139,7 +139,11 @@ def test_a_kept_import_is_started_and_ended(archive: Archive) -> None:
 
 
 def test_two_terminals_join(archive: Archive, tmp_path: Path) -> None:
-    write_script(tmp_path, "print('seen', TASK)\nsys.exit(7 * (TASK == 'worker-1'))\n")
+    # worker-1 fails once both are seen: its failure stops worker-0.
+    seen = f"{str(tmp_path)!r} + '/worker-0'"
+    script = f"import os, time\nprint('seen', TASK, flush=True)\nif TASK == 'worker-0': open({seen}, 'w').close()\n"
+    script += f"while not os.path.exists({seen}): time.sleep(0.05)\nsys.exit(7 * (TASK == 'worker-1'))\n"
+    write_script(tmp_path, script)
     words = ("up", "script.py", "--join", "--join-dir", str(tmp_path / "files"), "--nodes", "2", "--node-index")
     pair = [archive.start(*words, str(index)) for index in range(2)]
     assert [each.wait().code for each in pair] == [7, 7]

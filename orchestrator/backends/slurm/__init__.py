@@ -46,7 +46,7 @@ from .step_command import step_command
 REACHING = Reaching(at_once=32, tries=4, first_wait_s=1.0)
 """Slurm itself limits nothing here; a step is refused while the steps before it are being cleaned up."""
 SAVE_BEFORE_S = 120.0
-"""`timeouts.save_before_s` of a user who does not give it."""
+"""The key timeouts.save_before_s of a user who does not give it, in seconds."""
 ENDING_S = 10.0
 """How long before the time limit a training that saves itself is stopped: so that the run ends before Slurm ends its job."""
 START_S = 120.0
