@@ -65,14 +65,12 @@ def launch(
             run.wait().check()
 
     `program`: a script (``"train.py"``), a settings file (.yaml, .yml or .json), a mapping with the keys of orch.yaml, or a `ClusterSpec`.
-    `words`: the arguments of the script, which may also be given as ``args=[…]``.
-    `program` may also be a function, which each task calls with these arguments; `Result.values` has what the calls return. orch sends the
-    function with its code, and with the modules next to the script: the hosts need no file of it, and the same minor version of Python.
-    A parameter ``strategy`` gets the cluster's strategy.
+    `words`: the arguments of the script or function, which may also be given as ``args=[…]``.
+    A function is called in each task; `Result.values` has what the calls return. orch sends its code, and the modules next to the script.
+    Each host needs the same minor version of Python. A parameter ``strategy`` gets the cluster's strategy.
     The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``timeouts``, ``restart``, …); a flag wins.
     `launch` reads no `orch.yaml` by itself, and no ORCH_* variable but ORCH_HOME.
     `home`: the directory of the runs; default: ORCH_HOME, or `.orch` in the working directory.
-
     The run ends when this program ends, unless an engine (Slurm, Kubernetes) runs the controller of the run.
 
     Raises `SpecError` with all mistakes in the settings, `UsageError` for a script that is not there, and `OrchError` if the directory of
@@ -81,15 +79,19 @@ def launch(
     named = {name: value for name, value in locals().items() if name not in ("program", "words", "home", "settings")}
     if words and args is not None:
         raise UsageError("launch: the arguments of the script are given twice, after the program and as args=")
-    if words:
-        named["args"] = words
+    named["args"] = words or args
     if callable(program) and not isinstance(program, ClusterSpec):
-        from .functions import name_of, pack_for_run  # most programs launch scripts
-
-        settings |= {"function": name_of(program), "call": pack_for_run(program, named.pop("args") or ())}
+        settings |= _sent(program, named.pop("args"))
         program = None
     spec = read_spec(program, {**settings, **named}, os.environ)
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
+
+
+def _sent(function: Callable[..., Any], args: Sequence[Any] | None) -> dict[str, str]:
+    """The settings of a run that calls a function."""
+    from .functions import name_of, pack_for_run  # most programs launch scripts
+
+    return {"function": name_of(function), "call": pack_for_run(function, args or ())}
 
 
 def _in_python(text: str) -> str:

@@ -244,6 +244,18 @@ def _note(said: dict[str, Any] | None) -> None:
         reports.note(task_files.PROGRESS, said)
 
 
+def _report_values(logs: Any, epoch: int, step: int, took: float) -> None:
+    """Report the values that `fit` shows, with the epoch and its step. `took`: the seconds that the steps of this epoch have taken."""
+    from ..observe import reports
+
+    progress: dict[str, float] = {"epoch": epoch}
+    if step:
+        progress |= {"step": step, "steps_per_s": round(step / max(took, 1e-6), 2)}
+    values = {name: value for name, value in (logs or {}).items() if name not in ("at", *progress)}
+    with contextlib.suppress(TypeError, ValueError):  # a metric of the program may be no number
+        reports.report({**progress, **values})
+
+
 def _progress(base: Any) -> Any:
     """The callback that reports.
 
@@ -286,16 +298,9 @@ def _progress(base: Any) -> Any:
             _note(self._progress.tell(self.params, epoch + 2, 0, 0.0))
 
         def _report(self, logs: Any, until: float) -> None:
-            from ..observe import reports
-
-            self._reported = time.monotonic()
-            _note(self._progress.tell(self.params, self._epoch, self._step, until - self._since))
-            progress: dict[str, float] = {"epoch": self._epoch}
-            if self._step:
-                progress |= {"step": self._step, "steps_per_s": round(self._step / max(until - self._since, 1e-6), 2)}
-            values = {name: value for name, value in (logs or {}).items() if name not in ("at", *progress)}
-            with contextlib.suppress(TypeError, ValueError):  # a metric of the program may be no number
-                reports.report({**progress, **values})
+            self._reported, took = time.monotonic(), until - self._since
+            _note(self._progress.tell(self.params, self._epoch, self._step, took))
+            _report_values(logs, self._epoch, self._step, took)
 
     # Keras 2 warns of slow callbacks if a class has another name than those of Keras's own callbacks (`CallbackList._check_timing`).
     Reports.__name__ = "LambdaCallback"
