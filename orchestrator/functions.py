@@ -83,11 +83,11 @@ def unpack(data: bytes) -> Any:
     return _Unpickler(io.BytesIO(data)).load()
 
 
-def answer(path: Path | None) -> dict[str, Any]:
+def answer(data: bytes) -> dict[str, Any]:
     """Read what a task of `launch(function)` has left: ``value``, or the exception as ``error``; empty if it has left nothing readable."""
     try:
-        left = pickle.loads(path.read_bytes()) if path is not None else {}
-    except (OSError, EOFError, pickle.UnpicklingError):  # the task has ended before, such as by a signal
+        left = pickle.loads(data)
+    except (EOFError, pickle.UnpicklingError):  # the task has ended before, such as by a signal
         return {}
     if left.get("error"):
         with contextlib.suppress(Exception):  # its class may be known in the task only

@@ -33,6 +33,7 @@ from .record import event_log, stack_report
 from .record.follower import Follower
 from .record.report import report
 from .record.run_directory import RunDir
+from .record.run_files import read_file
 from .record.run_progress import Progress
 from .record.run_view import RunView
 from .record.text.lines import LineSplitter
@@ -107,24 +108,28 @@ class Result:
         """The values that the function of the run has returned, by task.
 
         Raises the exception of the first failure, from a `RunFailed` with its lines; `RunFailed` itself if the exception cannot be sent;
-        `UsageError` for a run of a script, and for a run of another user.
+        `UsageError` for a run of a script, for a run of another user, and for the copy of a run.
         """
         from . import functions  # most runs have none
+        from .record.engine_files import has_call_seal
 
         run = RunDir(self.run_dir)
         spec = run.read_spec()
         if not spec.call:
             raise UsageError(f"{self.run_id} has run no function, so it has no values: reports has the last worker.report of each task")
-        if not run.is_ours:
-            raise UsageError(f"{self.run_id} is a run of another user: its values are not read, for they may contain any code")
+        if not (run.is_ours and has_call_seal(run.path)):
+            raise UsageError(f"this user has not made {run.path} here: its values are not read, for they may contain any code")
         callers = {name: task for name, task in self.tasks.items() if works(TaskId.parse(name).type, spec)}
-        paths = {name: run.log_path(name, task.attempt, VALUE) for name, task in callers.items()}
+        left: dict[str, bytes] = {}
+        for name, task in callers.items():
+            with contextlib.suppress(OSError, OrchError):
+                left[name] = read_file(run.log_path(name, task.attempt, VALUE))
         if self.exit_code:
-            failed = functions.answer(paths.get(self.cause.task)) if self.cause is not None else {}
+            failed = functions.answer(left.get(self.cause.task, b"")) if self.cause is not None else {}
             if (error := failed.get("error")) is not None:
                 raise error from RunFailed(self)
             raise RunFailed(self)
-        return {name: functions.answer(path).get("value") for name, path in paths.items()}
+        return {name: functions.answer(left.get(name, b"")).get("value") for name in callers}
 
     def __repr__(self) -> str:
         """The reason in a line: a failing ``assert run.exit_code == 0`` shows this text."""

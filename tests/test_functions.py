@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +27,13 @@ QUICK: dict[str, Any] = {"preload": [], "grace": 20}
 
 class Odd(Exception):
     """An exception of this module, which no host can import."""
+
+
+class Harm:
+    """Makes the file ``harmed`` where it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("harmed",)
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +114,16 @@ def test_a_run_of_a_script_and_a_run_of_another_user_have_no_values(here: Path, 
     with pytest.raises(UsageError, match="has run no function, so it has no values"):
         _ = launched("script.py").values  # type: ignore[arg-type]
     result = launched(named, "a")
+    assert list(result.values) == ["worker-0", "worker-1"]
+    copy = here / "sent" / "runs" / Path(result.run_dir).name  # such as from a colleague's archive
+    shutil.copytree(result.run_dir, copy, symlinks=True)
+    for left in copy.glob("**/value.pickle"):
+        left.write_bytes(pickle.dumps(Harm()))
+    with pytest.raises(UsageError, match=r"this user has not made .*: its values are not read"):
+        _ = orchestrator.find(copy.name, home=here / "sent").wait().values
+    assert not (here / "harmed").exists()
     monkeypatch.setattr(RunDir, "is_ours", False)
-    with pytest.raises(UsageError, match="is a run of another user: its values are not read"):
+    with pytest.raises(UsageError, match=r"this user has not made .*: its values are not read"):
         _ = result.values
 
 

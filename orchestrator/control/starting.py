@@ -63,6 +63,10 @@ def create(home: Path, spec: ClusterSpec) -> RunStart:
         run.lock.acquire()  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write("spec.yaml", json.dumps(to_document(spec), indent=2) + "\n")
+        if spec.call:
+            from ..record.engine_files import keep_call_seal  # a slow import, which most runs do not need
+
+            keep_call_seal(run.path)
         start = start_of(run, backend, spec)
         for name, text in start.request.texts().items():
             run.write(f"request/{name}", text)

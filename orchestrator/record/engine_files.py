@@ -1,11 +1,11 @@
-"""Defines what the record keeps of the engine that runs a run's controller: `submission.json`, `engine.json`, `requests` and
-`requests.offset`.
+"""Defines what the record keeps of the engine that runs a run's controller, and the seals of this user's own directories.
 
     submission.json     what was submitted, sealed; written once, when the engine has accepted the run
     engine.json         the last word of the engine about the job
     requests            lines for the controller (control/requests.py), which reads the file again each second: a named pipe reaches
                         no other machine
     requests.offset     the offset in `requests` up to which controllers have acted
+    call.seal           says of a run of a function that this user has made the directory here
 
 `run` is the directory of the run.
 """
@@ -46,7 +46,7 @@ def read_submission(run: Path) -> Submission | None:
 
 def keep_submission(run: Path, submitted: Submission) -> None:
     """Raises OSError, and `OrchError` as `seal_key` does."""
-    sealed = replace(submitted, seal=_seal(run, submitted, seal_key()))
+    sealed = replace(submitted, seal=_seal(run, _unsealed(submitted), seal_key()))
     write_whole(run / "submission.json", json.dumps(to_json(sealed)).encode())
 
 
@@ -57,15 +57,31 @@ def is_copy(run: Path) -> bool:
     """
     with contextlib.suppress(OSError, OrchError):
         submitted = read_submission(run)
-        return submitted is None or not secrets.compare_digest(submitted.seal, _seal(run, submitted, _read_key(_key_path())))
+        return submitted is None or not secrets.compare_digest(submitted.seal, _seal(run, _unsealed(submitted), _read_key(_key_path())))
     return True
 
 
-def _seal(run: Path, submitted: Submission, key: bytes) -> str:
+def keep_call_seal(run: Path) -> None:
+    """Say of a run of a function that this user has made it here. Raises OSError, and `OrchError` as `seal_key` does."""
+    write_whole(run / "call.seal", _seal(run, "call", seal_key()).encode())
+
+
+def has_call_seal(run: Path) -> bool:
+    """True if this user has made this directory for a function: the values in it are pickles, which may contain any code."""
+    with contextlib.suppress(OSError, OrchError):
+        return secrets.compare_digest(read_file(run / "call.seal"), _seal(run, "call", _read_key(_key_path())).encode())
+    return False
+
+
+def _unsealed(submitted: Submission) -> object:
+    return to_json(replace(submitted, seal=""))
+
+
+def _seal(run: Path, job: object, key: bytes) -> str:
     """Return what only this user can make, and only for this directory with this spec and this job."""
     import hmac  # a slow import, which most runs do not need
 
-    what = [run.stat().st_ino, to_json(replace(submitted, seal="")), read_file(run / "spec.yaml").decode("utf-8", "surrogateescape")]
+    what = [run.stat().st_ino, job, read_file(run / "spec.yaml").decode("utf-8", "surrogateescape")]
     return hmac.new(key, json.dumps(what, sort_keys=True).encode(), "sha256").hexdigest()
 
 

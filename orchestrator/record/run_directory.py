@@ -17,6 +17,7 @@
       data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/data_service_server.py)
       controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
+      call.seal                     of a run of a function (engine_files.py)
       submission.json engine.json requests requests.offset   of a run whose controller is a job of an engine (engine_files.py)
       mirroring                     a lock for anyone who copies the files of a controller that has another file system (mirror.py)
 
