@@ -108,6 +108,7 @@ hosts: $(READY)
 	$(call install_for_tests,hosts with ssh,$(HAS_SSH),openssh-server openssh-client iproute2)
 	$(call install_for_tests,Slurm,$(HAS_SLURM),slurmctld slurmd slurm-client munge)
 	$(call install_for_tests,the page of a run in a browser,$(HAS_BROWSER),chromium-headless-shell)
+	$(call install_for_tests,orch metrics with promtool,command -v promtool >/dev/null,prometheus)
 	@$(BIN)/python -m tests.kubernetes_bed.build --check
 
 # As the tests that use it, the build wants Debian 12, whose apt downloads what it is made of. Nothing is installed into the system.

@@ -105,7 +105,7 @@ def run(
         rundir.hold()
         rundir.lock.sign()
         together_s = EVERYWHERE_S if start.spec.backend.is_everywhere else TOGETHER_S if is_submitted else 0.0
-        verdict = event_loop.run(lambda: _supervise(supervisor, rundir, handles_signals, owner, is_submitted, together_s))
+        verdict = event_loop.run(lambda: _supervise(supervisor, start, handles_signals, owner, is_submitted, together_s))
         error = refusal(supervisor.cluster, verdict)
     except Exception as reason:
         error = _in_words(rundir, reason)
@@ -143,15 +143,21 @@ def _keep_imports(start: RunStart, cluster: Cluster, viewer: Messages) -> None:
 
 
 async def _supervise(
-    supervisor: Supervisor, rundir: RunDir, handles_signals: bool, owner: int | None, has_file: bool, together_s: float
+    supervisor: Supervisor, start: RunStart, handles_signals: bool, owner: int | None, has_file: bool, together_s: float
 ) -> Verdict:
     """`together_s`: within this time, signals are one, because an engine sends it to each process of a job."""
-    handle_requests(rundir, supervisor, has_file=has_file)
+    handle_requests(start.run, supervisor, has_file=has_file)
     asyncio.get_running_loop().call_later(START_S, _find_report)
     if owner is not None:
         asyncio.get_running_loop().call_soon(end_with_parent, owner, supervisor.stop)
     stop = once(supervisor.stop, together_s) if together_s else supervisor.stop
-    with handle_signals(stop) if handles_signals else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if start.spec.metrics_dir:
+            from .control.metrics_file import MetricsFile  # most runs have no metrics
+
+            stack.callback(MetricsFile(start, supervisor).end)
+        if handles_signals:
+            stack.enter_context(handle_signals(stop))
         return await supervisor.run()
 
 

@@ -66,6 +66,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "orchestrator.functions": ("orchestrator.errors",),
     "orchestrator.api": ("orchestrator.control", "orchestrator.functions", "orchestrator.handle", "orchestrator.sources", *PLACES),
     "orchestrator.verify": ("orchestrator.api", "orchestrator.checks", "orchestrator.handle", *PLACES),
+    "orchestrator.cell_magic": ("orchestrator.errors",),
     "orchestrator.handle": ("orchestrator.control.requests", "orchestrator.functions", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),
@@ -497,7 +498,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert not found, "\n".join(found)
 
 
-SLOW_IMPORTS = {"click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.checks", "orchestrator.views", "tensorflow"}
+SLOW_IMPORTS = {
+    *("click.shell_completion", "ctypes", "hashlib", "multiprocessing", "orchestrator.checks", "orchestrator.views", "tensorflow"),
+    *("orchestrator.record.run_metrics", "urllib.request"),
+}
 """What the controller of a run on this machine does not need: each of them takes milliseconds."""
 
 

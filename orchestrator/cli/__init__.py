@@ -40,6 +40,7 @@ COMMANDS = {
     "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
     "logs": ("commands.logs_command", "Show the output of the tasks."),
     "top": ("commands.top_command", "Show live what each task does, and who waits."),
+    "metrics": ("commands.top_command", "Print the state of a run for Prometheus."),
     "stacks": ("commands.stacks_command", "Show at which line of Python each task is."),
     "report": ("commands.report_command", "Write a run as an HTML page, or for a bug report."),
     "checkpoints": ("commands.checkpoints_command", "Show the checkpoints of a run."),
@@ -58,7 +59,7 @@ COMMANDS = {
 }
 GROUPS = {
     "Run": ("up", "plan", "wait", "restart", "down"),
-    "Look": ("ps", "logs", "top", "stacks", "report"),
+    "Look": ("ps", "logs", "top", "stacks", "report", "metrics"),
     "Understand": ("checkpoints", "compare", "profile", "placement"),
     "Prepare": ("verify", "doctor", "init", "shards", "tpu", "warm"),
     "More": ("prune", "completion", "help"),

@@ -82,14 +82,12 @@ def rows_of(cluster: Cluster, latest: Mapping[str, Sampled]) -> tuple[Row, ...]:
     """A row for each task, in the order of the plan."""
     training = stragglers.training(cluster)
     uses = {(use.task, use.attempt): use for sample in latest.values() for use in sample.tasks}
-    peers = [use for name, use in stragglers.running(latest, training).items() if use.window and use.came]
+    slow = stragglers.judge(latest, training)
     states, missing = stragglers.states_at_standstill(latest, training)
     found = []
     for task in cluster.tasks.values():
         use = uses.get((task.name, task.attempt))
-        others = [other for other in peers if other is not use]
-        is_slow = use is not None and use in peers and bool(others) and stragglers.is_slow(use, others)
-        row = _row(task, use, is_slow=is_slow, missing=states[task.name] if task.name in missing else "")
+        row = _row(task, use, is_slow=slow.get(task.name, False), missing=states[task.name] if task.name in missing else "")
         found.append(replace(row, note=_note(task, is_alone=len(cluster.tasks) == 1)))
     return tuple(found)
 

@@ -44,7 +44,7 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     assert "was not running" in orch.in_process("stop", check=0).out
     assert "hello" in orch.in_process("tail", check=0).out
     assert "worker-1" in orch.in_process("describe", "hello.py", "-np", "2", check=0).out
-    for words in (["describe"], ["describe", "hello"], ["get"], ["metrics"], ["events"]):
+    for words in (["describe"], ["describe", "hello"], ["get"], ["events"]):
         assert re.search("^worker-0 ", orch.in_process(*words, check=0).out, re.M)
     for word in ("watch", "stats"):
         assert "succeeded" in orch.in_process(word, "--once", check=0).out

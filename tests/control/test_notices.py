@@ -6,13 +6,19 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.control import notices
+from orchestrator.model.state import events
+from orchestrator.model.state.cluster import Cluster, Outcome, Phase, Verdict
 from tests.conftest import Orch
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_until
 
 TELL = """
 import json, os, sys
@@ -87,3 +93,29 @@ def test_a_command_that_hangs_delays_the_end_by_some_seconds_only(orch: Orch, sc
 def test_what_is_no_command_is_refused(orch: Orch, script: Script, command: str, said: str) -> None:
     script("")
     assert said in orch("up", "script.py", "--set", f"notify={json.dumps(command)}", check=2).err
+
+
+def test_at_most_twenty_events_wait_and_the_last_one_always_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is told, `MOST_WAITING` wait in their order, further ones are left out with a line each; `ended` is told last."""
+    wait = "import json, os, sys, time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\n"
+    (tmp_path / "tell.py").write_text(f"{wait}print(json.load(sys.stdin)['text'], flush=True)\n")
+    (tmp_path / "run").mkdir()
+    start: Any = SimpleNamespace(
+        run=SimpleNamespace(run_id="a", path=tmp_path / "run"), spec=SimpleNamespace(notify=COMMAND, name="a", workdir=str(tmp_path))
+    )
+    said: list[str] = []
+    viewer: Any = SimpleNamespace(say=said.append, on_event=lambda *_: None)
+    told = notices.Notices(start, viewer)
+    begun = replace(Cluster(), phase=Phase.RUNNING)
+    note = partial(told.on_event, begun, begun)
+    note(events.RunNoted("0", 1.0))
+    wait_until(lambda: not told._waiting, "the first command")
+    for number in range(1, 30):
+        note(events.RunNoted(str(number), 1.0))
+    monkeypatch.setattr(notices, "LAST_S", 60.0)
+    (tmp_path / "go").touch()
+    told.end(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0))
+    lines = (tmp_path / "run/notify.log").read_text().splitlines()
+    left_out = f"orch: --notify: {notices.MOST_WAITING} events wait already, so note was left out"
+    assert lines == [left_out] * 9 + [*map(str, range(21)), "succeeded"]
+    assert said == [f"note: {left_out.removeprefix('orch: ')}"], "once on the screen"

@@ -1,4 +1,4 @@
-"""``orch top``: a live view of a run, or what it would show now."""
+"""``orch top``: a live view of a run, or what it would show now. ``orch metrics``: the same for Prometheus."""
 
 from __future__ import annotations
 
@@ -61,4 +61,21 @@ def _print(watcher: Watcher) -> int:
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT
     for line in frame(watcher.read(View()), columns):
         click.echo(line)
+    return 0
+
+
+@click.command("metrics")
+@run_argument
+def metrics_command(run: RunDir) -> int:
+    """Print the state of RUN (default: the latest run) as metrics, in the text format of Prometheus.
+
+    \b
+    Example:
+      orch metrics
+
+    For a collector: orch up --metrics-dir DIR keeps them in a file while the run lasts. orch opens no port.
+    """
+    from ...record import run_metrics  # not for a help text
+
+    click.echo(run_metrics.of_run(run), nl=False)
     return 0

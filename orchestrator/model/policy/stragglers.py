@@ -120,6 +120,12 @@ def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
     return is_longer and wait - use.peers > WAITED_FOR * longer
 
 
+def judge(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> dict[str, bool]:
+    """True for each of these tasks that makes the others wait, by its newest window. Without those that cannot be judged."""
+    uses = {name: use for name, use in running(latest, tasks).items() if use.window and use.came}
+    return {name: is_slow(use, [other for other in uses.values() if other is not use]) for name, use in uses.items() if len(uses) > 1}
+
+
 # --- in words -------------------------------------------------------------------------------------
 
 

@@ -250,6 +250,14 @@ class ClusterSpec:
         flag="--notify",
         metavar="COMMAND",
     )
+    metrics_dir: str = setting(
+        "",
+        "Keep the metrics of the run in a file of this directory, for the textfile collector of Prometheus's node_exporter.",
+        example="/var/lib/prometheus/node-exporter",
+        words="no file",
+        flag="--metrics-dir",
+        metavar="DIR",
+    )
     log_limit: int | None = setting(
         None,
         "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. The middle of a longer output is dropped.",
