@@ -55,6 +55,12 @@ def messages_of_a_step() -> dict[str, int]:
     return keras_parts.messages_of_a_step()
 
 
+def calls_of_a_step() -> float:
+    from tests.programs import keras_parts
+
+    return keras_parts.calls_of_a_step()
+
+
 def messages_of_evaluations() -> list[tuple[int, int]]:
     """In a task."""
     from tests.programs import keras_parts
@@ -94,6 +100,7 @@ def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, nam
         assert others == [found] * len(others)
         assert found == {"whole": 2 if workers == 2 else 3, "mapped": 3, "smaller": 3}
         # One for the data, then one for batches that are taken together: for 1, 1, 4, 16 and 18; for 32 and 8. One is for the logs.
+        assert all(calls < 300 for calls in c.run(calls_of_a_step).values())  # an order of magnitude: a whole step makes 2,500
         assert list(c.run(messages_of_evaluations).values()) == [[(6, 1), (3, 0)]] * workers
 
 

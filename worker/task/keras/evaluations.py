@@ -77,7 +77,7 @@ class Steps:
         sums = [sum(of_workers) for of_workers in told]
         totals = [total for total, with_data in zip(sums[:length], sums[MOST:], strict=False) if with_data]
         for batch, total in zip(batches, totals, strict=False):
-            packed = self._of_replicas((batch, tf.constant(total, tf.int64)), stops.carried(), self._is_as_first(total))
+            packed = self._of_replicas((batch, tf.constant(total, tf.int64)), self._is_as_first(total))
         if totals:
             run.logs, wishes = self._of_all(packed)
             stops.hear(wishes)

@@ -129,6 +129,7 @@ class BatchIterator:
     def __init__(self, batches: Batches) -> None:
         self.batches, self._real, self._is_for_build = batches, None, False
         self.is_even = batches.is_even
+        self._of_replica: Any = None
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -155,8 +156,10 @@ class BatchIterator:
         return self.of_replica()
 
     def of_replica(self) -> Any:
-        """The spec of the batches of one replica."""
-        return _of_replica(self.batches.element_spec)
+        """The spec of the batches of one replica, always the same object. TensorFlow makes its own again each time, which takes long."""
+        if self._of_replica is None:
+            self._of_replica = _of_replica(self.batches.element_spec)
+        return self._of_replica
 
     @property
     def real(self) -> Any:

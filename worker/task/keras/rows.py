@@ -38,10 +38,13 @@ class StandingRow:
         self._known: dict[str, list[Any]] = {}
         self._kept: list[Any] = []
         """A variable for each tensor of a batch, or None: sparse and ragged tensors are not kept."""
+        self._spec: Any = None
 
     def prepare(self, spec: Any) -> None:
         """Make the variables for batches of this form, of one replica. Call this outside of graphs."""
-        specs = _flat(spec)
+        if spec is self._spec:  # as in nearly each step
+            return
+        specs, self._spec = _flat(spec), spec
         self._kept = self._known.setdefault(str(specs), [])
         self._kept.extend(_variable(each) for each in specs[len(self._kept) :])
 

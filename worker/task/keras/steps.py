@@ -55,22 +55,23 @@ def _function(self: Any, step: Callable[[Any], Any], is_evaluation: bool) -> Cal
     strategy = self.distribute_strategy
     leave_out_xla(self)
     metrics.adopt(self, strategy)
-    standing = StandingRow()
-    one_step = _one_step(self, strategy, step, standing)
-    even_step = _one_step(self, strategy, step, standing, is_even=True)
-    whole_step = _one_step(self, strategy, step, standing, is_whole=True)
+    standing, wish = StandingRow(), stops.Wish()
+    one_step = _one_step(self, step, standing, wish)
+    even_step = _one_step(self, step, standing, wish, is_even=True)
+    whole_step = _one_step(self, step, standing, wish, is_whole=True)
     first = parts.rows_of_first(self)
     next_step = in_graph(self, functools.partial(_of_next, strategy, one_step, first))
     # Endless data has no message between the workers in which their numbers of rows could travel: none is sent where the parts are even.
-    next_even = in_graph(self, lambda iterator, wish: even_step((patches.theirs(iterator.get_next), None), wish))
-    together = _taken_together(self, step, standing, first) if is_evaluation and not self.run_eagerly else None
+    next_even = in_graph(self, lambda iterator: even_step((patches.theirs(iterator.get_next), None)))
+    together = _taken_together(self, step, standing, wish, first) if is_evaluation and not self.run_eagerly else None
 
     @patches.guarded(FIT)
     def steps(iterator: Any) -> Any:
+        wish.prepare()
         # That of train_on_batch gives the same rows to all replicas.
         if not isinstance(iterator, (BatchIterator, tf.data.Iterator, tf.distribute.DistributedIterator)):
             batches = zip(range(self.steps_per_execution), iterator, strict=False)
-            return [whole_step((data, None), stops.carried())[0] for _, data in batches][-1]
+            return [whole_step((data, None))[0] for _, data in batches][-1]
         if isinstance(iterator, BatchIterator):
             standing.prepare(iterator.of_replica())
             if together is not None and iterator.batches.evaluation is not None:
@@ -79,7 +80,7 @@ def _function(self: Any, step: Callable[[Any], Any], is_evaluation: bool) -> Cal
         for _ in range(self.steps_per_execution):
             try:
                 with _first_step_explained(self):
-                    logs, wishes = of_iterator(getattr(iterator, "real", iterator), stops.carried())
+                    logs, wishes = of_iterator(getattr(iterator, "real", iterator))
                 stops.hear(wishes)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if logs is None:
@@ -90,8 +91,8 @@ def _function(self: Any, step: Callable[[Any], Any], is_evaluation: bool) -> Cal
     return steps
 
 
-def _of_next(strategy: Any, one_step: Callable[..., Any], first: Any, iterator: Any, wish: Any) -> Any:
-    """Take the next batch, and run a step of it. `first`: see `parts.rows_of_first`; `wish`: see `stops`."""
+def _of_next(strategy: Any, one_step: Callable[..., Any], first: Any, iterator: Any) -> Any:
+    """Take the next batch, and run a step of it. `first`: see `parts.rows_of_first`."""
     import tensorflow as tf
 
     with parts.counting() as counted:
@@ -99,12 +100,12 @@ def _of_next(strategy: Any, one_step: Callable[..., Any], first: Any, iterator: 
     total = _total(strategy, data) if counted() is None else counted()
     if first is not None:
         first.assign(tf.where(first == 0, total, first))
-    return one_step((data, total), wish, None if first is None else total == first)
+    return one_step((data, total), None if first is None else total == first)
 
 
-def _taken_together(model: Any, step: Callable[[Any], Any], standing: StandingRow, first: Any) -> evaluations.Steps:
+def _taken_together(model: Any, step: Callable[[Any], Any], standing: StandingRow, wish: stops.Wish, first: Any) -> evaluations.Steps:
     strategy, packings = model.distribute_strategy, list[metrics.Packing]()
-    one_step = _one_step(model, strategy, step, standing, packings=packings)
+    one_step = _one_step(model, step, standing, wish, packings=packings)
 
     def of_replicas(*args: Any) -> Any:
         with _first_step_explained(model):
@@ -130,21 +131,22 @@ def _first_step_explained(model: Any) -> Iterator[None]:
 
 def _one_step(
     model: Any,
-    strategy: Any,
     step: Callable[[Any], Any],
     standing: StandingRow,
+    wish: stops.Wish,
     *,
     is_even: bool = False,
     is_whole: bool = False,
     packings: list[metrics.Packing] | None = None,
 ) -> Callable[..., Any]:
     """A step of all replicas from a batch and its number of rows, or None: all parts count the same. `is_even`: no part is ever smaller
-    than the others, or empty. `is_whole`: each replica has all rows of the batch. It also takes what this worker tells the others (see
-    `stops`), and whether the batch has as many rows as the first one (see `parts.rows_of_first`). `packings`: the batch is in an Optional,
-    and the step gives what the last of these makes the logs of.
+    than the others, or empty. `is_whole`: each replica has all rows of the batch. It also takes whether the batch has as many rows as the
+    first one (see `parts.rows_of_first`). `packings`: the batch is in an Optional, and the step gives what the last of these makes the logs
+    of.
     """
+    strategy = model.distribute_strategy
 
-    def one_step(batch: Any, wish: Any, is_as_first: Any) -> Any:
+    def one_step(batch: Any, is_as_first: Any) -> Any:
         data, total = batch
         packing = metrics.Packing(model)
         if packings is not None:
@@ -155,7 +157,7 @@ def _one_step(
         def of_replica(data: Any) -> Any:
             with metrics.counted_once(model) if is_whole else contextlib.nullcontext():
                 outputs = parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first, standing)
-            return packing.pack(wish, *outputs)
+            return packing.pack(wish.read(), *outputs)
 
         rows = contextlib.nullcontext() if is_whole else metrics.rows_gathered(model)
         with parts.losses_scaled(model), optimizer.losses_marked(model), rows:
@@ -165,7 +167,7 @@ def _one_step(
     function = in_graph(model, one_step)
     if packings is not None:
         return function
-    return lambda batch, wish, is_as_first=None: function(without_optionals(batch), wish, is_as_first)
+    return lambda batch, is_as_first=None: function(without_optionals(batch), is_as_first)
 
 
 def without_optionals(batch: Any) -> Any:
