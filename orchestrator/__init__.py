@@ -47,6 +47,13 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext orchestrator``, in a notebook: from then on ``%%orch`` runs a cell in a cluster (docs/python.md)."""
+    from importlib import import_module
+
+    shell.register_magic_function(import_module(".cell_magic", __name__).run_cell, "cell", "orch")
+
+
 def forget_working_directory() -> None:
     """Take out of `sys.path` the entry that Python put first for a program: the working directory (``-m``), or the program's directory.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from worker.values.words import count_of
 
 from .backends import imagine
 from .backends.allocations import use_allocation
@@ -21,6 +24,7 @@ from .model.settings.derive import struct_of
 from .model.settings.describe import options
 from .model.settings.document import Node
 from .model.settings.findings import nearest
+from .model.settings.gpu_wish import GpuWish
 from .model.settings.parse import parse, to_document
 from .model.settings.tree import refusal
 from .sources import as_seen_from, chooses_backend, read_file, tasks_directory, with_program, with_value
@@ -107,6 +111,7 @@ def _in_python(text: str) -> str:
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     _check_script(spec)
+    warn_of_held_gpus(spec)
     if spec.checkpoints.resume:
         from .record.saves_of_run import resumed  # most runs resume none
 
@@ -115,6 +120,16 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
     if submit(made) is not None:
         return Run(engine_jobs.attach(made.run))
     return Run(made.run, start_controller(made.run, tied=True, env=env))
+
+
+def warn_of_held_gpus(spec: ClusterSpec) -> None:
+    """Warn where TensorFlow in this process, such as a notebook's kernel, holds GPUs of this machine that the run may want."""
+    made = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
+    if getattr(made, "_initialized", False) and (held := sys.modules["tensorflow"].config.list_logical_devices("GPU")):
+        wants = any(tasks.devices.gpus != GpuWish(0) for tasks in spec.tasks)
+        if wants and any(host.is_here for host in imagine(spec).hosts):
+            what = f"warning: TensorFlow in this process holds {count_of(len(held), 'GPU')}, whose memory the tasks may lack"
+            print(f"{what}\nfix: import TensorFlow in the tasks only (restart the kernel), or --gpus 0", file=sys.stderr)
 
 
 def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> Run:

@@ -66,7 +66,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "orchestrator.functions": ("orchestrator.errors",),
     "orchestrator.api": ("orchestrator.control", "orchestrator.functions", "orchestrator.handle", "orchestrator.sources", *PLACES),
     "orchestrator.verify": ("orchestrator.api", "orchestrator.checks", "orchestrator.handle", *PLACES),
-    "orchestrator.cell_magic": ("orchestrator.errors",),
+    "orchestrator.cell_magic": ("orchestrator.api", "orchestrator.cli", "orchestrator.errors"),
     "orchestrator.handle": ("orchestrator.control.requests", "orchestrator.functions", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),

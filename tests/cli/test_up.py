@@ -558,12 +558,6 @@ def test_quiet_shows_the_verdict_only_and_only_shows_one_task(orch: Orch, script
     assert one.out == "worker-1 | worker-1\n"
 
 
-def test_a_notebook_is_refused_with_the_command_that_makes_a_script_of_it(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "guide.ipynb").write_text('{"cells": [{"execution_count": null}]}')
-    done = orch("up", "guide.ipynb", "-n", "2", check=2)
-    assert "'guide.ipynb' is a notebook; make a script of it: jupyter nbconvert --to script guide.ipynb" in done.err
-
-
 @pytest.mark.parametrize(("options", "told"), [(("--ps", "1"), True), (("-n", "2"), True), (("--strategy", "none"), False)])
 def test_a_script_that_makes_its_own_cluster_is_told_of_strategy_none(
     orch: Orch, script: Callable[..., Path], options: tuple[str, ...], told: bool

@@ -21,6 +21,11 @@ def _prepare_script(target: str, args: list[str]) -> Callable[[], None]:
     if _is_importable(path):
         _put_first(path)
         return lambda: _run_module("__main__", alter_argv=False)
+    if path.endswith(".ipynb"):
+        from . import notebook_program  # before the directory of the notebook is in `sys.path`
+
+        _put_first(os.path.dirname(os.path.realpath(path)))
+        return lambda: notebook_program.run(path, new_main())
     _put_first(os.path.dirname(os.path.realpath(path)))
     return lambda: _run_file(path)
 

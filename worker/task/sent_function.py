@@ -45,6 +45,7 @@ def serve(call: str) -> None:
     _provide("cloudpickle", packed["cloudpickle"])
     # The files may not be here: tracebacks and AutoGraph find their lines all the same. Without a time, no one looks for the file.
     linecache.cache.update({name: (len(text), None, text.splitlines(keepends=True), name) for name, text in packed["sources"].items()})
+    failure.show_kept_lines()
     find_modules()
     new_main()
     log_dir = os.environ["ORCH_LOG_DIR"]

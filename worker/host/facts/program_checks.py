@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...protocol.messages import Hello, Program, TemplateOrder
+from ...values import notebook_cells
 from ...values.fast_dataclass import dataclass
 from . import host_facts, keras_use, program_notes
 from .import_path import find_module
@@ -39,6 +40,7 @@ def check(hello: Hello) -> Checks:
     sources = read_sources(hello.programs, cwd, envs[0])
     notes = program_notes.find_notes(sources, hello.has_servers) if hello.ports else []  # only a task of a cluster needs a port
     notes += program_notes.find_missing(sources, cwd, envs)
+    notes += [f"{source.path}: only Jupyter could run: {'; '.join(source.left_out)}" for source in sources if source.left_out]
     if hello.compare is not None and not problems:
         from .workdir_check import compare  # most agents compare nothing
 
@@ -103,9 +105,6 @@ def _check_script(target: str, cwd: str) -> str | None:
             return None if has_main else f"the script {target!r} is a directory without a __main__.py"
         if not stat.S_ISREG(mode):  # reading a pipe or /dev/zero may never end, and each task must read the script again
             return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
-        if path.endswith(".ipynb"):
-            how = f"jupyter nbconvert --to script {target} (then delete the lines with get_ipython())"
-            return f"the script {target!r} is a notebook; make a script of it: {how}"
         with open(path, "rb") as file:
             source = file.read(MAX_CHECKED)
     except OSError as error:
@@ -118,13 +117,18 @@ def _check_script(target: str, cwd: str) -> str | None:
     if first.startswith(b"#!") and b"python" not in first:
         return f"the script {target!r} is a program for {first[2:80].decode('utf-8', 'replace').strip()}, and not Python: add --no-python"
     try:
-        compile(source, path, "exec", dont_inherit=True)
+        for part in notebook_cells.parts(path, source):
+            place = f"{part.name}, " if part.name else ""
+            compile(part.source, path, "exec", dont_inherit=True)
+            if line := part.installs:
+                return f"the notebook {target!r} installs a package ({line}): install it first, and tag the cell {notebook_cells.SKIP}"
     except SyntaxError as error:
-        place = f"line {error.lineno}: " if error.lineno else ""
+        place += f"line {error.lineno}: " if error.lineno else ""
         text = f"\n    {error.text.strip()}" if error.text else ""
         return f"the script {target!r} is not valid Python {host_facts.python_version()}: {place}{error.msg}{text}"
-    except ValueError as error:  # a null byte
-        return f"the script {target!r} is not valid Python {host_facts.python_version()}: {error}"
+    except ValueError as error:  # a null byte, or no notebook
+        what = "" if path.endswith(".ipynb") else f" is not valid Python {host_facts.python_version()}"
+        return f"the script {target!r}{what}: {error}"
     except (RecursionError, MemoryError):
         return None  # too deep for a check; Python will report it in the task
     return None

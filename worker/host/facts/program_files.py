@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ...protocol.messages import Program
 from ...settings.keras_settings import LEGACY
+from ...values import notebook_cells
 from .import_path import python_path
 
 MAX_CHECKED = 16 * 1024 * 1024
@@ -23,9 +24,9 @@ _ENDING = re.compile(r"\b(?:return|raise|exit|_exit|quit|abort)\b")
 
 
 class Source:
-    def __init__(self, path: str, tree: ast.Module, text: bytes = b"") -> None:
-        """`path`: for messages."""
-        self.path, self.tree, self.text = path, tree, text
+    def __init__(self, path: str, tree: ast.Module, text: bytes = b"", left_out: tuple[str, ...] = ()) -> None:
+        """`path`: for messages. `left_out`: see `notebook_cells.Cell`."""
+        self.path, self.tree, self.text, self.left_out = path, tree, text, left_out
         nodes = list(ast.walk(tree))
         self.imports = {name for node in nodes for name in imported(node)}
         """The top-level modules that the file imports."""
@@ -107,12 +108,16 @@ def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) 
                     continue
                 with open(path, "rb") as file:
                     text = file.read()
-                source = Source(os.path.relpath(path, cwd), ast.parse(text), text)
+                sources = [
+                    Source(f"{os.path.relpath(path, cwd)} {part.name}".rstrip(), ast.parse(part.source), part.source, part.left_out)
+                    for part in notebook_cells.parts(path, text)
+                ]
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
-            found.append(source)
-            places = [os.path.join(glob.escape(os.path.dirname(path)), "*.py")] if source.imports_neighbours else []
-            for name in source.imports:
+            found += sources
+            is_package = any(source.imports_neighbours for source in sources)
+            places = [os.path.join(glob.escape(os.path.dirname(path)), "*.py")] if is_package else []
+            for name in set().union(*(source.imports for source in sources)):
                 places += (os.path.join(glob.escape(root), f"{name}.py"), os.path.join(glob.escape(root), name, "*.py"))
             for place in places:
                 waiting += glob.iglob(place)

@@ -1,0 +1,72 @@
+"""``%load_ext orchestrator``: the cell magic ``%%orch``, which runs the text of its cell in a cluster, as `orch up` runs a script."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+
+from .errors import OrchError, UsageError
+
+_ENDS_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+def run_cell(line: str, cell: str) -> None:
+    """``%%orch -n 2 -- --epochs 3``: the options of `orch up`, then the arguments of the cell. The variables of the notebook are not there.
+
+    The stop button ends the run as Ctrl-C does. Raises `OrchError` if the run fails.
+    """
+    words = shlex.split(line)
+    if {"-d", "--detach"} & {*words[: words.index("--") if "--" in words else None]}:
+        raise UsageError("%%orch shows the run until its end, and then removes its file: leave -d out\nfix: orch up notebook.ipynb -d")
+    fd, path = tempfile.mkstemp(".ipynb", ".orch-cell-", ".")
+    try:
+        with os.fdopen(fd, "w") as file:  # with the first line: the numbers of lines are those of the cell
+            json.dump({"cells": [{"cell_type": "code", "source": f"%%orch\n{cell}"}]}, file)
+        words = ["--name", "cell", path, *words]
+        if "tensorflow" in sys.modules:
+            _warn_of_held_gpus(words)
+        code = _follow([sys.executable, "-m", "orchestrator", "up", *words])
+    finally:
+        os.unlink(path)
+    if code:
+        raise OrchError(f"the run of the cell has ended with exit code {code}, as its last lines say")
+
+
+def _warn_of_held_gpus(words: list[str]) -> None:
+    from .api import warn_of_held_gpus
+    from .cli.commands.up_command import up_command
+    from .cli.spec_overlays import read_spec
+
+    with contextlib.suppress(Exception):  # the run itself tells of mistakes
+        warn_of_held_gpus(read_spec(up_command.make_context("up", words))[0])
+
+
+def _follow(command: list[str]) -> int:
+    """Run a command and show its output. A KeyboardInterrupt is sent on as SIGINT, in a session that gets no other one."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: None
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=lambda: prctl(_ENDS_WITH_PARENT, signal.SIGTERM),  # the kernel of the notebook may be killed
+    ) as process:
+        assert process.stdout is not None
+        while True:
+            try:
+                for text in process.stdout:
+                    print(text, end="", flush=True)
+                return process.wait()
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)  # a second time: at once
