@@ -38,10 +38,11 @@ class MadeUpRun:
         sample_s: float = 2.0,
         fails_at: tuple[float, ...] = (),
         nan_from: int | None = None,
+        run_id: str = "",
     ) -> None:
         """`fails_at`: the shares of the time at which worker-1 fails and all start again, ten steps earlier. `nan_from`: the step from
         which on the loss is NaN; the value `norm` always is."""
-        self.run: RunDir = create_run(home, f"made-up-{workers}")
+        self.run: RunDir = create_run(home, run_id or f"made-up-{workers}")
         self.workers, self.seconds, self._cluster, self._nan_from = workers, seconds, Cluster(), nan_from
         self._file = open(self.run.path / "events.jsonl", "ab")  # noqa: SIM115
         self._samples = SampleFiles(self.run)

@@ -52,7 +52,7 @@ ANSWERS = (
     ),
     *(
         f"orchestrator.views.{name}"
-        for name in ("charts", "cross_device_reads", "frame", "keys", "placement_log", "run_story", "top_state")
+        for name in ("charts", "cross_device_reads", "frame", "goodput", "keys", "placement_log", "run_story", "top_state")
     ),
 )
 MODULES: dict[str, tuple[str, ...]] = {

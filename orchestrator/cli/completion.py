@@ -56,10 +56,10 @@ def variables(ctx: click.Context, parameter: click.Parameter, begun: str) -> lis
 
 def reported(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """The names of the values that runs have reported last, and of columns, for ``orch ps --sort``."""
-    from ..record.run_list import COLUMNS, names, summarise
+    from ..record.run_list import COLUMNS, GOODPUT, names, summarise
     from ..record.run_store import list_runs
 
-    known = (*names([summarise(run, 0.0) for run in list_runs(_home(ctx))]), *COLUMNS)
+    known = (*names([summarise(run, 0.0) for run in list_runs(_home(ctx))]), *COLUMNS, GOODPUT)
     return sorted(name for name in known if name.startswith(begun))
 
 

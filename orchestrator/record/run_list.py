@@ -31,6 +31,8 @@ from .text.run_table import LONGEST_REASON, describe_failure
 if TYPE_CHECKING:
     from ..model.state.cluster import Cluster
 
+GOODPUT = "goodput"
+"""A number of each run that no task has reported."""
 ARGUMENTS, LONGEST_ARGUMENTS = 5, 50
 """The place of the arguments in a row, and their most characters."""
 _LESS_IS_BETTER = re.compile(r"loss|err|perplexity|(?:^|_)(?:r?mse|mae|mape|msle)$", re.IGNORECASE)
@@ -67,6 +69,8 @@ class RunSummary:
     progress: Mapping[str, Any] | None = None
     """How far a run is that goes on: the fields of `model.state.progress.Progress`."""
     result: Mapping[str, Any] | None = None
+    goodput: Mapping[str, Any] | None = None
+    """What views/goodput.py has measured, where it was asked for: all events and samples of the run are read for it."""
     problem: str | None = None
 
 
@@ -117,7 +121,7 @@ def table(runs: Sequence[RunSummary], now: float, width: int | None = None, ids:
     alike = _alike(runs) if is_narrow else set()
     of_one = {name for name, count in Counter(map(name_of, ids)).items() if count == 1 and name != LATEST} if is_narrow else set[str]()
     shown_ids = [name if (name := name_of(run.run)) in of_one else _short_id(run.run, ids) for run in runs]
-    first = first if any(has_number(run, first) for run in runs) else ""
+    first = first if any(has_number(run, first) or (first == GOODPUT and run.goodput) for run in runs) else ""
     rows = [_row(run, shown_id, now, first, alike) for run, shown_id in zip(runs, shown_ids, strict=True)]
     head = ("RUN", first, "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST REPORT", "TASKS")
     left_out = {"ARGUMENTS"} if not any(row[ARGUMENTS] for row in rows) else set[str]()
@@ -185,6 +189,7 @@ def names(runs: Sequence[RunSummary]) -> list[str]:
 
 def _numbers(run: RunSummary, key: str) -> list[float]:
     values = [report.get(key) for report in (run.reports or {}).values()]
+    values += [(run.goodput or {}).get("share")] if key == GOODPUT else []
     given = re.search(rf"(?:^| )--?{re.escape(key).replace('_', '[-_]')}[ =](\S+)", " ".join(run.arguments or []))
     with suppress(ValueError):
         values += [float(given[1])] if given else []
@@ -276,6 +281,7 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
     last = describe_report({key: report[key] for key in sorted(report, key=place_of) if key != first})
     number = describe_number(_numbers(run, first)[0]) if first and has_number(run, first) else str(report.get(first, ""))
+    number = run.goodput["text"] if first == GOODPUT and run.goodput else number
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
     why = describe_failure(failure.get("type") or "", failure.get("message") or "") if failure else _last_words(run, cause)

@@ -29,9 +29,9 @@ from ..record.text import timeline
 from ..record.text.event_messages import describe_outcome, headline
 from ..record.text.format import describe_moment, describe_seconds
 from ..record.text.lines import clean
-from . import charts
+from . import charts, goodput
 from .charts import Chart
-from .run_story import LOST, TRAINS, AttemptCost, Story, losses
+from .run_story import LOST, AttemptCost, Story, losses
 from .story_gather import gather
 
 MISSING = "orch report needs the package Jinja2: pip install 'orch-tf[report]'"
@@ -149,11 +149,9 @@ def _facts(run: RunDir, story: Story, costs: Sequence[AttemptCost]) -> list[tupl
         facts.append(("progress", done))
     facts += [("began", describe_moment(story.begun)), ("took", describe_seconds(story.seconds))]
     facts.append(("attempts", str(max((span.attempt for span in story.band), default=1))))
-    trained, lost = (sum(one.seconds.get(kind, 0.0) for one in costs) for kind in (TRAINS, LOST))
-    waited = charts.awaited(story)
-    trained = max(0.0, trained - max(waited.values(), default=0.0))
-    if trained:
-        facts.append(("trained", f"{describe_seconds(trained)}, {_percent(100 * trained / story.seconds)} of the time"))
+    lost, found, waited = sum(one.seconds.get(LOST, 0.0) for one in costs), goodput.measure(story), charts.awaited(story)
+    if trained := found.seconds.get("trained"):
+        facts.append(("goodput", f"{found.text}: trained {describe_seconds(trained)}; {'; '.join((found.rest, *found.unknown))}"))
     if waited:
         facts.append(("stood still", ", ".join(f"{describe_seconds(seconds)} for {name}" for name, seconds in waited.items())))
     if lost:

@@ -23,6 +23,7 @@ from ..record.run_directory import RunDir
 from ..record.text.event_messages import describe_outcome
 from ..record.text.format import aligned, describe_seconds
 from ..record.text.lines import clean
+from . import goodput
 from .run_story import Reported, Story, through_epochs
 from .story_gather import gather
 
@@ -214,7 +215,7 @@ def _end(story: Story, reports: Mapping[float, Mapping[str, float]]) -> dict[str
     """Return the result: the end, the time, the speed, and the last numbers."""
     verdict = story.cluster.verdict
     ended = "was cut off" if story.is_cut else "goes on" if verdict is None else describe_outcome(verdict.outcome)
-    found = {"end": ended, "time": describe_seconds(story.seconds)}
+    found = {"end": ended, "time": describe_seconds(story.seconds), "goodput": goodput.measure(story).text}
     found["restarts"] = str(len(story.cluster.past))
     if reports:
         last = reports[max(reports)]

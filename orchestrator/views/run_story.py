@@ -5,6 +5,7 @@ everywhere.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -17,9 +18,11 @@ from ..model.state.cluster import Cluster, PastAttempt, Phase, TaskState, TaskSt
 
 WAITS, PREPARES, STARTS, TRAINS, LOST, STOPS, PAUSES = "waits for hosts", "prepares", "starts", "trains", "lost", "stops", "pauses"
 """What a run does, in the words of the report. ``lost``: it trained, and a restart began at an earlier step again."""
+COMPILES, STANDS, MAKES_NONE = "compiles", "stands still", "makes no step"
+"""What it does besides while its tasks run: before the first step, at a standstill, and between or after its steps; see goodput.py."""
 _PHASES = {
     Phase.ALLOCATING: WAITS,
-    Phase.CONNECTING: WAITS,
+    Phase.CONNECTING: STARTS,
     Phase.PREPARING: PREPARES,
     Phase.STARTING: STARTS,
     Phase.RUNNING: TRAINS,
@@ -89,19 +92,21 @@ class AttemptCost:
 def tell(happened: Sequence[events.Event], now: float) -> Story:
     """The story of these events, without reports and samples. `now`: the end of a run that goes on."""
     cluster = Cluster()
-    begun = last = 0.0
+    begun, last, number = 0.0, 0.0, 1
     changes: list[tuple[float, str, int]] = []
     lives: dict[str, list[tuple[float, str, int]]] = {}
     trained: set[int] = set()
     for event in happened:
         begun, last = begun or event.at, max(last, event.at)
         before, (cluster, _) = cluster, lifecycle.step(cluster, event)
+        # An attempt of a task that restarts alone is none of the run.
+        number = cluster.attempt if cluster.attempt_at != before.attempt_at else number
         if isinstance(event, events.TaskReported):  # some programs report, and form no cluster
             trained.add(event.attempt)
         kind = _PHASES.get(cluster.phase, "")
-        kind = TRAINS if kind == STARTS and cluster.attempt in trained else kind
-        if not changes or (kind, cluster.attempt) != changes[-1][1:]:
-            changes.append((event.at, kind, cluster.attempt))
+        kind = TRAINS if kind == STARTS and number in trained else kind
+        if not changes or (kind, number) != changes[-1][1:]:
+            changes.append((event.at, kind, number))
         for task in _changed(before, cluster, event):
             states = lives.setdefault(task.name, [])
             state = _ALIVE.get(task.state, "")
@@ -142,25 +147,30 @@ def with_losses(band: Sequence[Stretch], past: Sequence[PastAttempt], reports: M
     after it had reported step 40; one that begins after all reported steps has lost nothing. Without steps, a checkpoint in the run
     directory tells.
     """
-    numbers, steps = sorted({span.attempt for span in band}), _steps(reports)
-    kept_until = {number: _kept_until(number, later, past, steps) for number, later in itertools.pairwise(numbers)}
+    kept = kept_until(band, past, reports)
     found: list[Stretch] = []
     for span in band:
-        kept = kept_until.get(span.attempt)
-        if span.kind != TRAINS or kept is None or kept >= span.ended:
+        until = kept.get(span.attempt)
+        if span.kind != TRAINS or until is None or until >= span.ended:
             found.append(span)
             continue
-        middle = max(span.begun, kept)
+        middle = max(span.begun, until)
         found += [Stretch(span.begun, middle, TRAINS, span.attempt)] if middle > span.begun else []
         found.append(Stretch(middle, span.ended, LOST, span.attempt))
     return tuple(found)
 
 
+def kept_until(band: Sequence[Stretch], past: Sequence[PastAttempt], reports: Mapping[str, Sequence[Reported]]) -> dict[int, float | None]:
+    """Until when the work of each attempt but the last was kept; None: unknown, infinite: to its end."""
+    numbers, steps = sorted({span.attempt for span in band}), _steps(reports)
+    # An attempt that made no step tells nothing about those before it.
+    return {number: _kept_until(number, min((one for one in steps if one > number), default=0), past, steps) for number in numbers[:-1]}
+
+
 def _kept_until(number: int, later: int, past: Sequence[PastAttempt], steps: Mapping[int, _Steps]) -> float | None:
-    """Until when the work of an attempt was kept; None: unknown, or to its end."""
     if number in steps and later in steps:
         resumed = steps[later][0][1]
-        return min((at for at, step in steps[number] if step >= resumed), default=None)
+        return min((at for at, step in steps[number] if step >= resumed), default=math.inf)
     ended = next((one for one in past if one.attempt == number and not one.task), None)
     return ended.saved_at if ended is not None and ended.saved_at else None
 

@@ -18,7 +18,8 @@ from ..record import samples
 from ..record.run_directory import RunDir
 from ..record.run_progress import read_cluster, unreadable
 from .charts import COLUMNS
-from .run_story import Reported, Story, tell, with_losses
+from .goodput import marked
+from .run_story import Reported, Story, tell
 
 MOST_REPORTS = 100_000
 """The most reports that are kept: of a longer run every second, fourth, … of each task."""
@@ -39,7 +40,7 @@ def gather(run: RunDir) -> Story:
         ended = max([story.ended, *(one.at for found in reports.values() for one in found), *_newest(run)])
         story = replace(_lasting(story, ended), is_cut=run.read_verdict() is None, cluster=read_cluster(run))
     story = replace(story, reports=reports, samples=tuple(samples.read_samples(run.path, story.seconds / COLUMNS)))
-    return replace(story, band=with_losses(story.band, story.cluster.past, story.reports))
+    return replace(story, band=marked(story))
 
 
 def _newest(run: RunDir) -> Iterator[float]:

@@ -48,7 +48,7 @@ print("end", flush=True)
 """
 TASK_KEYS = {"task", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
 RUN_KEYS = {"run", "directory", "state", "phase", "attempt", "waiting", "controller_pid", "result", "problem"} | {
-    *("started_at", "took_s", "counts", "arguments", "reports", "progress", "values"),
+    *("started_at", "took_s", "counts", "arguments", "reports", "progress", "values", "goodput"),
 }
 RESULT_KEYS = {
     "run",

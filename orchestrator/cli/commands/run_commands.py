@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from ...model.state.cluster import Cluster, Outcome, Phase
 from ...model.state.progress import describe as describe_progress
 from ...record import run_list
 from ...record.run_directory import RunDir
-from ...record.run_list import summarise
+from ...record.run_list import RunSummary, summarise
 from ...record.run_progress import read_cluster
-from ...record.run_store import LATEST, going, list_runs, no_tasks_yet
+from ...record.run_store import LATEST, going, list_runs, name_of, no_tasks_yet
 from ...record.run_view import RunView
 from ...record.samples import read_latest
 from ...record.text import timeline as times
@@ -38,7 +39,7 @@ from ...record.text.run_table import table
 from .. import completion
 from ..options import Count, Span, exact_run_argument, find_to_look, home_option
 
-SORT = "Order all runs by this value of their last reports or arguments, or by run, started, took or state; the best last."
+SORT = "Order all runs by this value of their last reports or arguments, or by run, started, took, state, goodput."
 COLUMNS = "List runs with a column for each of these values of their last reports and arguments: lr,val_loss."
 CSV = "List runs as CSV, with the values of --columns, or all."
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
@@ -79,6 +80,7 @@ def ps_command(
       orch ps --trace run.json    the whole run, for ui.perfetto.dev
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
+      orch ps --all --sort goodput    the share of time that trained
       orch ps --all lr-      the runs whose names begin so
       orch ps --columns lr,val_loss    a table of a sweep; --csv
       orch ps lr-1 lr-2      both
@@ -116,7 +118,8 @@ def _print_run(found: RunDir, *, timeline: bool, as_json: bool) -> None:
         # A task is called `task` wherever orch writes JSON.
         tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
         absent = stragglers.describe_absent(read_latest(found.path), stragglers.training(cluster)) if found.is_alive() else ""
-        print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "absent": absent or None, "timeline": measured})
+        summary = _with_goodput([summarise(found, time.time())])[0][0]
+        print_json({**asdict(summary), "tasks": tasks, "absent": absent or None, "timeline": measured})
         return
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
@@ -155,14 +158,16 @@ def _print_runs(
     every = _begin(found, begins or ("",))
     cut = slice(-most if most else None, None)
     runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
+    is_measured = run_list.GOODPUT in (sort, *columns)
+    runs, together = _with_goodput(runs) if is_measured else (runs, [])
     runs = run_list.ordered(runs, sort)[cut] if sort else runs
-    if sort and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
+    if sort and not is_measured and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
         known = run_list.names(runs)
         hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known[:9], *run_list.COLUMNS], 13)}"
         click.echo(f"orch: note: no run has reported a number {sort}; {hint}", err=True)
     for name in columns:
         known = [each for one in runs for each in one.values or ()]
-        if runs and name not in known:
+        if runs and name not in (*known, run_list.GOODPUT):
             hint = f"did you mean {near}?" if (near := nearest(name, known)) else f"there are {few(sorted(set(known)), 13)}"
             click.echo(f"orch: note: no run has a value {name}; {hint}", err=True)
     if form == "json":
@@ -174,6 +179,32 @@ def _print_runs(
     else:
         ids = [one.run_id for one in found]
         click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")
+    if not form and together:
+        click.echo("\n".join(together))
+
+
+def _with_goodput(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
+    """The runs with their goodput, and a line for all runs of each name that has several."""
+    from ...views import goodput, story_gather  # not for a help text
+
+    found: dict[str, goodput.Goodput] = {}
+    for run in runs:
+        with contextlib.suppress(OrchError):  # the table says what cannot be read
+            if (measured := goodput.measure(story_gather.gather(RunDir(Path(run.directory))))).seconds:
+                found[run.run] = measured
+    names = {name: [one for run, one in found.items() if name_of(run) == name] for name in dict.fromkeys(map(name_of, found))}
+    totals = {name: goodput.total(each) for name, each in names.items()}
+
+    def with_own(run: RunSummary) -> RunSummary:
+        if (own := found.get(run.run)) is None:
+            return run
+        values = run.values if own.share is None else {**(run.values or {}), run_list.GOODPUT: round(own.share, 4)}
+        return replace(run, goodput=goodput.to_json(own, totals[name_of(run.run)]), values=values)
+
+    lines = [
+        f"goodput of {name}, {len(names[name])} runs: {totals[name].text}; {totals[name].rest}" for name in names if len(names[name]) > 1
+    ]
+    return [with_own(run) for run in runs], lines
 
 
 def _begin(runs: Sequence[RunDir], begins: tuple[str, ...]) -> list[RunDir]:
