@@ -39,8 +39,7 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
     spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
     spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, word=spec.verify.word))
-    (one, run_of_one), (many, run) = _run({ONE: _alone(spec), f"{workers} workers": spec}, home, limit_s)
-    found = compare(one, many, workers)
+    found, many, run_of_one, run = _compare({ONE: _alone(spec), f"{workers} workers": spec}, workers, home, limit_s)
     discard(run_of_one)
     if found.findings and found.findings[0].kind == "batch":
         larger = _alone(replace(spec, verify=replace(spec.verify, batch_of=workers)))
@@ -49,6 +48,30 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
         discard(run_of_one)
     _keep(run, found)
     return found
+
+
+def _compare(
+    specs: Mapping[str, ClusterSpec], workers: int, home: str | os.PathLike[str], limit_s: float
+) -> tuple[Comparison, World, RunDir, RunDir]:
+    """Compare one process with several workers, which run side by side, or one after the other if they disturb each other.
+
+    They do where both write to one path and differ, or where one writes and fails. Gives the workers' world, and both runs, too.
+    """
+    runs = {title: start(spec, home) for title, spec in specs.items()}
+    try:
+        (one, run_of_one), (many, run) = _worlds(runs, limit_s)
+        found = compare(one, many, workers)
+        is_disturbed = bool(found.findings) and bool(set.intersection(*map(_wrote, runs.values())))
+    except RunFailed:
+        if not any(map(_wrote, runs.values())):
+            raise
+        is_disturbed = True
+    if is_disturbed:
+        for each in runs.values():
+            discard(each._run)
+        (one, run_of_one), (many, run) = (_run({title: spec}, home, limit_s)[0] for title, spec in specs.items())
+        found = compare(one, many, workers)
+    return found, many, run_of_one, run
 
 
 def _keep(run: RunDir, found: Comparison) -> None:
@@ -61,7 +84,11 @@ def _keep(run: RunDir, found: Comparison) -> None:
 
 
 def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s: float) -> list[tuple[World, RunDir]]:
-    runs = {title: start(spec, home) for title, spec in specs.items()}
+    return _worlds({title: start(spec, home) for title, spec in specs.items()}, limit_s)
+
+
+def _worlds(runs: Mapping[str, Run], limit_s: float) -> list[tuple[World, RunDir]]:
+    """Wait for the end of all runs, and read what they have written down."""
     try:
         _wait(runs, limit_s)
         return [(_world(run, title), run._run) for title, run in runs.items()]
@@ -122,10 +149,18 @@ def _wait(runs: Mapping[str, Run], limit_s: float) -> None:
         time.sleep(_POLL_S)
 
 
+def _tasks(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Read what each task of a run has written down."""
+    found = sorted((run.run_dir / "attempt-1").glob(f"*/{task_files.VERIFIED}"))
+    return {path.parent.name: json.loads(task_files.read(os.fspath(path), most=1 << 30)) for path in found}
+
+
+def _wrote(run: Run) -> set[str]:
+    return {path for task in _tasks(run).values() for path in task["wrote"]}
+
+
 def _world(run: Run, title: str) -> World:
-    found: dict[str, Mapping[str, Any]] = {}
-    for path in sorted((run.run_dir / "attempt-1").glob(f"*/{task_files.VERIFIED}")):
-        found[path.parent.name] = json.loads(task_files.read(os.fspath(path), most=1 << 30))
+    found = _tasks(run)
     made = world(found)
     if not made.steps:
         if off := next((task["off"] for task in found.values() if task["off"]), ""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -114,3 +115,39 @@ def test_a_run_begins_only_if_its_first_steps_are_those_of_one_process(word: str
     assert f"orch: {told}" in done.stderr
     assert re.search(r"orch: note: to compare 2 steps with one process took \d+\.\d s", done.stderr)
     assert (tmp_path / "runs").exists() is not bool(code)
+
+
+_ALONE = """
+import fcntl
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+file = Path(__file__).with_name(os.environ["ORCH_TASK"]).open("w")
+fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it fails while another process has this file
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+rows = np.random.RandomState(0).rand(40, 4).astype("float32")
+model.fit(tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).batch(8), verbose=0)
+"""
+
+
+@pytest.mark.slow
+def test_programs_that_need_a_file_for_themselves_run_one_after_the_other(tmp_path: Path) -> None:
+    place = tmp_path / "program"  # not in the directory for temporary files
+    place.mkdir()
+    (place / "train.py").write_text(_ALONE)
+    command = [sys.executable, "-m", "orchestrator", "verify", str(place / "train.py"), "-n", "2", "--home", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=place, env={**os.environ, "TMPDIR": "/dev/shm"}, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stdout.partition(", largest")[0]) == (
+        0,
+        "the same training as in one process: 5 steps, 40 rows, 2 variables",
+    )
+    assert len(list((tmp_path / "verify/runs").iterdir())) == 1
