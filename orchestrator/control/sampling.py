@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.protocol.messages import Sampled
 
-from ..model.policy import stragglers
+from ..model.policy import links, stragglers
 from ..model.policy.stragglers import Standstill, Watch
 from ..model.state.cluster import Cluster, Phase
 from ..record.run_directory import RunDir
@@ -16,10 +16,12 @@ class Samples:
         self._files = SampleFiles(run)
         self._latest: dict[str, Sampled] = {}
         """The newest sample of each host."""
-        self._watch, self._standstill = Watch(), Standstill()
+        self._watch, self._standstill, self._links = Watch(), Standstill(), links.Watch()
 
     def keep(self, sample: Sampled, cluster: Cluster) -> tuple[str, ...]:
-        """Keep a sample. Returns a line for each task that has turned out to be slower than the others, or for which they wait."""
+        """Keep a sample. Returns a line for each task that has turned out to be slower than the others, or for which they wait, and for a
+        link that is unlike the others.
+        """
         self._files.keep(sample)
         self._latest[sample.host] = sample
         if cluster.phase is not Phase.RUNNING:
@@ -27,7 +29,8 @@ class Samples:
         tasks = stragglers.training(cluster)
         self._watch, slow = stragglers.watch(self._watch, self._latest, tasks)
         self._standstill, waits = stragglers.standstill(self._standstill, self._latest, tasks)
-        return (*slow, *waits)
+        self._links, odd = links.watch(self._links, sample, cluster)
+        return (*slow, *waits, *filter(None, [odd]))
 
     def describe_absent(self, cluster: Cluster) -> str:
         """Return which tasks have not come to where the others wait at a hang, in words; empty: no task is awaited."""

@@ -5,9 +5,10 @@ Each file holds lines of JSON for one resolution: every sample as it came (``0.j
 So all files together never have more than six times `MOST_BYTES`, however long a run goes on: the last hours are kept as they were, the
 last day roughly, and the time before more roughly still. Files only grow by whole lines, so that a reader can follow them.
 
-A line: ``{"at": …, "s": SECONDS, "host": …, "tasks": {"worker-0/1": [state, cpu, memory, …]}, "use": [cpu, cores, …], "gpus": [[…]]}``.
-The numbers are the fields of `TaskUse`, `HostUse` and `GpuUse`, in their order; trailing zeros are left out. What is said of a task's steps
-is that of its newest window, and stays until the next window: a task makes steps as long as `step` grows.
+A line: ``{"at": …, "s": SECONDS, "host": …, "tasks": {"worker-0/1": [state, cpu, memory, …]}, "use": [cpu, cores, …], "gpus": [[…]],
+"links": [[…]]}``. The numbers are the fields of `TaskUse`, `HostUse`, `GpuUse` and `LinkUse`, in their order; trailing zeros are left
+out. What is said of a task's steps is that of its newest window, and stays until the next window: a task makes steps as long as `step`
+grows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
+from worker.protocol.messages import GpuUse, HostUse, LinkUse, Sampled, TaskUse
 from worker.values.codec import MOMENTS, ContractError
 
 from ..errors import OrchError
@@ -37,9 +38,9 @@ MOST_BYTES = 4 << 20
 """The size of a file from which on another one is begun."""
 _HIGHEST = frozenset({"memory", "own_memory", "threads", "swap", "waits", "reads"})
 """Of these numbers, a folded line has the highest; of the limits and names the last; of all others the mean."""
-_LAST = frozenset({"task", "attempt", "cores", "memory_total", "index", "step", "window", "came", "met"})
+_LAST = frozenset({"task", "attempt", "cores", "memory_total", "index", "step", "window", "came", "met", "peer"})
 
-T = TypeVar("T", TaskUse, HostUse, GpuUse)
+T = TypeVar("T", TaskUse, HostUse, GpuUse, LinkUse)
 
 
 class SampleFiles:
@@ -90,7 +91,10 @@ def fold(samples: Sequence[Sampled]) -> Sampled:
     """One sample in place of several of one host: means of rates, the highest of sizes, for each task that was there at any time."""
     tasks: dict[tuple[str, int], list[TaskUse]] = {}
     gpus: dict[int, list[GpuUse]] = {}
+    links: dict[str, list[LinkUse]] = {}
     for sample in samples:
+        for link in sample.links:
+            links.setdefault(link.peer, []).append(link)
         for use in sample.tasks:
             tasks.setdefault((use.task, use.attempt), []).append(use)
         for gpu in sample.gpus:
@@ -103,6 +107,7 @@ def fold(samples: Sequence[Sampled]) -> Sampled:
         _fold_uses([sample.use for sample in samples]),
         tuple(map(_fold_uses, gpus.values())),
         last.host,
+        tuple(map(_fold_uses, links.values())),
     )
 
 
@@ -131,10 +136,12 @@ def to_line(sample: Sampled) -> bytes:
     line: dict[str, Any] = {"at": round(sample.at, 2), "s": sample.seconds, "host": sample.host, "tasks": tasks, "use": _row(sample.use, 0)}
     if sample.gpus:
         line["gpus"] = [_row(gpu, 0) for gpu in sample.gpus]
+    if sample.links:
+        line["links"] = [_row(link, 0) for link in sample.links]
     return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def _row(use: TaskUse | HostUse | GpuUse, first: int) -> list[Any]:
+def _row(use: TaskUse | HostUse | GpuUse | LinkUse, first: int) -> list[Any]:
     row = [getattr(use, field.name) for field in fields(use)[first:]]
     while row and not row[-1]:
         row.pop()
@@ -143,8 +150,8 @@ def _row(use: TaskUse | HostUse | GpuUse, first: int) -> list[Any]:
 
 def from_line(found: dict[str, Any]) -> Sampled:
     """The sample of a line. Raises `ContractError`, ValueError, TypeError or OverflowError for a line that orch has not written."""
-    tasks, gpus = found.get("tasks"), found.get("gpus", [])
-    if not isinstance(tasks, dict) or not isinstance(gpus, list):
+    tasks, gpus, links = found.get("tasks"), found.get("gpus", []), found.get("links", [])
+    if not isinstance(tasks, dict) or not isinstance(gpus, list) or not isinstance(links, list):
         raise ContractError("a sample without tasks")
     uses = []
     for key, row in tasks.items():
@@ -156,7 +163,8 @@ def from_line(found: dict[str, Any]) -> Sampled:
     at, seconds = _number(found.get("at")), _number(found.get("s"))
     if not (MOMENTS.fits(at) and MOMENTS.fits(seconds)):
         raise ContractError(f"a sample at {at}, of {seconds} s")
-    return Sampled(at, seconds, tuple(uses), _from_row(HostUse, found.get("use")), tuple(_from_row(GpuUse, row) for row in gpus), host)
+    of_gpus, of_links = tuple(_from_row(GpuUse, row) for row in gpus), tuple(_from_row(LinkUse, row) for row in links)
+    return Sampled(at, seconds, tuple(uses), _from_row(HostUse, found.get("use")), of_gpus, host, of_links)
 
 
 def _number(value: Any) -> float:
@@ -172,7 +180,7 @@ def _whole(value: Any) -> int:
 
 _CASTS: Mapping[type[Any], Sequence[Callable[[Any], Any]]] = {
     cls: tuple(str if field.type == "str" else _whole if field.type in ("Size", "Count", "Positive") else _number for field in fields(cls))
-    for cls in (TaskUse, HostUse, GpuUse)
+    for cls in (TaskUse, HostUse, GpuUse, LinkUse)
 }
 """How the fields of each class are read. A long run has millions of these numbers, so they are not read by `from_json`."""
 
@@ -238,14 +246,21 @@ LATEST_BYTES = 256 * 1024
 
 def read_latest(run: Path) -> dict[str, Sampled]:
     """The newest sample of each host."""
-    found: dict[str, Sampled] = {}
+    newest: dict[bytes, bytes] = {}
+    for line in _recent_lines(run):
+        host = _HOST.search(line)
+        newest[host[1] if host else b""] = line
+    return {sample.host: sample for sample in parse(newest.values())}
+
+
+def read_recent_links(run: Path) -> Iterator[Sampled]:
+    """The newest samples that tell of links between hosts, in the order in which they came."""
+    yield from parse(line for line in _recent_lines(run) if b',"links":' in line)
+
+
+def _recent_lines(run: Path) -> Iterator[bytes]:
     for name in ("0.old.jsonl", "0.jsonl"):
         with contextlib.suppress(FileNotFoundError, OrchError), open_file(run / DIRECTORY / name) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LATEST_BYTES))
-            newest: dict[bytes, bytes] = {}
-            for line in file.read().splitlines(keepends=True)[0 if size <= LATEST_BYTES else 1 :]:
-                host = _HOST.search(line)
-                newest[host[1] if host else b""] = line
-            found |= {sample.host: sample for sample in parse(newest.values())}
-    return found
+            yield from file.read().splitlines(keepends=True)[0 if size <= LATEST_BYTES else 1 :]

@@ -17,6 +17,7 @@ from . import pace_file
 from .facts import gpu_driver
 from .facts.control_group import ControlGroup
 from .network.link import Link
+from .network.socket_use import Links
 from .processes import proc_files, process_state
 from .processes.helpers import Helpers
 from .processes.loop import Loop
@@ -32,6 +33,8 @@ ENDED = "ZX"
 """The states of a process that has ended, and has no memory any more: its parent has not asked for its exit code yet."""
 GPUS_S = 20.0
 """The time between two questions to the GPUs' driver, each of which starts a program."""
+LINKS_REST = 1000
+"""The connections are read again after so many times the CPU time of the last reading: at most 0.1 % of a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Sampler:
         self._turn = 0
         self._has_gpus, self._gpus_at = has_gpus, 0.0
         self._gpus: tuple[messages.GpuUse, ...] = ()
+        self._links, self._links_at = Links(proc), 0.0
         self._sees_processes = process_state.shows_this_namespace()
 
     def begin(self) -> None:
@@ -98,8 +102,8 @@ class Sampler:
         seen: dict[tuple[int, float], ProcessCounts] = {}
         used = [self._measure(task, at, seconds, seen) for task in tasks]
         self._measure_own_memory(tasks, used, at)
-        found = tuple(use for use in used if use is not None)
-        self._link.send(messages.Sampled(clock.now(), round(seconds, 3), found, self._measure_host(seconds), self._gpus))
+        found, links = tuple(use for use in used if use is not None), self._measure_links(tasks, at)
+        self._link.send(messages.Sampled(clock.now(), round(seconds, 3), found, self._measure_host(seconds), self._gpus, links=links))
         self._at, self._before = at, seen
 
     def _measure(self, task: Watched, at: float, seconds: float, seen: dict[tuple[int, float], ProcessCounts]) -> messages.TaskUse | None:
@@ -172,6 +176,19 @@ class Sampler:
             stalled_memory=stalled[1],
             stalled_io=stalled[2],
         )
+
+    def _measure_links(self, tasks: Sequence[Watched], at: float) -> tuple[messages.LinkUse, ...]:
+        """Return what the tasks have sent to other hosts; nothing if this is not due, or the kernel does not tell."""
+        if at < self._links_at:
+            return ()
+        began = time.thread_time()
+        try:
+            found = self._links.read([task.pid for task in tasks], at)
+        except OSError:
+            self._links_at = float("inf")
+            return ()
+        self._links_at = at + LINKS_REST * (time.thread_time() - began)
+        return found
 
     def _ask_gpus(self) -> None:
         """Now and then, ask the driver, in a process of its own; the next samples have its answer."""

@@ -425,6 +425,24 @@ class HostUse:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkUse:
+    """Holds what the tasks of a host have sent to another host over TCP since the last reading of their connections."""
+
+    peer: str
+    """The address of the other host."""
+    sent: Rate = 0.0
+    """Bytes per second that have arrived."""
+    rate: Rate = 0.0
+    """The same while data were on their way: what the link gives."""
+    lost: Rate = 0.0
+    """The share of the segments that were sent again."""
+    again: Count = 0
+    """How many that were."""
+    rtt: Seconds = 0.0
+    """The time to the other host and back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """Holds what the tasks of a host and the host used since the sample before. A sample is kept in a file of its own, and is no event."""
 
@@ -435,6 +453,8 @@ class Sampled:
     use: HostUse = HostUse()
     gpus: tuple[GpuUse, ...] = ()
     host: str = ""
+    links: tuple[LinkUse, ...] = ()
+    """Empty where nothing was sent to other hosts, or where the connections were not read this time."""
 
 
 # --- the connection ------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ def policy_of(spec: ClusterSpec) -> Policy:
 def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
     with_port = [task for task in plan.tasks if task.order.port is not None]
     places = {str(task.id): f"{task.host}:{task.order.port}" for task in with_port} if len(plan.hosts) > 1 else {}
-    return events.Planned(attempt, {str(task.id): task.host for task in plan.tasks}, at, places)
+    addresses = {facts.address: facts.name for facts in plan.hosts} if places else {}
+    return events.Planned(attempt, {str(task.id): task.host for task in plan.tasks}, at, places, addresses)
 
 
 def step(cluster: Cluster, event: Event) -> Step:
@@ -170,7 +171,8 @@ def _on_planned(cluster: Cluster, event: events.Planned) -> Step:
     """The attempt has its plan: the tasks are those of the plan, whatever the tasks of the attempt before were."""
     tasks = {name: TaskStatus(name, host, event.attempt) for name, host in event.tasks.items()}
     started_at = cluster.started_at if cluster.past else event.at
-    cluster = replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places, needs_hosts=False)
+    cluster = replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places, addresses=event.addresses)
+    cluster = replace(cluster, needs_hosts=False)
     return _start(cluster, event.at)
 
 

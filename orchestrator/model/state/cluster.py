@@ -317,6 +317,8 @@ class Cluster:
     """The id of the run; different ids give different pauses before restarts."""
     places: Mapping[str, str] = field(default_factory=dict)
     """``host:port`` of each task; empty with one host."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """The host of each address by which the other hosts reach it; empty with one host."""
 
     @property
     def is_over(self) -> bool:

@@ -65,6 +65,7 @@ class Planned:
     tasks: Mapping[str, str]
     at: float
     places: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
