@@ -70,6 +70,9 @@ SETTINGS_ALONE = frozenset(
 )
 """Settings without an option: a user writes ``--set KEY=VALUE``, a variable or a key. A command about these keys has the option."""
 OF_JOIN = ("--join-at", "--join-dir", "--node-index", "--requeue-code")
-RARE = ("--chief", "--grace", "--log-level", "--metrics-dir", "--notify", "--soft-placement", "--start-timeout", "--timestamps")
+RARE = (
+    *("--chief", "--grace", "--log-level", "--metrics-dir", "--mlflow", "--notify", "--soft-placement", "--start-timeout"),
+    *("--timestamps", "--wandb"),
+)
 IN_ONE_LINE = frozenset({*OF_JOIN, *RARE})
 """Options that the help has in its last lines: docs/join.md and docs/commands.md explain them."""

@@ -114,7 +114,8 @@ class ScriptCommand(click.Command):
             formatter.write_text(f"{ctx.command_path} --help shows {left_out} more options.")
         else:
             if ctx.command.name == "up":
-                formatter.write_text(f"Also {', '.join(RARE)} (orch help OPTION); with --join: {', '.join(OF_JOIN)} (orch help join).")
+                formatter.write_text(f"Also {', '.join(RARE)} (orch help OPTION).")
+                formatter.write_text(f"Also with --join: {', '.join(OF_JOIN)} (orch help join).")
             formatter.write_text("Every other setting: --set KEY=VALUE, or orch.yaml; docs/reference.md and orch help KEY have them all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from worker.machine.clock import now
 from worker.protocol import messages
@@ -19,10 +20,13 @@ from ..model.planning import elastic
 from ..model.policy import lifecycle, restarts
 from ..model.policy import save_order as saves
 from ..model.state import events
-from ..model.state.cluster import Cluster
+from ..model.state.cluster import Cluster, Verdict
 from .agents import Agents
 from .preparation import Preparation, Prepared
 from .starting import RunStart
+
+if TYPE_CHECKING:
+    from .trackers import Trackers
 
 
 class Launch:
@@ -35,6 +39,7 @@ class Launch:
         self._preparation = Preparation(start, agents, on_event)
         self._prepared: Prepared | None = None
         """Of the newest attempt that has a plan."""
+        self._trackers: Trackers | None = None
         self._back_s, self._taken_in_at = elastic.BACK_S, 0
         """The pause before an elastic cluster looks for hosts that it lacks, and its workers when one was last taken in; 0: not yet."""
 
@@ -42,6 +47,12 @@ class Launch:
         """Get the hosts, make the plan of the attempt, and begin the attempt. Raises `OrchError`, `OSError`."""
         cluster, start = self._cluster(), self._start
         attempt = cluster.attempt
+        if self._trackers is None and (start.spec.mlflow or start.spec.wandb):
+            from .trackers import Trackers  # most runs have none
+
+            self._trackers = Trackers(start)
+            for note in await asyncio.to_thread(self._trackers.begin):
+                self._on_event(events.RunNoted(note, now()))
         if attempt > 1:
             await self._agents.let_go(is_due=cluster.is_due, keeps_state=True)
             await self.release()
@@ -59,7 +70,12 @@ class Launch:
     def orders(self, attempt: int, tasks: Collection[str], since: int) -> Iterator[tuple[str, messages.StartTasks]]:
         """Return what starts these tasks, by host. `since`: the oldest attempt whose tasks run."""
         assert self._prepared is not None
-        return self._prepared.plan.all_orders(attempt, tasks, since=since)
+        for host, orders in self._prepared.plan.all_orders(attempt, tasks, since=since):
+            yield host, self._trackers.add(orders) if self._trackers is not None else orders
+
+    async def end_trackers(self, verdict: Verdict) -> list[str]:
+        """The run is over: close what trackers have opened. Returns what is odd."""
+        return await asyncio.to_thread(self._trackers.end, verdict) if self._trackers is not None else []
 
     def describe_awaited(self) -> str:
         """Return which hosts are waited for, and why; empty if none is known."""

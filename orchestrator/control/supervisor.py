@@ -89,7 +89,7 @@ class Supervisor:
         await self._launch.release()
         await self._given.backend.end(verdict.exit_code)
         gone = self._outputs.describe_gone(self._agents.describe_end) if not self._journal.is_full else []
-        return replace(verdict, remarks=(*verdict.remarks, *gone))
+        return replace(verdict, remarks=(*verdict.remarks, *await self._launch.end_trackers(verdict), *gone))
 
     def _begin(self) -> None:
         self._leave_launch()

@@ -37,6 +37,8 @@ class TaskOrder:
     log_dir: OsText
     """Relative to the run directory, or to the agent's own directory."""
     env: Mapping[OsText, OsText] = field(default_factory=dict)
+    env_defaults: Mapping[OsText, OsText] = field(default_factory=dict)
+    """Variables of this task; those of the host's environment are stronger, and those of `StartTasks`."""
     unset: tuple[OsText, ...] = ()
     port: Annotated[int, Between(0, 65_535)] | None = None
     """0: not chosen yet, in the plan of a dry run."""

@@ -21,7 +21,7 @@ _TOO_FEW = "1"
 
 def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_dir: str, tf_config: str | None) -> dict[str, str]:
     """The environment of one task: the variables of the host, then of orch, then of the user for this task."""
-    env = {**start.env_defaults, **host, **start.env, **order.env}
+    env = {**start.env_defaults, **order.env_defaults, **host, **start.env, **order.env}
     for name in order.unset:
         env.pop(name, None)
     env["ORCH_LOG_DIR"] = log_dir

@@ -258,6 +258,13 @@ class ClusterSpec:
         flag="--metrics-dir",
         metavar="DIR",
     )
+    mlflow: bool = setting(
+        False,
+        "Make one MLflow run of all tasks and attempts, on the server that MLFLOW_TRACKING_URI names, and close it with the result. "
+        "The chief logs to it.",
+        flag="--mlflow",
+    )
+    wandb: bool = setting(False, "Make one W&B run of all attempts: the chief logs, and W&B is turned off in the others.", flag="--wandb")
     log_limit: int | None = setting(
         None,
         "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. The middle of a longer output is dropped.",
