@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.model.policy import links
-from orchestrator.model.state.cluster import Cluster, TaskStatus
+from orchestrator.model.state.cluster import Cluster, Policy, TaskStatus
 from worker.protocol.messages import LinkUse, Sampled
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -175,7 +175,9 @@ def net(mbit: float, hosts: int = HOSTS) -> Iterator[Net]:
 
 def cluster_of(made: Net) -> Cluster:
     tasks = {f"worker-{number}": TaskStatus(f"worker-{number}", f"host{number}") for number in range(made.hosts)}
-    return Cluster(tasks=tasks, addresses={made.address(number): f"host{number}" for number in range(made.hosts)})
+    return Cluster(
+        Policy("multi_worker_mirrored"), tasks=tasks, addresses={made.address(number): f"host{number}" for number in range(made.hosts)}
+    )
 
 
 def trial(made: Net, seconds: float, size: int = 1 << 20) -> tuple[list[tuple[float, str]], list[float], list[links.Link]]:

@@ -61,7 +61,8 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.HostsAwaited():
             return replace(cluster, waiting=event.reason), ()
         case events.HostReady():
-            return replace(cluster, notes=tuple(dict.fromkeys((*cluster.notes, *event.notes)))), ()
+            addresses = {**cluster.addresses, **{one.address: event.host for one in event.addresses}}
+            return replace(cluster, notes=tuple(dict.fromkeys((*cluster.notes, *event.notes))), addresses=addresses), ()
         case events.Planned():
             return _on_planned(cluster, event)
         case events.NotPlanned():
@@ -171,8 +172,8 @@ def _on_planned(cluster: Cluster, event: events.Planned) -> Step:
     """The attempt has its plan: the tasks are those of the plan, whatever the tasks of the attempt before were."""
     tasks = {name: TaskStatus(name, host, event.attempt) for name, host in event.tasks.items()}
     started_at = cluster.started_at if cluster.past else event.at
-    cluster = replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places, addresses=event.addresses)
-    cluster = replace(cluster, needs_hosts=False)
+    addresses = {**cluster.addresses, **event.addresses}
+    cluster = replace(cluster, tasks=tasks, started_at=started_at, waiting="", places=event.places, addresses=addresses, needs_hosts=False)
     return _start(cluster, event.at)
 
 

@@ -76,13 +76,13 @@ class Watch:
 
 def watch(before: Watch, sample: Sampled, cluster: Cluster) -> tuple[Watch, str]:
     """Return what is known after a sample, and a line where links have turned out to be unlike the others; once for each of these."""
-    if not sample.links:
+    if not sample.links or not _trains_in_step(cluster):
         return before, ""
     kept = {host: found for host, found in before.recent.items() if found[-1].at > sample.at - OLD_S}
     recent = {**kept, sample.host: (*kept.get(sample.host, ()), sample)[-TOGETHER:]}
     known = replace(before, recent=recent)
     times = {host: found[-1].at for host, found in recent.items()}
-    begins = not known.judged and len(recent) < len(cluster.addresses) and len(recent[sample.host]) == 1
+    begins = not known.judged and len(recent) < len(set(cluster.addresses.values())) and len(recent[sample.host]) == 1
     if begins or any(known.judged.get(host) == at for host, at in times.items()):
         return known, ""  # a host is still to tell of this time
     odd = judge(links_of(recent, cluster))
@@ -95,14 +95,20 @@ def watch(before: Watch, sample: Sampled, cluster: Cluster) -> tuple[Watch, str]
 
 
 def links_of(recent: Mapping[str, Sequence[Sampled]], cluster: Cluster) -> list[Link]:
-    """The links between the hosts of a cluster, in the order of their names. A host is known by its address; else the address names it."""
+    """The links between the hosts of a cluster, in the order of their names. What tasks send elsewhere, as to a store of files, is none."""
     uses: dict[tuple[str, str], list[LinkUse]] = {}
     for host, samples in recent.items():
         for sample in samples:
             for use in sample.links:
-                uses.setdefault((host, cluster.addresses.get(use.peer, use.peer)), []).append(use)
+                if (peer := cluster.addresses.get(use.peer, host)) != host:
+                    uses.setdefault((host, peer), []).append(use)
     seconds = {host: sum(sample.seconds for sample in samples) for host, samples in recent.items()}
     return [Link(*ends, _together(found), seconds[ends[0]]) for ends, found in sorted(uses.items())]
+
+
+def _trains_in_step(cluster: Cluster) -> bool:
+    """True if all links carry about the same. With parameter servers, those of one server may carry more, and so give less at a time."""
+    return all(cluster.policy.role(task).synchronous for task in cluster.tasks.values() if trains(task.type))
 
 
 def _together(uses: Sequence[LinkUse]) -> LinkUse:
@@ -169,11 +175,9 @@ def describe(odd: Odd, cluster: Cluster) -> str:
 
 
 def _tasks(hosts: Iterable[str], cluster: Cluster) -> str:
-    """The training tasks of these hosts; a host without any is named itself."""
-    tasks = {host: [task.name for task in cluster.tasks.values() if task.host == host and trains(task.type)] for host in hosts}
-    names = [name for found in tasks.values() for name in found]
-    strange = [host for host, found in tasks.items() if not found]
-    return ", ".join([*([group_tasks(names)] if names else []), *([few(strange)] if strange else [])])
+    """The training tasks of these hosts, or the hosts if they have none."""
+    hosts = list(hosts)
+    return group_tasks([task.name for task in cluster.tasks.values() if task.host in hosts and trains(task.type)]) or few(hosts)
 
 
 def _numbers(links: Sequence[Link]) -> str:

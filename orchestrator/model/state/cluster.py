@@ -318,7 +318,7 @@ class Cluster:
     places: Mapping[str, str] = field(default_factory=dict)
     """``host:port`` of each task; empty with one host."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """The host of each address by which the other hosts reach it; empty with one host."""
+    """The host of each address of an interface, and of each by which the others reach it; empty with one host."""
 
     @property
     def is_over(self) -> bool:

@@ -9,11 +9,12 @@ import pytest
 
 from orchestrator.model.policy import links
 from orchestrator.model.policy.links import Watch, describe, judge, links_of, watch
-from orchestrator.model.state.cluster import Cluster, TaskStatus
+from orchestrator.model.state.cluster import Cluster, Policy, TaskStatus
 from worker.protocol.messages import LinkUse, Sampled
 
 HOSTS = ("a", "b", "c", "d")
 CLUSTER = Cluster(
+    Policy("multi_worker_mirrored"),
     tasks={f"worker-{number}": TaskStatus(f"worker-{number}", host) for number, host in enumerate(HOSTS)}
     | {"evaluator-0": TaskStatus("evaluator-0", "a")},
     addresses={f"10.0.0.{number}": host for number, host in enumerate(HOSTS)},
@@ -129,7 +130,20 @@ def test_two_links_cannot_be_compared(count: int) -> None:
     assert links.FEWEST == 3
 
 
-def test_a_host_of_another_address_is_named_by_it() -> None:
-    """As where NCCL uses an interface that is not in the plan."""
-    strange = Sampled(1.0, 2.0, host="a", links=tuple(replace(ALIKE, peer=f"192.168.0.{number}") for number in range(2)))
-    assert [(link.sender, link.receiver) for link in links_of({"a": (strange,)}, CLUSTER)] == [("a", "192.168.0.0"), ("a", "192.168.0.1")]
+def test_what_goes_to_other_machines_is_no_link() -> None:
+    """As the checkpoints of a worker that go to a store of files; and where two addresses are those of one host, they are one link."""
+    store = replace(ALIKE, peer="192.168.0.9")
+    sample = Sampled(
+        1.0, 2.0, host="a", links=(store, *(replace(ALIKE, peer=peer, rate=rate) for peer, rate in (("10.0.0.1", 1e8), ("10.1.0.1", 3e8))))
+    )
+    (link,) = links_of({"a": (sample,)}, replace(CLUSTER, addresses={**CLUSTER.addresses, "10.1.0.1": "b"}))
+    assert (link.sender, link.receiver, round(link.use.rate)) == ("a", "b", 150_000_000)
+
+
+def test_links_of_parameter_servers_are_not_compared() -> None:
+    servers = replace(CLUSTER, policy=Policy("parameter_server"))
+    known = Watch()
+    for turn in range(5):
+        for sample in samples(10.0 + 2 * turn, {("b", "d"): replace(ALIKE, rate=5e7)}).values():
+            known, line = watch(known, sample, servers)
+            assert line == ""

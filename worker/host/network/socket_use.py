@@ -121,7 +121,7 @@ def _ask(netlink: socket.socket, family: int) -> Iterator[Connection]:
     query = _QUERY.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
     netlink.send(_HEADER.pack(_HEADER.size + len(query), _BY_FAMILY, _REQUEST | _DUMP, 0, 0) + query)
     while True:
-        data = netlink.recv(1 << 18)
+        data = netlink.recv(1 << 15)
         at = 0
         while at + _HEADER.size <= len(data):
             size, kind, *_ = _HEADER.unpack_from(data, at)
