@@ -146,14 +146,12 @@ def test_a_run_without_trackers_has_none_of_it(orch: Orch, script: Script, serve
     assert server.asked == []
 
 
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [(None, "is not set; a database in a file is for one process"), ("sqlite:///a.db", "is sqlite:///a.db, which is no server")],
-)
+@pytest.mark.parametrize(("uri", "said"), [(None, "is not set, and not http://SERVER"), ("sqlite:///a", "is sqlite:///a, and not")])
 def test_without_a_server_nothing_is_started(orch: Orch, script: Script, tmp_path: Path, uri: str | None, said: str) -> None:
     script(TELL)
     done = orch(*UP, "--mlflow", env={"MLFLOW_TRACKING_URI": uri}, check=2)
-    assert f"error: --mlflow: MLFLOW_TRACKING_URI {said}\n       fix: mlflow server" in done.err
+    assert f"error: --mlflow: MLFLOW_TRACKING_URI {said}" in done.err
+    assert "a database in a file is for one process\n       fix: mlflow server" in done.err
     assert not (tmp_path / "worker-0-1.json").exists()
 
 
@@ -177,6 +175,14 @@ def test_a_server_that_is_gone_at_the_end_is_a_warning(orch: Orch, script: Scrip
     (tmp_path / "go").touch()
     done = running.wait(60, 0)
     assert "may not show the end of the MLflow run abc: " in done.err
+
+
+def test_a_server_that_shows_no_other_runs_is_a_warning(orch: Orch, script: Script, server: Mlflow) -> None:
+    script("")
+    server.others = [{}]
+    done = orch(*UP, "--mlflow", env=server.env, check=0)
+    assert "does not say which tasks made runs of their own: 'info'" in done.err
+    assert server.sent("runs/update")["status"] == "FINISHED"
 
 
 def test_tasks_that_log_as_well_are_named(orch: Orch, script: Script, server: Mlflow, run: LiveRun) -> None:

@@ -48,10 +48,10 @@ class Trackers:
         if "MLFLOW_RUN_ID" in self._env:
             return [*notes, "note: --mlflow: MLFLOW_RUN_ID is set, so orch neither makes an MLflow run nor closes that one"]
         if not self._uri.startswith(("http://", "https://")):
-            has = f"is {self._uri}, which is no server" if self._uri else "is not set; a database in a file is for one process"
-            raise UsageError(
-                f"--mlflow: MLFLOW_TRACKING_URI {has}\nfix: mlflow server --port 5000; --env MLFLOW_TRACKING_URI=http://HOST:5000"
+            what = (
+                f"--mlflow: MLFLOW_TRACKING_URI is {self._uri or 'not set'}, and not http://SERVER: a database in a file is for one process"
             )
+            raise UsageError(f"{what}\nfix: mlflow server --port 5000; --env MLFLOW_TRACKING_URI=http://HOST:5000")
         with suppress(OSError, OrchError, ValueError):
             self._mlflow_run = str(json.loads(read_file(self._run.path / "mlflow.json"))["run_id"])
             return notes
@@ -59,9 +59,11 @@ class Trackers:
             tags = [{"key": "orch.run", "value": self._run.run_id}, {"key": "mlflow.source.name", "value": self._spec.program.target}]
             known = {"experiment_id": self._experiment(), "run_name": self._run.run_id, "start_time": int(1000 * now()), "tags": tags}
             self._mlflow_run = self._ask("runs/create", known)["run"]["info"]["run_id"]
-            self._run.write("mlflow.json", json.dumps({"run_id": self._mlflow_run, "uri": self._uri}))
         except FAILURES as error:
             notes.append(f"warning: --mlflow: {self._uri} has made no run: {_describe(error)}; this run is not tracked")
+            return notes
+        with suppress(OSError):  # a full disk ends the run where events are recorded
+            self._run.write("mlflow.json", json.dumps({"run_id": self._mlflow_run, "uri": self._uri}))
         return notes
 
     def end(self, verdict: Verdict) -> list[str]:
@@ -69,15 +71,17 @@ class Trackers:
         if not self._mlflow_run:
             return []
         run, state = self._run.run_id, STATES.get(verdict.outcome, "FAILED")
+        odd = f"may not show the end of the MLflow run {self._mlflow_run}"
         try:
             self._ask("runs/update", {"run_id": self._mlflow_run, "status": state, "end_time": int(1000 * now())})
             self._ask("runs/set-tag", {"run_id": self._mlflow_run, "key": "orch.exit_code", "value": str(verdict.exit_code)})
+            odd = "does not say which tasks made runs of their own"
             places = [each["experiment_id"] for each in self._ask("experiments/search", {"max_results": 1000})["experiments"]]
             asked = {"experiment_ids": places, "filter": f"tags.`orch.run` = '{run}'", "max_results": 1000}
             others = [each for each in self._ask("runs/search", asked)["runs"] if each["info"]["run_id"] != self._mlflow_run]
             tasks = {tag["value"] for each in others for tag in each["data"]["tags"] if tag["key"] == "orch.task"}
         except FAILURES as error:
-            return [f"warning: --mlflow: {self._uri} may not show the end of the MLflow run {self._mlflow_run}: {_describe(error)}"]
+            return [f"warning: --mlflow: {self._uri} {odd}: {_describe(error)}"]
         what = f"warning: {group_tasks(sorted(tasks))} logged to MLflow runs of their own, not to {self._mlflow_run}"
         return [what, "fix: call MLflow only where worker.context().is_chief"] if tasks else []
 
