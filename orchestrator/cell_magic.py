@@ -32,21 +32,17 @@ def run_cell(line: str, cell: str) -> None:
             json.dump({"cells": [{"cell_type": "code", "source": f"%%orch\n{cell}"}]}, file)
         words = ["--name", "cell", path, *words]
         if "tensorflow" in sys.modules:
-            _warn_of_held_gpus(words)
+            from .api import warn_of_held_gpus
+            from .cli.commands.up_command import up_command
+            from .cli.spec_overlays import read_spec
+
+            with contextlib.suppress(Exception):  # the run itself tells of mistakes
+                warn_of_held_gpus(read_spec(up_command.make_context("up", [*words]))[0])
         code = _follow([sys.executable, "-m", "orchestrator", "up", *words])
     finally:
         os.unlink(path)
     if code:
         raise OrchError(f"the run of the cell has ended with exit code {code}, as its last lines say")
-
-
-def _warn_of_held_gpus(words: list[str]) -> None:
-    from .api import warn_of_held_gpus
-    from .cli.commands.up_command import up_command
-    from .cli.spec_overlays import read_spec
-
-    with contextlib.suppress(Exception):  # the run itself tells of mistakes
-        warn_of_held_gpus(read_spec(up_command.make_context("up", words))[0])
 
 
 def _follow(command: list[str]) -> int:

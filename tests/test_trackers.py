@@ -151,7 +151,7 @@ def test_without_a_server_nothing_is_started(orch: Orch, script: Script, tmp_pat
     script(TELL)
     done = orch(*UP, "--mlflow", env={"MLFLOW_TRACKING_URI": uri}, check=2)
     assert f"error: --mlflow: MLFLOW_TRACKING_URI {said}" in done.err
-    assert "a database in a file is for one process\n       fix: mlflow server" in done.err
+    assert "a file is for one process\n       fix: mlflow server" in done.err
     assert not (tmp_path / "worker-0-1.json").exists()
 
 

@@ -48,9 +48,7 @@ class Trackers:
         if "MLFLOW_RUN_ID" in self._env:
             return [*notes, "note: --mlflow: MLFLOW_RUN_ID is set, so orch neither makes an MLflow run nor closes that one"]
         if not self._uri.startswith(("http://", "https://")):
-            what = (
-                f"--mlflow: MLFLOW_TRACKING_URI is {self._uri or 'not set'}, and not http://SERVER: a database in a file is for one process"
-            )
+            what = f"--mlflow: MLFLOW_TRACKING_URI is {self._uri or 'not set'}, and not http://SERVER: a file is for one process"
             raise UsageError(f"{what}\nfix: mlflow server --port 5000; --env MLFLOW_TRACKING_URI=http://HOST:5000")
         with suppress(OSError, OrchError, ValueError):
             self._mlflow_run = str(json.loads(read_file(self._run.path / "mlflow.json"))["run_id"])

@@ -71,7 +71,7 @@ def text(run: RunDir, spec: ClusterSpec, cluster: Cluster, phases: Mapping[str, 
     """All metrics that have a value, in the order of the table. `phases`: as `timeline.measure` returns them."""
     found: dict[str, list[str]] = {name: [] for name in TABLE}
     latest = read_latest(run.path) if lives else {}
-    samples = (*_of_run(spec, cluster, phases, lives), *_of_tasks(cluster, latest), *_of_hosts(latest))
+    samples = (*_of_run(spec, cluster, phases, lives), *_of_hosts(cluster, latest))
     for name, labels, value in (*samples, ("orch_checkpoint_timestamp_seconds", {}, run.newest_checkpoint() or None)):
         if value is not None:
             pairs = ",".join(f"{label}={_quoted(str(each))}" for label, each in {"run": run.run_id, **labels}.items())
@@ -120,7 +120,12 @@ def _reason(past: PastAttempt) -> str:
     return "lost_host" if what.startswith("lost host") else "hang" if "(--hang-timeout)" in what else "other"
 
 
-def _of_tasks(cluster: Cluster, latest: Mapping[str, Sampled]) -> Iterator[Sample]:
+def _of_hosts(cluster: Cluster, latest: Mapping[str, Sampled]) -> Iterator[Sample]:
+    for host, sample in latest.items():
+        yield "orch_host_cpu_throttled_ratio", {"host": host}, sample.use.throttled / 100
+        for gpu in sample.gpus:
+            yield "orch_gpu_busy_ratio", {"host": host, "gpu": gpu.index}, gpu.busy / 100
+            yield "orch_gpu_memory_bytes", {"host": host, "gpu": gpu.index}, gpu.memory
     uses = {(use.task, use.attempt): use for sample in latest.values() for use in sample.tasks}
     slow, names = stragglers.judge(latest, stragglers.training(cluster)), set[str]()
     for task in cluster.tasks.values():
@@ -139,11 +144,3 @@ def _of_tasks(cluster: Cluster, latest: Mapping[str, Sampled]) -> Iterator[Sampl
         yield "orch_task_memory_bytes", label, use and use.memory
         names |= {*[name for name in reported if name not in names][: MOST_NAMES - len(names)]}
         yield from (("orch_task_report", {**label, "metric": name}, value) for name, value in reported.items() if name in names)
-
-
-def _of_hosts(latest: Mapping[str, Sampled]) -> Iterator[Sample]:
-    for host, sample in latest.items():
-        yield "orch_host_cpu_throttled_ratio", {"host": host}, sample.use.throttled / 100
-        for gpu in sample.gpus:
-            yield "orch_gpu_busy_ratio", {"host": host, "gpu": gpu.index}, gpu.busy / 100
-            yield "orch_gpu_memory_bytes", {"host": host, "gpu": gpu.index}, gpu.memory
