@@ -121,7 +121,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 
 
 _SETTINGS = (
-    *("ORCH_", "PYTHON", "TF_", "CUDA_", "XLA_", "KERAS_", "OMP_", "GIT_", "TZ"),
+    *("ORCH_", "PYTHON", "TF_", "CUDA_", "XLA_", "KERAS_", "OMP_", "GIT_", "TZ", "MLFLOW_", "WANDB_"),
     *("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "LANGUAGE", "LC_ALL", "PYTEST_ADDOPTS"),
 )
 """Variables that begin like this change what orch, a task or a program of the tests does or says."""

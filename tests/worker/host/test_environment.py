@@ -29,8 +29,9 @@ def compose(
 
 def test_a_tasks_own_words_win_over_orchs_and_those_over_the_hosts() -> None:
     start = StartTasks((), env={"B": "orch", "C": "orch"}, env_defaults={"A": "default", "D": "default"})
-    found = compose({"A": "host", "B": "host", "C": "host"}, start, order(env={"C": "task"}))
-    assert [found[name] for name in "ABCD"] == ["host", "orch", "task", "default"]
+    weak = dict.fromkeys("ABCDE", "default of the task")
+    found = compose({"A": "host", "B": "host", "C": "host"}, start, order(env={"C": "task"}, env_defaults=weak))
+    assert [found[name] for name in "ABCDE"] == ["host", "orch", "task", "default of the task", "default of the task"]
 
 
 def test_sets_of_texts_have_one_order_in_executed_and_forked_tasks_unless_the_user_says_otherwise() -> None:
