@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from worker.task import failure, patches
-from worker.task.patches import guard, import_hooks, stand_in
+from worker.task.patches import features, guard, import_hooks, stand_in
 from worker.task.patches.features import COUNTS, FILES
 from worker.task.patches.table import FEATURES, NAMES
 
@@ -243,3 +243,69 @@ def test_a_hook_of_python_never_fails_what_the_program_does(tmp_path: Path) -> N
     done = subprocess.run(program, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (1, "goes on\n")  # `orch verify` would compare a part as if it was all
     assert "orch verify cannot compare. The program goes on" in done.stderr
+
+
+CALLED = """
+import os, signal, sys, threading, time, types
+from worker.task import own_tf_config
+from worker.task.checkpoints import save_orders, series
+from worker.task.input import input_counter
+from worker.task.observe import profiling, reports, step_times
+from worker.task.patches import guard
+
+def broken(*args, **kwargs):
+    return {}["orch's own"]
+
+def counter(poll_s):
+    made = object.__new__(input_counter.Counter)
+    made._is_polled, made._tf = False, types.SimpleNamespace(executing_eagerly=lambda: True)
+    input_counter.POLL_S = poll_s
+    made._counts(None)
+
+logs = os.environ["ORCH_LOG_DIR"]
+guard.end_at_fault(logs)
+exec(sys.argv[1])
+until = time.monotonic() + (20 if sys.argv[2] == "now" else 0)
+while not guard.off and time.monotonic() < until:
+    time.sleep(0.01)
+print("goes on", flush=True)
+"""
+"""A program in which orch's own code fails where a thread, Python at its end, a signal or a change of the environment calls it."""
+SIGTERM = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+@pytest.mark.parametrize(
+    ("feature", "when", "breaks"),
+    [
+        (features.PACE, "now", "step_times.POLL_S, step_times.Pace.poll = 0.01, broken; step_times.begin()"),
+        (features.PACE, "now", "step_times.Pace.mark = broken; reports.report({'step': 1})"),
+        (
+            features.PROFILES,
+            "now",
+            "open(os.path.join(logs, 'profile.asked'), 'w').write('1'); profiling._answer = broken; profiling.begin(logs)",
+        ),
+        (features.COUNTS, "now", "input_counter.Counter._poll = broken; counter(0.01)"),
+        (features.COUNTS, "at the end", "input_counter.Counter._poll = broken; counter(1000)"),
+        (features.REPORTS, "at the end", "reports.report({'a': 1}); reports.report({'a': 2}); reports._Writer._write = broken"),
+        (features.OTHER_TF_CONFIG, "now", "own_tf_config.watch('', logs); own_tf_config._essence = broken; os.environ['TF_CONFIG'] = '{}'"),
+        (features.SAVES, "now", f"save_orders._act_on_sigterm = broken; save_orders.begin(0); {SIGTERM}"),
+        (
+            features.SAVES,
+            "now",
+            f"save_orders.begin(0); save_orders._act_on_sigterm = lambda: time.sleep(60); threading.Thread = broken; {SIGTERM}",
+        ),
+        (features.SAVES, "now", f"save_orders.begin(0); save_orders._act_on_sigterm = lambda: None; signal.getsignal = broken; {SIGTERM}"),
+        (features.SAVES, "now", "made = object.__new__(series.Series); made._write = broken; made._try_to_write('step-1')"),
+    ],
+)
+def test_an_error_of_a_thread_a_signal_or_at_the_end_is_of_its_sort(tmp_path: Path, feature: str, when: str, breaks: str) -> None:
+    program = (sys.executable, "-c", CALLED, breaks, when)
+    env = {**os.environ, "ORCH_LOG_DIR": str(tmp_path)}
+    done = subprocess.run(program, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
+    if FEATURES[feature].sort == "measures":
+        assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+        assert done.stderr.count(f"orch: warning: {feature}: off from here on, because orch's own code has failed (KeyError: ") == 1
+    else:
+        assert (done.returncode, done.stdout) == (1, ""), done.stderr
+        assert f"orch: {feature}: orch's own code has failed: KeyError: " in done.stderr
+        assert '"type": "orch.Fault"' in (tmp_path / "error.json").read_text()
