@@ -16,7 +16,9 @@ MOST_OF_A_FILE = 4 << 20
 """Of a larger file, the archive has the beginning and the end, half of this each."""
 SPEC = "spec.yaml"
 """JSON, although its name is that of YAML, of which JSON is a part."""
-_LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile", "submission.json"})
+_LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile", "submission.json", "call.seal"})
+_DATA = (task_files.PROFILE, task_files.VALUE)
+"""Files of tasks that are no texts: a profile, and the values of a function, which whoever reads them runs."""
 
 
 def write_bundle(run: RunDir, path: Path, page: str) -> int:
@@ -41,7 +43,7 @@ def _write(run: RunDir, path: Path, page: str) -> int:
                 folders[:] = [name for name in folders if name not in _LEFT_OUT]
             for name in sorted(names):
                 place = Path(folder, name)
-                if name == task_files.PROFILE or (place.parent == run.path and name in _LEFT_OUT):
+                if name in _DATA or (place.parent == run.path and name in _LEFT_OUT):
                     continue
                 is_json = place.suffix in (".json", ".jsonl") or (place.parent == run.path and name == SPEC)
                 text, found = (redact_json if is_json else redact)(_read(place).decode("utf-8", "backslashreplace"))

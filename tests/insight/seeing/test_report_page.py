@@ -193,12 +193,17 @@ def test_a_line_keeps_its_spikes_however_few_its_points() -> None:
 
 def test_the_archive_has_the_page_and_the_logs_without_secrets(made: MadeUpRun, text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.zip"
+    programs = [made.run.path / name for name in ("submission.json", "call.seal", "attempt-1/worker-0/value.pickle")]
+    for left in programs:  # what would start a program where somebody looks at the archive
+        left.write_text("x")
     run_bundle.write_bundle(made.run, path, text)
+    for left in programs:
+        left.unlink()
     assert path.stat().st_mode & 0o777 == 0o600
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] for name in archive.namelist()}
         assert {"report.html", "events.jsonl", "plan.json", "attempt-1/worker-0/stderr.log", "samples/0.jsonl"} <= names
-        assert not {"lock", "control", "reserve"} & names
+        assert not {"lock", "control", "reserve", *(str(left.relative_to(made.run.path)) for left in programs)} & names
         assert all(SECRET.encode() not in archive.read(name) for name in archive.namelist())
         # Each file that was JSON is JSON.
         for name in archive.namelist():
