@@ -236,7 +236,7 @@ def csv_text(runs: Sequence[RunSummary], names: Sequence[str]) -> str:
         started = iso_times({"at": run.started_at})["at"] if run.started_at else ""
         facts = (run.run, run.state, (run.result or {}).get("exit_code", ""), started, "" if run.took_s is None else round(run.took_s, 3))
         lines.writerow((*facts, *(found.get(name, "") for name in names)))
-    return file.getvalue()
+    return clean(file.getvalue())  # a terminal may show it
 
 
 def _alike(runs: Sequence[RunSummary]) -> set[str]:

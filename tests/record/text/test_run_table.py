@@ -135,6 +135,8 @@ def test_a_sweep_is_a_table_and_csv() -> None:
     }
     assert (rows[1]["exit_code"], rows[1]["note"], rows[1]["took_s"]) == ("3", 'say "x", y', "")
     assert run_list.csv_text(runs, ["loss"]).splitlines()[0] == "run,state,exit_code,started_at,took_s,loss"
+    of_joker = [RunSummary("a-3", "/c", "failed", values={"no\x1b[2Jte": BAD})]
+    assert "\x1b" not in run_list.csv_text(of_joker, []) + run_list.wide_table(of_joker, ["no\x1b[2Jte"])
 
 
 def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
