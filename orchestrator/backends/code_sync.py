@@ -31,6 +31,7 @@ _SECRET = re.compile(
     r"[^/]+\.(?:pem|key|p12|pfx|keytab|ppk)|\.docker/config\.json|\.(?:aws|ssh|gnupg|kube)/.*)$"
 )
 """Paths of files that usually hold a secret. docs/security.md has the same list."""
+_CHANGED = "it was changed while orch copied it. fix: start again; name in .gitignore what is written all the time, or move it elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class WorkingDirectory:
                         sent.update(data)
                         is_last = not data or not left
                         if is_last and sent.hexdigest() != digest:
-                            raise OrchError(f"{path} cannot be sent to {link.host.name}: it was changed after orch had begun to copy it")
+                            raise OrchError(f"{path} cannot be sent to {link.host.name}: {_CHANGED}")
                         link.order(CodePart(digest, last=is_last), data)
                         if is_last:
                             break

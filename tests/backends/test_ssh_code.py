@@ -318,7 +318,7 @@ def test_a_file_is_sent_as_it_was_found(tmp_path: Path) -> None:
     asyncio.run(code.send(cast("AgentLink", link)))
     assert sorted(link.sent.values()) == [b"", b"one"]
     (tmp_path / "train.py").write_text("two")
-    with pytest.raises(OrchError, match=r"train.py cannot be sent to hostA: it was changed"):
+    with pytest.raises(OrchError, match=r"train.py cannot be sent to hostA: it was changed while orch copied it. fix: start again"):
         asyncio.run(code.send(cast("AgentLink", _Link())))
 
 
