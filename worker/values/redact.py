@@ -75,8 +75,8 @@ _NAMED = re.compile(
 """The end of the name and what follows it in `API_KEY=abc`, `"password": "a b"`, `"--token", "abc"`. After a name without dashes and
 without a sign, only a long word is a value, for a sentence may speak of tokens. The second group keeps the rest of the name whole."""
 _OF_OPTION = re.compile(
-    r"(--(?<![\w-]--)(?=[^\W_])[\w-]{1,100}(?![\w-])"
-    r"(?:(?<=[nN])(?<=(?i:token))|(?<=[tT])(?<=(?i:secret))|(?<=[dD])(?:(?<=(?i:password))|(?<=(?i:passwd))|(?<=(?i:pwd))(?<![a-zA-Z]...))|"
+    r"(--(?<![\w-]--)(?=([^\W_][\w-]{0,99}))\2(?![\w-])"
+    r"(?<=[dDeEkKlLnNsStTyY])(?:(?<=[nN])(?<=(?i:token))|(?<=[tT])(?<=(?i:secret))|(?<=[dD])(?:(?<=(?i:password))|(?<=(?i:passwd))|(?<=(?i:pwd))(?<![a-zA-Z]...))|"
     r"(?<=[eE])(?<=(?i:passphrase))|(?<=[lL])(?<=(?i:credential))|(?<=[kK])(?<=(?i:webhook))|"
     rf"(?<=[yY])(?:(?<=KEY)|{_after(_KEYS, 'key')})|(?<=[sS]){_after(_LOGINS, 'pass')})"
     rf"""[ \t]+(?=[^\s=:-])(?!{_PLAIN_VALUE}){_OPENS}){_VALUE}"""
@@ -108,15 +108,22 @@ _OTHERS = {
     for first, rest in _KINDS.items()
     for before in ([r"[\w-]"] if first == "eyJ" else [r"\w"])
 }
-_HEADS = ("token", "secret", "key", "pass", "pwd", "credential", "webhook")
+_HEADS = (b"token", b"secret", b"key", b"pass", b"pwd", b"credential", b"webhook")
 """One of these is in each name, in small letters."""
-_SIGNS = (*_HEADS, "authorization", "bearer", "//", "\\u")
+_WORDS = (*_HEADS, b"authorization", b"bearer", b"private key")
+_COUNTED = (b"tokens", b"tokeniz")
+"""No names, as the next letter says, so the look takes a quarter of the time. Logs of language models are full of them."""
+_SIGNS = ("token", "secret", "key", "pass", "pwd", "credential", "webhook", "authorization", "bearer", "//", "\\u")
 """One of these, or of what keys begin with, is in each JSON text of which something is to be hidden."""
-_ANY = re.compile("|".join((*_HEADS, "authorization", "bearer", "//", *(re.escape(first.lower()) for first in _OTHERS))))
+_ANY = re.compile("|".join((*_SIGNS[:-1], *(re.escape(first.lower()) for first in _OTHERS))))
 _SHORT = 1000
 _MOST_DENSE = 1 << 17
 """The length from which a text is looked at for parts that are nothing but names of secrets."""
 _BLOCK = 1 << 13
+_APART, _APART_IN_BLOCK = 8, 10
+"""How many characters there are at least for each option, and a quarter of those for each name. A text that has fewer has a block that
+has fewer, too, although what lies across the end of a block is in none.
+"""
 
 
 def redact(text: str) -> tuple[str, int]:
@@ -124,30 +131,33 @@ def redact(text: str) -> tuple[str, int]:
 
     Takes time in proportion to the text. Of a long text with more names than values, the parts that are full of them are hidden whole.
     """
-    small = text.lower()
-    if len(text) < _SHORT and _ANY.search(small) is None:
+    if len(text) < _SHORT and _ANY.search(text.lower()) is None:
         return text, 0
-    heads = sum(map(small.count, _HEADS))
-    if heads and len(text) >= _MOST_DENSE and _is_dense(small, heads):
+    small = _small(text)
+    words = {word: count for word in _WORDS if (count := small.count(word))}
+    if words and len(text) >= _MOST_DENSE and _is_dense(small, words):
         return _redact_dense(text, redact, "…")
     patterns = []
-    if "PRIVATE KEY" in text:
+    if b"private key" in words:
         patterns.append(_PRIVATE)
-    if "authorization" in small:
+    if b"authorization" in words:
         patterns.append(_HEADERS[0])
-    if "Bearer" in text:
+    if b"bearer" in words:
         patterns.append(_HEADERS[1])
-    if heads:
+    if not words.keys().isdisjoint(_HEADS):
         patterns += [_OF_OPTION, _NAMED] if "--" in text else [_NAMED]
     count = 0
     for pattern in patterns:
         parts = pattern.split(text)
-        if pattern.groups == 2:
-            del parts[2::3]
-        if len(parts) > 1:
-            parts[1::2] = [part + "…" for part in parts[1::2]]
-            text = "".join(parts)
-            count += len(parts) // 2
+        if found := len(parts) // (pattern.groups + 1):
+            if pattern.groups == 1:
+                made = ["…"] * (3 * found + 1)
+                made[0::3], made[1::3] = parts[0::2], parts[1::2]
+            else:
+                parts[2::3] = ["…"] * found
+                made = parts
+            text = "".join(made)
+            count += found
     for first, pattern in _OTHERS.items():
         if first in text:
             text, found = pattern.subn("…", text)
@@ -158,15 +168,20 @@ def redact(text: str) -> tuple[str, int]:
     return text, count
 
 
-def _is_dense(text: str, heads: int | None = None) -> bool:
+def _small(text: str) -> bytes:
+    """The text in small letters, a byte for each character: of others than those of ASCII it takes Python ten times as long."""
+    return text.encode("ascii", "replace").lower()
+
+
+def _is_dense(small: bytes, words: Mapping[bytes, int] | None = None, apart: int = _APART) -> bool:
     """True if names and options are so many that the look at each would take too long. A line of dashes has one option at most.
 
-    A caller that knows the number of heads gives the text in small letters.
+    `words`: how often each of `_WORDS` is there, if that is known.
     """
-    small = text if heads is not None else text.lower()
-    heads = sum(map(small.count, _HEADS)) if heads is None else heads
-    options = small.count("--") - 2 * small.count("----")
-    return 8 * (4 * heads + options) > len(small)
+    every = sum(map(small.count, _WORDS)) if words is None else sum(words.values())
+    counted = sum(map(small.count, _COUNTED)) if words is None or b"token" in words else 0
+    options = small.count(b"--") - 2 * small.count(b"----")
+    return apart * (4 * every - 3 * counted + options) > len(small)
 
 
 def _redact_dense(text: str, read: Callable[[str], tuple[str, int]], instead: str) -> tuple[str, int]:
@@ -174,7 +189,7 @@ def _redact_dense(text: str, read: Callable[[str], tuple[str, int]], instead: st
     made, count, done, at = list[str](), 0, 0, 0
     while at < len(text):
         end = _line_end(text, at + _BLOCK)
-        if _is_dense(text[at:end]):
+        if _is_dense(_small(text[at:end]), apart=_APART_IN_BLOCK):
             shown, found = read(text[done:at])
             end = _line_end(text, end)
             made += (shown, f"{instead}\n" if text[end - 1] == "\n" else instead)
@@ -193,7 +208,7 @@ def redact_json(text: str) -> tuple[str, int]:
     """`redact` for a JSON document, or for one in each line: the result is JSON, too. Another text is redacted as a text."""
     if not _may_hide(text):
         return text, 0
-    is_dense = len(text) >= _MOST_DENSE and _is_dense(text)
+    is_dense = len(text) >= _MOST_DENSE and _is_dense(_small(text))
     try:
         return ('"…"', 1) if is_dense and json.loads(text) else _redact_document(text)
     except (ValueError, RecursionError):

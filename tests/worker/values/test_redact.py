@@ -91,6 +91,18 @@ def test_a_long_part_that_is_nothing_but_names_is_hidden_whole() -> None:
     assert redact_json(json.dumps([{"token": 1}] * 20_000)) == ('"…"', 1)
 
 
+def test_a_text_is_dense_though_none_of_its_blocks_is_as_names_lie_across_their_ends() -> None:
+    names = ("x" * 28 + "key") * 512
+    text = ("y" + names + "x" * (16384 - 3 - len(names)) + "ke") * 30
+    assert redact(text)[1] > 0  # it was redacted without an end
+    assert redact_json(text)[1] > 0
+
+
+def test_a_log_that_counts_tokens_stays() -> None:
+    for line in ("step 100 | tokens 123456 | tokens/s 45678\n", "--a --b --c\n"):
+        assert redact(line * 5000) == (line * 5000, 0)
+
+
 def test_a_secret_whose_name_is_written_with_escapes_is_hidden_too() -> None:
     text = '{"step": 1}\n{"\\u0074oken": "abcdefgh", "step": 2}\n'
     made, count = redact_json(text)
@@ -147,6 +159,12 @@ _TEXTS = {
     "logins in logins": "//" + "a@" * 1000,
     "openings": "key=a.a.a.a.a.a.a.a.a.a[[",
     "escapes in quotation marks": "key='\\",
+    "names in an option that is none": f"DB_PASS=a1 --wand{'x' * 25}",
+    "dashes behind names": f" key{'-' * 29}",
+    "letters that are not of ASCII": "İ",
+    "keys of many lines": "-----BEGIN RSA PRIVATE KEY-----\n",
+    "bearers without a token": "Bearer  ",
+    "tokens that are counted": "step 100 | tokens 123456 | tokens/s 45678\n",
     "secrets": "INFO worker-0 API_KEY=abc and so on, token: abc, then the next line\n",
 }
 
