@@ -63,7 +63,8 @@ _CLOSURE = (
     r"(?:Start cancelling closures due to error OutOfRangeError\(|Remote function on worker \S+ failed with CancelledError\("
     r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()"
 )
-_WARNING = re.compile(r"/.+/(?:site|dist)-packages/.+\.py:\d+: \w*Warning: |WARNING:(?:tensorflow|absl):")
+_WARNING = re.compile(r"/.{1,400}/(?:site|dist)-packages/.{1,400}\.py:\d+: \w{0,100}Warning: |WARNING:(?:tensorflow|absl):")
+"""A line may have a million letters: without limits, each of them would be tried with each."""
 _OF_WARNING = re.compile(r"  |(?:Please report this to the TensorFlow team\.|Cause: |To silence this warning, )")  # autograph/impl/api.py
 
 # execute.cc and placer.cc. Lines of the second kind also go to stdout, without the beginning of a log line.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -309,3 +310,14 @@ def test_a_view_may_hide_all_warnings_of_the_runtime_and_no_error() -> None:
     lines = [warning, warning.replace("W0000", "E0000"), "WARNING:tensorflow:5 out of the last 5 calls", "mine"]
     assert Noise(hides_warnings=True).fold(lines) == lines[1:]
     assert Noise().fold(lines) == lines
+
+
+@pytest.mark.parametrize("part", ["/a/site-packages/x.py:1: UserW", "/a/site-packages/x.py", "\t [[", "W0000 ", "  File ", "): /job:"])
+def test_the_time_of_a_line_is_in_proportion_to_its_length(part: str) -> None:
+    def seconds(size: int) -> float:
+        line, began = part * (size // len(part)), time.thread_time()
+        Noise().fold([line])
+        return time.thread_time() - began
+
+    # Sixteen times as long a line takes sixteen times as long; 256 times, if each letter is tried with all that follow.
+    assert min(seconds(1 << 16) for _ in range(3)) < 80 * max(min(seconds(1 << 12) for _ in range(3)), 1e-4)
