@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 import time
@@ -136,6 +137,26 @@ def test_a_sweep_makes_a_strategy_with_variables_for_each_setting(by_fit: bool) 
         alone = c.run(sweep, by_fit)["worker-0"]
     assert found["worker-0"] == found["worker-1"]
     assert found["worker-0"] == pytest.approx(alone, rel=1e-5)
+
+
+def begin_again() -> tuple[str, float]:
+    """The error of a strategy that is made after TensorFlow's context was reset, and the seconds until it came."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    tf.distribute.MultiWorkerMirroredStrategy()
+    context._reset_context()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        tf.distribute.MultiWorkerMirroredStrategy()
+    return str(caught.value), time.monotonic() - began
+
+
+def test_a_strategy_after_a_reset_of_the_context_ends_at_once_with_a_remedy() -> None:
+    with cluster(workers=2) as c:
+        for text, took in c.run(begin_again).values():
+            assert re.fullmatch(r"127\.0\.0\.1:\d+ is in use by a server that this process has started: .*fix: make one strategy .*", text)
+            assert took < 20.0  # without orch's word, TensorFlow ends the tasks after missed heartbeats
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def was_in_no_cluster(tf_config: str) -> bool:
     and in a program without TensorFlow, of whose cluster orch knows nothing.
     """
     try:
-        return _TENSORFLOW in sys.modules and not (_has_cluster() or _is_open(own_port(tf_config)))
+        return _TENSORFLOW in sys.modules and not (_has_cluster() or _listeners(own_port(tf_config)))
     except Exception:  # the program may have changed anything in Python, and must end as without orch
         return False
 
@@ -39,12 +39,26 @@ def _has_cluster() -> bool:
     return context is not None and (context._server_def is not None or context._collective_ops_server_def is not None)
 
 
-def _is_open(port: int) -> bool:
-    """A process listens at the port, for example with a `tf.distribute.Server`, which TensorFlow never closes."""
+def listens(port: int) -> bool:
+    """True if this process itself listens at the port."""
+    sockets = {f"socket:[{inode}]" for inode in _listeners(port)}
+    return any(_link_of(name) in sockets for name in os.listdir("/proc/self/fd")) if sockets else False
+
+
+def _link_of(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def _listeners(port: int) -> set[str]:
+    """The sockets that listen at the port, such as that of a `tf.distribute.Server`, which TensorFlow never closes: their inodes."""
+    found = set()
     for path in ("/proc/self/net/tcp", *filter(os.path.exists, ["/proc/self/net/tcp6"])):  # a kernel without IPv6 has one
         with open(path) as file:
             for line in file:
                 fields = line.split()
                 if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                    return True
-    return False
+                    found.add(fields[9])
+    return found
