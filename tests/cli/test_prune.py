@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -201,6 +202,24 @@ def test_what_is_mounted_in_a_run_is_not_emptied(orch: Orch, home: Path, tmp_pat
     assert "is another directory, which is mounted there" in orch.in_process("prune", "--keep", "0", check=125).err
     assert names(home) == ["run4", "run1"]
     assert (data / "weights.h5").exists()
+
+
+def test_directories_that_lie_too_deep_keep_no_other_run_from_going(orch: Orch, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 in each other, or of a path that is longer than the kernel's 4,096 bytes."""
+    for age, name, depth in ((5, "d", 1100), (4, "e" * 200, 30)):
+        monkeypatch.chdir(home / "runs" / ID.format(age))
+        for _ in range(depth):
+            os.mkdir(name)
+            os.chdir(name)
+    monkeypatch.chdir(home.parent)
+    done = orch.in_process("prune", "--keep", "2")
+    assert (done.code, {*names(home)}) in ((125, {"run5", "run2", "run1"}), (0, {"run2", "run1"})), done  # the second from Python 3.13 on
+    if done.code:
+        assert (
+            done.err
+            == f"error: cannot remove {ID.format(5)}: its directories lie too deep for Python: rm -rf {home / 'runs' / ID.format(5)}\n"
+        )
+        subprocess.run(["rm", "-rf", home / "runs" / ID.format(5)], check=True)
 
 
 @pytest.mark.parametrize("command", ["prune", "down", "ps", "logs", "report", "wait", "restart", "stacks"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import shlex
@@ -134,8 +135,12 @@ def _may_come_back(run: RunDir) -> bool:
 
 
 def _size(path: Path) -> int:
-    """The bytes of the files of a directory, of the links themselves and not of what they name."""
-    return 0 if path.is_symlink() else sum(found.lstat().st_size for found in path.rglob("*") if found.is_file() and not found.is_symlink())
+    """The bytes of the files of a directory, of the links themselves and not of what they name; without what lies too deep for a path."""
+    size = 0
+    with contextlib.suppress(OSError, RecursionError):
+        for found in () if path.is_symlink() else path.rglob("*"):
+            size += found.lstat().st_size if found.is_file() and not found.is_symlink() else 0
+    return size
 
 
 def _remove(path: Path) -> str:
@@ -149,4 +154,6 @@ def _remove(path: Path) -> str:
             shutil.rmtree(path)
     except OSError as error:
         return f"{error.filename or path}: {error.strerror or error}" if os.path.lexists(path) else ""
+    except RecursionError:
+        return f"its directories lie too deep for Python: rm -rf {shlex.quote(str(path))}"
     return ""
