@@ -133,28 +133,41 @@ class Recorder:
         """A step of the replica of this thread, computed from these data; within another one: more exactly its data."""
         import tensorflow as tf
 
-        outer, context = self.here.step, tf.distribute.get_replica_context()
+        outer = self.here.step
         if not tf.executing_eagerly():
             yield
             return
         if outer is not None and outer.line:
-            with self.of_own():
-                outer.rows = outer.rows if outer.rows[1] else fingerprints.of_rows(data)
+            if not outer.rows[1]:
+                self._note_rows(outer, data)
             yield
             return
-        self._end(outer)
-        place = context.replica_id_in_sync_group if context is not None else 0
-        line = failure.calling_line()
-        step = self.here.step = Step(int(place), self.line_of_fit if self.line_of_fit and line.startswith("the ") else line)
-        with self.of_own():
-            step.rows = fingerprints.of_rows(data)
-        self.active[step.replica] = step
+        step = self._begin(outer, data)
         try:
             yield
             self._end(step)
         finally:
             self.here.step = None
-            self.active.pop(step.replica, None)
+            if step is not None:
+                self.active.pop(step.replica, None)
+
+    @patches.guarded(VERIFY)
+    def _begin(self, outer: Step | None, data: Any) -> Step:
+        """Begin the step of the replica of this thread. `outer`: the one before, of a program that marks none."""
+        import tensorflow as tf
+
+        self._end(outer)
+        context, line = tf.distribute.get_replica_context(), failure.calling_line()
+        place = context.replica_id_in_sync_group if context is not None else 0
+        step = self.here.step = Step(int(place), self.line_of_fit if self.line_of_fit and line.startswith("the ") else line)
+        self._note_rows(step, data)
+        self.active[step.replica] = step
+        return step
+
+    @patches.guarded(VERIFY)
+    def _note_rows(self, step: Step, data: Any) -> None:
+        with self.of_own():
+            step.rows = fingerprints.of_rows(data)
 
     def _open(self) -> Step:
         """The step of this thread; one without data, in a program that marks none."""
@@ -164,6 +177,7 @@ class Recorder:
         self.here.step = Step(0, "")
         return self.here.step
 
+    @patches.guarded(VERIFY)
     def _end(self, step: Step | None) -> None:
         """Write a step down, if it trains."""
         if step is None or not step.trains:
