@@ -280,7 +280,7 @@ def _spec_text(run: RunDir) -> str:
 
 def _same_training(run: RunDir) -> dict[str, Any]:
     """The result of `orch verify`, if the run was one of the two that it compared."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, OrchError, ValueError, TypeError, LookupError, RecursionError):
         found = json.loads(read_file(run.path / SAME_TRAINING))
         findings = [
             {name: hide_secrets(clean(str(each[name] or ""))) for name in ("step", "what", "remedy", "place")} for each in found["findings"]

@@ -95,7 +95,7 @@ class Watcher:
         path = str(self.run.path / "events.jsonl")
         tail = task_files.read(path, max(0, task_files.size(path) - LOG_BYTES), most=LOG_BYTES)
         for line in reversed(tail.splitlines()):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 return float(json.loads(line)["at"])
         return 0.0
 
