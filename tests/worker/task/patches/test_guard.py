@@ -268,6 +268,7 @@ exec(sys.argv[1])
 until = time.monotonic() + (20 if sys.argv[2] == "now" else 0)
 while not guard.off and time.monotonic() < until:
     time.sleep(0.01)
+time.sleep(0.5)  # the thread prints its line: at the end of Python that would be a fatal error
 print("goes on", flush=True)
 """
 """A program in which orch's own code fails where a thread, Python at its end, a signal or a change of the environment calls it."""
