@@ -18,7 +18,7 @@ SPEC = "spec.yaml"
 """JSON, although its name is that of YAML, of which JSON is a part."""
 _LEFT_OUT = frozenset({"lock", "control", "reserve", "checkpoints", "data_service", "profile", "submission.json", "call.seal"})
 _DATA = (task_files.PROFILE, task_files.VALUE)
-"""Files of tasks that are no texts: a profile, and the values of a function, which whoever reads them runs."""
+"""Files of tasks that are no texts: a profile, and the values of a function, which run where they are read."""
 
 
 def write_bundle(run: RunDir, path: Path, page: str) -> int:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _GROUPS = 1000
 """How many numbers of groups a strategy has. It needs one for its devices and one for its host."""
 _SECOND = (
-    "{address} is in use by a server that this process has started: TensorFlow's context was reset after a MultiWorkerMirroredStrategy. "
-    "fix: make one strategy for all trainings, or start a process for each"
+    "{address} is in use by a server of this process, whose TensorFlow context was reset. "
+    "fix: make one MultiWorkerMirroredStrategy for all trainings, or start a process for each"
 )
 _made: Any = weakref.WeakKeyDictionary()
 """How many strategies each context of TensorFlow has had."""
