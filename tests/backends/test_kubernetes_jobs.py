@@ -1,4 +1,4 @@
-"""The manifests of docs/kubernetes.md whose command is `orch up --join`: as their schemas have them, and what orch reads in their pods.
+"""The manifests of examples/kubernetes whose command is `orch up --join`: as their schemas have them, and what orch reads in their pods.
 
 A JobSet is checked by the schema of its CustomResourceDefinition, a TrainJob by the models of kubeflow-trainer-api, all else by the schemas
 of Kubernetes. tests/real/test_kubernetes_jobs.py starts pods by the first one.
@@ -7,7 +7,6 @@ of Kubernetes. tests/real/test_kubernetes_jobs.py starts pods by the first one.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,9 @@ Manifest = dict[str, Any]
 
 
 def manifests() -> dict[str, Manifest]:
-    """All objects of the page, by their kinds; but for the Role, which is no training's."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    found = re.findall(r"^```YAML\n(.*?)^```", page.partition("\n## As a Job, a JobSet or a TrainJob\n")[2], re.MULTILINE | re.DOTALL)
-    return {one["kind"]: one for text in found for one in yaml.safe_load_all(text)}
+    """All objects of the manifests, by their kinds."""
+    files = [ROOT / "examples" / "kubernetes" / f"{name}.yaml" for name in ("job", "jobset", "trainjob")]
+    return {one["kind"]: one for file in files for one in yaml.safe_load_all(file.read_text(encoding="utf-8"))}
 
 
 FOUND = manifests()
@@ -55,7 +53,7 @@ def container(kind: str) -> Manifest:
     return found
 
 
-def test_the_page_has_all_of_them() -> None:
+def test_the_files_have_all_of_them() -> None:
     assert [*FOUND] == ["Service", "NetworkPolicy", "Job", "JobSet", "TrainingRuntime", "TrainJob"]
 
 

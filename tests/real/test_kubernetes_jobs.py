@@ -1,4 +1,4 @@
-"""Trainings in pods of a real Kubernetes that run `orch up --join` by the Job of docs/kubernetes.md, with orch.pyz from a ConfigMap.
+"""Trainings in pods of a real Kubernetes that run `orch up --join` by the Job of examples/kubernetes, with orch.pyz from a ConfigMap.
 
 The Kubernetes of the tests is older than Indexed Jobs. `Pods` does what their controller would do: it makes a pod for each index, with the
 template of the page, and the host name and the index of its pod.
