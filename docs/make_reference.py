@@ -32,7 +32,7 @@ $ orch init --schema                 # the same keys, for an editor
 The first column has an example of each key, with its place in front of the dot:
 `timeouts.run_s: 2h` is `timeouts: {run_s: 2h}` in the file, and `--set timeouts.run_s=2h` on a command line.
 The second column has the option and the variable of a key; one without an option is set by `--set`, its variable or the file.
-A key without a default is not set. Keys that only orch writes into `spec.yaml` are left out.
+A key without a default is not set. `function` and `call` are written by `orchestrator.launch` alone.
 """
 VARIABLES = """
 ## Other variables
