@@ -42,7 +42,8 @@ class Problem:
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
-        return f"{text} ({self.hint})" if self.hint else text
+        hint = f"; {self.hint}" if text.endswith(")") else f" ({self.hint})"
+        return text + hint if self.hint else text
 
 
 class SpecError(UsageError):

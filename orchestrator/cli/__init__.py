@@ -132,7 +132,7 @@ class Commands(click.Group):
 
             if name in importlib.import_module(".explanations", __name__).pages():
                 raise click.UsageError(f"there is no command {name!r}: orch help {name} tells about it", ctx)
-            near = nearest(name, COMMANDS, cutoff=0.75)
+            near = nearest(name, COMMANDS, cutoff=0.75) or nearest(name, answers("command"), cutoff=0.9)
             hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -199,7 +199,18 @@ def _show(error: click.ClickException) -> None:
     """Print a mistake as Click does, with the word `error` that all messages have."""
     if isinstance(error, click.UsageError) and (ctx := error.ctx) is not None:
         click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True, color=ctx.color)
-    click.echo(f"error: {error.format_message()}", err=True)
+    click.echo(f"error: {_words(error)}", err=True)
+
+
+def _words(error: click.ClickException) -> str:
+    """Return the message of a mistake as orch writes it: the option comes first, as in the messages about settings."""
+    words = error.format_message()
+    if isinstance(error, click.BadOptionUsage):  # Option '--tensorboard' requires an argument.
+        return words.replace(f"Option '{error.option_name}'", error.option_name, 1).rstrip(".")
+    if isinstance(error, click.BadParameter) and words.startswith("Invalid value for '"):  # Invalid value for '--timeout': …
+        name, _, told = words.removeprefix("Invalid value for ").partition(": ")
+        return f"{name.replace(chr(39), '')}: {told}"
+    return words
 
 
 def _is_here_removed() -> bool:

@@ -239,5 +239,6 @@ def _topics(failures: Mapping[str, str], glossary: Mapping[str, str]) -> str:
     def listed(names: Iterable[str]) -> str:
         return textwrap.fill(", ".join(sorted(names)), 79, break_on_hyphens=False)
 
-    parts = ["orch help TOPIC explains a command (orch --help), a key or an option, and", "", "failures:", listed(failures)]
+    begin = "orch help WORD explains each of these words, and a command, an option or a key."
+    parts = [begin, "", "failures:", listed(failures)]
     return "\n".join([*parts, "", "words of orch:", listed(glossary), "", "other topics:", listed(pages())])

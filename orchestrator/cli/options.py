@@ -165,7 +165,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             except ValueError:
                 found = math.nan
         if not math.isfinite(found):
-            self.fail(f"{value!r} is no time; write seconds, or a time with units: {EXAMPLES}", parameter, ctx)
+            self.fail(f"{value!r} is not a time; write seconds, or a time with units: {EXAMPLES}", parameter, ctx)
         if not self._least <= found <= self._most:
             limits = f"at least {self._least:g}" + (f" and at most {self._most:g}" if self._most < math.inf else "")
             self.fail(f"{value!r} must be {limits} seconds", parameter, ctx)

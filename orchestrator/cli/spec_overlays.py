@@ -135,7 +135,11 @@ def _with_hostfile(document: Node, ctx: click.Context, source: ParameterSource) 
         names = "-H and --hostfile" if file is ParameterSource.COMMANDLINE else "ORCH_HOSTS and ORCH_HOSTFILE"
         raise UsageError(f"both {names} name hosts; give one of them")
     name = ctx.params["hostfile"]
-    return overlay(document, "backend.hosts", read_hostfile(read_whole(Path(name)).decode("utf-8", "replace"), name))
+    try:
+        text = read_whole(Path(name)).decode("utf-8", "replace")
+    except UsageError as error:
+        raise UsageError(f"--hostfile: {error}") from None
+    return overlay(document, "backend.hosts", read_hostfile(text, name))
 
 
 def _with_variable(document: Node, text: str) -> Node:

@@ -144,7 +144,7 @@ def plan_of(run: RunDir) -> Plan:
     if planned is None and lives:
         raise UsageError(f"{run.run_id} has {no_tasks_yet(run)}")
     if planned is None:
-        raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
+        raise OrchError(f"{run.run_id} ended before it had tasks; orch wait says why; logs: {run.path}")
     return planned
 
 

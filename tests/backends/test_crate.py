@@ -91,7 +91,7 @@ def test_an_elastic_cluster_does_without_a_host_on_which_a_task_fails_again_and_
 
 def test_the_slots_of_a_place_are_counted_before_anything_starts(yard: Path) -> None:
     done = orch(yard, "up", "-n", "4", check=2)
-    assert "4 tasks do not fit into 3 slots (red:2, blue:1) (name more slots, or fewer tasks)" in done.stderr
+    assert "4 tasks do not fit into 3 slots (red:2, blue:1); name more slots, or fewer tasks" in done.stderr
     assert not list(yard.glob(".orch/runs/*"))
 
 

@@ -73,7 +73,10 @@ def nothing_was_kept(directory: Path) -> None:
         (["--backend", "cloud"], ["--backend", "'cloud'", "local"]),
         (["--python", ""], ["--python", "empty"]),
         (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n"]),
-        (["--color", "purple"], ["--color", "'purple'", "always"]),
+        (["--color", "purple"], ["error: --color: 'purple'", "always"]),
+        (["--hostfile", "none.txt"], ["error: --hostfile: none.txt: No such file or directory\n"]),
+        (["--tensorboard"], ["error: --tensorboard requires an argument\n"]),
+        (["--quiet=2"], ["error: --quiet does not take a value\n"]),
         (["--only", "worker-7"], ["'worker-7'", "tasks: worker-0"]),
         (["--only", "chief", "-q"], ["'chief'", "worker-0"]),
         (["-m", "json.tool"], ["hello.py", "json.tool", "only one can run"]),
@@ -111,6 +114,7 @@ def test_an_option_of_the_script_goes_after_the_dashes(orch: Orch) -> None:
     ("words", "said"),
     [
         (["upp", "hello.py"], ["'upp'", "did you mean 'up'?"]),
+        (["stattus"], ["'stattus'", "did you mean 'status'?"]),
         (["hello.py"], ["'hello.py'", "orch up hello.py"]),
         (["frobnicate"], ["'frobnicate'"]),
     ],
@@ -455,7 +459,7 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     complaint(orch.in_process("wait", "--timeout", "-1"), 2, "--timeout")
     complaint(orch.in_process("wait", "--timeout", "nan"), 2, "--timeout")
     for words in (["warm", "start"], ["doctor"]):
-        complaint(orch.in_process(*words, "--import-timeout", "nan"), 2, "--import-timeout", "is no time")
+        complaint(orch.in_process(*words, "--import-timeout", "nan"), 2, "--import-timeout", "is not a time")
 
 
 def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:

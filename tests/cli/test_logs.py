@@ -85,7 +85,7 @@ def test_who_follows_a_run_waits_for_its_tasks(orch: Orch, tmp_path: Path) -> No
         following = orch.start("logs", "-f", "one", "--home", "other")
         following.wait_for("waiting for them")
         holder.kill()
-        assert "error: one ended before it had tasks; logs: " in following.wait(check=125).err
+        assert "error: one ended before it had tasks; orch wait says why; logs: " in following.wait(check=125).err
 
 
 @pytest.mark.parametrize("words", [(), ("-f",), ("--json",)], ids=["text", "followed", "json"])
@@ -188,5 +188,5 @@ def test_a_moment_is_written_as_people_write_it(text: str, meant: datetime | Non
     if meant is not None:
         assert moment(text, NOW) == meant.timestamp()
     else:
-        with pytest.raises(SpecError, match="is no time"):
+        with pytest.raises(SpecError, match="is not a time"):
             moment(text, NOW)

@@ -124,6 +124,12 @@ def test_a_loop_over_settings_ends_in_a_table(orch: Orch, script: Script, tmp_pa
     assert "--csv and --json are two forms of one list" in orch("ps", "--csv", "--json", check=2).err
 
 
+def test_a_column_that_no_run_can_have_is_named_alone(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "silent.py").write_text("")
+    orch("up", "silent.py", "--strategy", "none", check=0)
+    assert orch("ps", "--columns", "lr", check=0).err == "orch: note: no run has a value lr\n"
+
+
 COUNTING = """
 import os, pathlib, time, worker
 first = 400 if os.environ["ORCH_ATTEMPT"] == "2" else 0
@@ -642,7 +648,7 @@ def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script,
         assert since("1d", "--until", moments[1].isoformat(), *more)[-1] == "late 1"
     assert "--until ends before the newest lines" in orch("logs", "--until", "10m", "--tail", "3", check=2).err
     assert orch("logs", "--attempt", "2", "--no-prefix", check=0).out == "early 2\nlate 2\n"
-    assert "--since: 'yesterday' is no time (write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
+    assert "--since: 'yesterday' is not a time (write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
     stamped = orch("logs", "-t", "--attempt", "2", check=0).out.splitlines()
     times = [datetime.combine(moments[2], datetime_time.fromisoformat(line.split()[0])) for line in stamped]
     assert [line.split(" ", 1)[1] for line in stamped] == ["worker-0 | early 2", "worker-0 | late 2"]

@@ -182,7 +182,7 @@ def moment(text: str, present: datetime, option: str = "--since") -> float:
         return (at if at.tzinfo else at.replace(tzinfo=present.tzinfo)).timestamp()
     except (ValueError, OverflowError):
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
-        raise SpecError(Problem(option, f"{text!r} is no time", remedy)) from None
+        raise SpecError(Problem(option, f"{text!r} is not a time", remedy)) from None
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

@@ -169,7 +169,7 @@ def _print_runs(
         known = [each for one in runs for each in one.values or ()]
         if runs and name not in (*known, run_list.GOODPUT):
             hint = f"did you mean {near}?" if (near := nearest(name, known)) else f"there are {few(sorted(set(known)), 13)}"
-            click.echo(f"orch: note: no run has a value {name}; {hint}", err=True)
+            click.echo(f"orch: note: no run has a value {name}" + (f"; {hint}" if known else ""), err=True)
     if form == "json":
         print_json([asdict(one) for one in runs])
     elif form == "csv":

@@ -156,5 +156,5 @@ def test_tasks_go_to_slots(hosts: str, tasks: dict[str, int] | None, expected: d
 
 def test_too_few_slots_are_counted() -> None:
     spec = spec_of({"hosts": "a:2,b"}, tasks={"worker": 4})
-    with pytest.raises(SpecError, match=r"4 tasks do not fit into 3 slots \(a:2, b:1\) \(name more slots, or fewer tasks\)"):
+    with pytest.raises(SpecError, match=r"4 tasks do not fit into 3 slots \(a:2, b:1\); name more slots, or fewer tasks"):
         plan.place(spec, spec.backend.named_slots)

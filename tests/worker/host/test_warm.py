@@ -591,7 +591,7 @@ def test_a_kill_at_any_moment_costs_a_run_nothing(orch: Any, tmp_path: Path) -> 
     orch("warm", "stop", check=0)
 
 
-@pytest.mark.parametrize(("words", "what"), [("nice -n 5", "the priority differs"), ("unshare --uts", "the namespaces differ")])
+@pytest.mark.parametrize(("words", "what"), [("nice -n 5", "the priority (nice) differs"), ("unshare --uts", "the namespaces differ")])
 def test_a_caller_in_other_surroundings_does_not_use_it(orch: Any, tmp_path: Path, start_warm: Start, words: str, what: str) -> None:
     prefix = words.split()
     if subprocess.run([*prefix, "true"], capture_output=True).returncode:
@@ -756,7 +756,7 @@ def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, pack
 
 
 def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any, tmp_path: Path) -> None:
-    assert "'nan' is no time; write seconds, or a time with units" in orch("warm", "start", "--idle-timeout", "nan", check=2).err
+    assert "'nan' is not a time; write seconds, or a time with units" in orch("warm", "start", "--idle-timeout", "nan", check=2).err
     refused = orch("warm", "start", "--python", "/bin/cat", check=125).err
     assert "importing tensorflow ended the process; is '/bin/cat' the right Python? (--python): " in refused
     assert "cat: tensorflow: No " in refused

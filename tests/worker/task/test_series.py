@@ -241,5 +241,6 @@ def test_steps_that_cannot_be_noted_do_not_end_the_training(tmp_path: Path, caps
         chief.reach(2)
         chief.wait()
     assert saves.reached(LOCAL, str(tmp_path / "good"), NAME) == 2
-    assert capsys.readouterr().err.count("the steps of loop-1 are not noted: Not a directory; the training goes on") == 1
+    said = f"the steps of loop-1 are not noted: Not a directory ({tmp_path / 'file' / NAME}); the training goes on"
+    assert capsys.readouterr().err.count(said) == 1
     assert len(os.listdir("/proc/self/fd")) == open_files

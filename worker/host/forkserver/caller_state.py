@@ -47,7 +47,7 @@ def describe_surroundings() -> dict[str, Any]:
         "the root directory": _read_link("/proc/self/root"),
         "the cgroup": find_cgroups(_read("/proc/self/cgroup")),
         "the processor cores": sorted(os.sched_getaffinity(0)),
-        "the priority": [os.getpriority(os.PRIO_PROCESS, 0), *scheduler, _read("/proc/self/oom_score_adj")],
+        "the priority (nice)": [os.getpriority(os.PRIO_PROCESS, 0), *scheduler, _read("/proc/self/oom_score_adj")],
         "the privileges": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_PRIVILEGES)],
     }
 

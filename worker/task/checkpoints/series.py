@@ -52,6 +52,13 @@ class Place:
     """The folder of a task that trains alone next to others, in each of these directories; empty: there is none."""
 
 
+def _reason(error: Exception) -> str:
+    """Return why a file could not be written, with its path if the error has one: the path is often mistyped."""
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    path = getattr(error, "filename", None)
+    return f"{words} ({path})" if path else words
+
+
 class Series:
     def __init__(self, place: Place, name: str, strategy: Any) -> None:
         self.place, self.name, self.strategy = place, name, strategy
@@ -127,7 +134,7 @@ class Series:
         except Exception as error:  # each file system has errors of its own
             if (fault := patches.judge(SAVES, error)) is not error:
                 raise fault or error from error
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = _reason(error)
             print_once(f"checkpoints: {self.name}/{name} is not saved: {reason}; the training goes on", in_each_task=True)
             with contextlib.suppress(Exception):
                 self._give_up(saves.join(self.bases[0], self.name, name), reason)
@@ -244,7 +251,7 @@ class Series:
             saves.note_reached(self._reached, step)
             self._reach_at = time.monotonic() + REACH_S
         except OSError as error:
-            print_once(f"checkpoints: the steps of {self.name} are not noted: {error.strerror}; the training goes on")
+            print_once(f"checkpoints: the steps of {self.name} are not noted: {_reason(error)}; the training goes on")
 
     def tell(self, line: str) -> None:
         """Print a line about a restart: in the first task of each type, or in each task that trains alone."""
