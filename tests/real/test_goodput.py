@@ -44,7 +44,8 @@ def test_the_time_of_a_restarted_training_is_where_its_program_saw_it(orch: Any,
     orch("up", "train.py", "-n", "2", "--max-restarts", "1", timeout=250, check=0, env=env)
     lines = [line.split() for line in (tmp_path / "worker-0.times").read_text().splitlines()]
     steps = {number: [float(at) for attempt, at in lines if attempt == number] for number in ("1", "2")}
-    found = json.loads(orch("ps", "--json", check=0).out)["goodput"]
+    (shown,) = json.loads(orch("ps", "--sort", "goodput", "--json", check=0).out)
+    found = shown["goodput"]
     seconds, whole = found["seconds"], sum(found["seconds"].values())
     print(seconds, {number: times[-1] - times[0] for number, times in steps.items()})
     assert found["unknown"] == []
@@ -53,5 +54,5 @@ def test_the_time_of_a_restarted_training_is_where_its_program_saw_it(orch: Any,
     assert seconds["no_step"] == pytest.approx(12.0, abs=1.5)
     assert seconds["compiled"] > 0.3
     assert found["share"] == pytest.approx((steps["2"][-1] - steps["2"][0]) / whole, abs=0.05)
-    story = gather(RunDir(Path(json.loads(orch("ps", "--json", check=0).out)["directory"])))
+    story = gather(RunDir(Path(shown["directory"])))
     assert whole == pytest.approx(story.ended - story.begun, abs=0.01)

@@ -118,8 +118,7 @@ def _print_run(found: RunDir, *, timeline: bool, as_json: bool) -> None:
         # A task is called `task` wherever orch writes JSON.
         tasks = [{"task" if key == "name" else key: value for key, value in asdict(task).items()} for task in cluster.tasks.values()]
         absent = stragglers.describe_absent(read_latest(found.path), stragglers.training(cluster)) if found.is_alive() else ""
-        summary = _with_goodput([summarise(found, time.time())])[0][0]
-        print_json({**asdict(summary), "tasks": tasks, "absent": absent or None, "timeline": measured})
+        print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "absent": absent or None, "timeline": measured})
         return
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
