@@ -29,6 +29,7 @@ from .run_story import (
     STOPS,
     TRAINS,
     WAITS,
+    Reported,
     Story,
     Stretch,
     kept_until,
@@ -57,6 +58,8 @@ _WORDS = {
 }
 GAP_S, GAP = 10.0, 10.0
 """So many seconds, and so many times the usual time between two signs of steps, are no training; what is shorter counts as training."""
+FEW, OFTEN_S = 3, 5.0
+"""Reports come often if there are more than so many, and no more than so many seconds from one to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,7 @@ def marked(story: Story) -> tuple[Stretch, ...]:
         band = _overlaid(band, spans[0].begun, times[0], COMPILES, number)
         for begun, ended in _standstills(story.samples):
             band = _overlaid(band, begun, ended, STANDS, number)
-        pauses = [later - at for at, later in itertools.pairwise(times)]
-        least = max(GAP_S, GAP * sorted(pauses)[len(pauses) // 2] if pauses else 0.0)
+        least = max(GAP_S, GAP * _usual(times))
         failed = number != story.band[-1].attempt or _has_failed(story)
         for at, later in itertools.pairwise([*times, max(times[-1], spans[-1].ended)]):
             if later - at > least:
@@ -154,30 +156,52 @@ def _overlaid(band: Iterable[Stretch], begun: float, ended: float, kind: str, at
 
 
 def _grown(story: Story) -> dict[int, list[float]]:
-    """When a training task was seen to have made further steps, by attempt, in the order of time."""
+    """When a training task was seen to have made further steps, by attempt, in the order of time.
+
+    Samples come late by up to two seconds. So where reports come often, they alone tell when the last step was.
+    """
+    told, seen = _told(story.reports), _seen(story.samples)
+    found = {}
+    for number in sorted({*told, *seen}):
+        reported, sampled = sorted(told.get(number, ())), sorted(seen.get(number, ()))
+        is_often = len(reported) > FEW and _usual(reported) <= OFTEN_S
+        found[number] = sorted([*reported, *(at for at in sampled if not is_often or at < reported[-1])])
+    return found
+
+
+def _told(reports: Mapping[str, Sequence[Reported]]) -> dict[int, set[float]]:
     found: dict[int, set[float]] = {}
-    for task, told in story.reports.items():
+    for task, told in reports.items():
         last: tuple[int, float, float] | None = None
         for one in told if _trains(task) else ():
             here = one.attempt, one.values.get("epoch", 0.0), one.values.get("step", 0.0)
             if here[2] and here != last:
                 found.setdefault(one.attempt, set()).add(one.at)
             last = here
-    steps: dict[tuple[str, int], float] = {}
-    begun: dict[tuple[str, int], float] = {}
-    for sample in story.samples:
+    return found
+
+
+def _seen(samples: Iterable[Sampled]) -> dict[int, set[float]]:
+    found: dict[int, set[float]] = {}
+    known: dict[tuple[str, int], tuple[float, float]] = {}
+    for sample in samples:
         for use in sample.tasks:
-            key, earlier = (use.task, use.attempt), steps.get((use.task, use.attempt), 0.0)
+            key = use.task, use.attempt
+            before, earlier = known.get(key, (sample.at - sample.seconds, 0.0))
             if _trains(use.task) and use.step > earlier:
-                # Many steps may have been made since the sample before.
-                since = (
-                    max(begun.get(key, sample.at - sample.seconds), sample.at - use.step / use.rate)
-                    if use.rate and not earlier
-                    else sample.at
-                )
-                found.setdefault(use.attempt, set()).update((min(since, sample.at), sample.at))
-            steps[key], begun[key] = max(earlier, use.step), sample.at
-    return {number: sorted(times) for number, times in sorted(found.items())}
+                # The first of many steps may have been made long before the sample, and so may the last.
+                took = (use.step - earlier) / use.rate if use.rate else 0.0
+                first = sample.at if earlier else max(before, sample.at - took)
+                last = min(sample.at, before + took) if earlier and took else sample.at
+                found.setdefault(use.attempt, set()).update((min(first, last), last))
+            known[key] = sample.at, max(earlier, use.step)
+    return found
+
+
+def _usual(times: Sequence[float]) -> float:
+    """The median of the times between two of these; 0 for fewer than two."""
+    pauses = sorted(later - at for at, later in itertools.pairwise(times))
+    return pauses[len(pauses) // 2] if pauses else 0.0
 
 
 def _trains(task: str) -> bool:

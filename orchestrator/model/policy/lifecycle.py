@@ -61,8 +61,7 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.HostsAwaited():
             return replace(cluster, waiting=event.reason), ()
         case events.HostReady():
-            addresses = {**cluster.addresses, **{one.address: event.host for one in event.addresses}}
-            return replace(cluster, notes=tuple(dict.fromkeys((*cluster.notes, *event.notes))), addresses=addresses), ()
+            return _on_host_ready(cluster, event), ()
         case events.Planned():
             return _on_planned(cluster, event)
         case events.NotPlanned():
@@ -166,6 +165,11 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 
 
 # --- starting ----------------------------------------------------------------------------------
+
+
+def _on_host_ready(cluster: Cluster, event: events.HostReady) -> Cluster:
+    addresses = {**cluster.addresses, **{one.address: event.host for one in event.addresses}}
+    return replace(cluster, notes=tuple(dict.fromkeys((*cluster.notes, *event.notes))), addresses=addresses)
 
 
 def _on_planned(cluster: Cluster, event: events.Planned) -> Step:

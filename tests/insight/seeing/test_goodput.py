@@ -177,5 +177,15 @@ def test_runs_of_a_name_have_one_number_together(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["goodput"] is None, "all events of a run are read for it: not for each look"
 
 
+def test_steps_between_two_samples_are_placed_by_their_rate() -> None:
+    """Ten steps a second from 24 on, seen at 30 first; the last five were made in the half second after the sample before."""
+    uses = {30: TaskUse("worker-0", 1, "S", step=60, rate=10.0), 28: TaskUse("worker-0", 1, "S")}
+    uses |= {at: TaskUse("worker-0", 1, "S", step=min(60 + 10 * (at - 30), 505), rate=10.0) for at in range(32, 101, 2)}
+    samples = tuple(Sampled(float(at), 6.0 if at == 28 else 2.0, (uses[at],), host="a") for at in sorted(uses))
+    found = told(*attempt(1, 13.0, 101.0), samples=samples)
+    assert found.seconds["compiled"] == pytest.approx(28.0 - 15.0), "not before a sample without a step"
+    assert found.seconds["no_step"] == pytest.approx(101.0 - 74.5)
+
+
 def test_a_story_without_events_is_measured() -> None:
     assert measure(Story(0.0, 1.0, Cluster(), (), {})).text == "0 %"
