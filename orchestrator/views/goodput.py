@@ -56,8 +56,9 @@ _WORDS = {
     "no_step": "made no step",
     "done_again": "steps lost or done again",
 }
-GAP_S, GAP = 10.0, 10.0
-"""So many seconds, and so many times the usual time between two signs of steps, are no training; what is shorter counts as training."""
+GAP_S, GAP, APART_S = 6.0, 3.0, 0.5
+"""So many seconds, and so many times the usual time between two signs of steps, are no training; what is shorter counts as training.
+A report comes every four seconds, a sample every two."""
 FEW, OFTEN_S = 3, 5.0
 """Reports come often if there are more than so many, and no more than so many seconds from one to the next."""
 
@@ -199,8 +200,8 @@ def _seen(samples: Iterable[Sampled]) -> dict[int, set[float]]:
 
 
 def _usual(times: Sequence[float]) -> float:
-    """The median of the times between two of these; 0 for fewer than two."""
-    pauses = sorted(later - at for at, later in itertools.pairwise(times))
+    """The median of the times between two of these; 0 for fewer than two. What several tasks do at one time counts once."""
+    pauses = sorted(pause for at, later in itertools.pairwise(times) if (pause := later - at) >= APART_S)
     return pauses[len(pauses) // 2] if pauses else 0.0
 
 

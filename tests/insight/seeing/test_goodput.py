@@ -107,6 +107,14 @@ def test_gaps_without_a_step_are_no_training() -> None:
     assert found.seconds["trained"] == pytest.approx(19.0 + 11.0)
 
 
+def test_long_steps_of_several_tasks_are_training() -> None:
+    """Each of four workers reports each step of twenty seconds, and all do so within a moment."""
+    story = run_story.Story(0.0, 200.0, Cluster(), (run_story.Stretch(0.0, 200.0, run_story.TRAINS),), {})
+    reports = {f"worker-{number}": [Reported(20.0 * step + number / 10, 1, {"step": step}) for step in range(1, 11)] for number in range(4)}
+    story = replace(story, reports=reports)
+    assert measure(replace(story, band=marked(story))).seconds == {"compiled": 20.0, "trained": 180.0}
+
+
 def test_a_standstill_is_no_training() -> None:
     """worker-0 waits from 50 to 70 for worker-1. Before an attempt that failed, the time without a step was a standstill, too."""
 
