@@ -39,7 +39,7 @@ def test_the_cells_of_a_notebook_run_in_each_task(orch: Orch, tmp_path: Path) ->
     )
     done = orch(*UP, check=0)
     assert sorted(line for line in done.out.splitlines()) == [f"worker-{i} | 40 2 __main__" for i in range(2)]
-    assert done.err.count("guide.ipynb cell 3: only Jupyter could run: cell 3, line 1: !ls") == 1
+    assert done.err.count("guide.ipynb: left out, as only Jupyter runs it: cell 3, line 1: !ls") == 1
 
 
 def test_a_traceback_says_cell_and_line_and_shows_the_line(orch: Orch, tmp_path: Path) -> None:

@@ -285,7 +285,8 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     cause = (run.result or {}).get("cause") or {}
     failure = cause.get("failure") or {}
     why = describe_failure(failure.get("type") or "", failure.get("message") or "") if failure else _last_words(run, cause)
-    last = "; ".join(filter(None, (why, last))) if failure else last or why or f"{cause.get('task', '')} {cause.get('what', '')}"
+    what = cut([" ".join(f"{cause.get('task', '')} {cause.get('what', '')}".split())], LONGEST_REASON)[0]
+    last = "; ".join(filter(None, (why, last))) if failure else last or why or what
     problem = cut([run.problem or ""], LONGEST_REASON)[0]
     return name, clean(number), began, took, state, arguments, clean(problem or " ".join(last.split())), tasks
 

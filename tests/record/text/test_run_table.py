@@ -66,6 +66,14 @@ def test_a_success_that_is_none_is_not_called_one_alone() -> None:
         assert re.split(r"  +", run_list.table([run], 1.0).splitlines()[1])[1] == state
 
 
+def test_a_long_reason_of_a_run_without_tasks_does_not_widen_the_list() -> None:
+    what = "\n".join(f"host {name} cannot be reached: {'no route ' * 12}" for name in "ab")
+    away = RunSummary("one", "/runs/one", "broken", result={"exit_code": 125, "cause": {"task": "", "what": what}})
+    (line,) = (line for line in run_list.table([away], 0.0).splitlines() if "host a" in line)
+    assert len(line) < 200
+    assert "host b" not in line
+
+
 def test_a_narrow_terminal_cuts_the_lines_of_the_tables() -> None:
     state = cluster(events.TaskWaiting("worker-1", 1, "no port is open yet", 103.0))
     full, narrow = table(state, now=161.0).splitlines(), table(state, now=161.0, width=55).splitlines()

@@ -33,6 +33,11 @@ class Checks:
     """The template that the tasks need; None: they need none."""
 
 
+def _describe_left_out(source: Source) -> str:
+    """Return the note about the lines of a notebook's cell that do not run. Each line names its cell, so the path does not."""
+    return f"{source.path.rpartition(' cell ')[0] or source.path}: left out, as only Jupyter runs it: {'; '.join(source.left_out)}"
+
+
 def check(hello: Hello) -> Checks:
     """Read the tasks' programs and the working directory, and find TensorFlow."""
     cwd, envs, template = hello.cwd, hello.search_envs, hello.template
@@ -40,7 +45,7 @@ def check(hello: Hello) -> Checks:
     sources = read_sources(hello.programs, cwd, envs[0])
     notes = program_notes.find_notes(sources, hello.has_servers) if hello.ports else []  # only a task of a cluster needs a port
     notes += program_notes.find_missing(sources, cwd, envs)
-    notes += [f"{source.path}: only Jupyter could run: {'; '.join(source.left_out)}" for source in sources if source.left_out]
+    notes += [_describe_left_out(source) for source in sources if source.left_out]
     if hello.compare is not None and not problems:
         from .workdir_check import compare  # most agents compare nothing
 
