@@ -6,7 +6,9 @@ Addresses of this host stand in for others here; tests/backends/test_links.py ha
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -66,6 +68,39 @@ def test_connections_of_other_processes_do_not_count(pair: tuple[socket.socket, 
         assert known.read([other.pid], 12.0) == ()
         other.kill()
     assert known.read([other.pid], 14.0) == (), "a process that is gone holds nothing"
+
+
+IN_A_CHILD = """
+import os, subprocess, sys
+fd = int(sys.argv[1])
+child = subprocess.Popen(["sleep", "60"], pass_fds=[fd])
+os.close(fd)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_connection_of_a_child_is_that_of_the_task(pair: tuple[socket.socket, socket.socket]) -> None:
+    """As where a shell has started the program."""
+    fd = pair[0].fileno()
+    with subprocess.Popen([sys.executable, "-c", IN_A_CHILD, str(fd)], pass_fds=[fd], stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        child = int(task.stdout.readline())
+        known = Links()
+        known.read([task.pid], 10.0)
+        exchange(*pair, 400_000)
+        assert [link.peer for link in known.read([task.pid], 12.0)] == ["127.0.0.1"]
+        os.kill(child, signal.SIGKILL)
+
+
+def test_an_answer_of_another_form_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_use, "_SOCKET", struct.Struct("=9000x16s16s"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        pytest.raises(OSError, match="form"),
+    ):
+        socket_use.connections()
 
 
 def test_connections_within_the_host_are_left_out() -> None:

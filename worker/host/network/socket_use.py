@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...protocol.frames import LinkUse
 from ...values.fast_dataclass import dataclass
+from ..processes.proc_files import read_children
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _DUMP, _ERROR, _DONE = 4, 20, 1, 0x300, 2, 3
 _HEADER = struct.Struct("=IHHII")
@@ -65,7 +66,8 @@ class Links:
         """Return what was sent to each other host since the last reading; nothing the first time. `now`: a clock that only grows."""
         found = {one.inode: one for one in connections() if one.inode and one.uid == os.getuid()}
         if found.keys() - self._owned.keys():
-            held = set(_inodes(pids, self._proc))
+            every = (each for pid in pids for each in (pid, *read_children(pid, self._proc)))
+            held = set(_inodes(every, self._proc))
             self._owned = {inode: self._owned.get(inode, False) or inode in held for inode in found}
         own = {inode: one for inode, one in found.items() if self._owned[inode]}
         pairs = [(self._before[inode], one) for inode, one in own.items() if inode in self._before]
@@ -114,7 +116,10 @@ def connections() -> list[Connection]:
     """The established connections of this network namespace to other hosts. Raises OSError where the kernel does not tell."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
         netlink.settimeout(1.0)
-        return [one for family in (socket.AF_INET, socket.AF_INET6) for one in _ask(netlink, family)]
+        try:
+            return [one for family in (socket.AF_INET, socket.AF_INET6) for one in _ask(netlink, family)]
+        except struct.error as error:
+            raise OSError(errno.EPROTO, f"the kernel tells about connections in another form: {error}") from None
 
 
 def _ask(netlink: socket.socket, family: int) -> Iterator[Connection]:
