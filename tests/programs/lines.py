@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +104,24 @@ class Steps(keras.Model):
             return {}
 
         self.train_function = tf.function(run)
+
+
+def begin_another(*, in_thread: bool) -> None:
+    """A `fit` that begins while another one is about to begin, and ends before its first step."""
+
+    def end(*_: Any) -> None:
+        raise KeyError("ends here")
+
+    def begin(*_: Any) -> None:
+        with contextlib.suppress(KeyError):
+            fit(callbacks=[keras.callbacks.LambdaCallback(on_train_begin=end)])
+
+    def begin_in_thread(*_: Any) -> None:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+
+    fit(callbacks=[keras.callbacks.LambdaCallback(on_train_begin=begin_in_thread if in_thread else begin)])
 
 
 class Stop(keras.callbacks.Callback):
@@ -278,6 +298,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         "predict_on_batch: Keras gives the batch to each": (lambda: fit().predict_on_batch(X), lambda: fit().predict(X, verbose=0)),
         "is not a mean over rows": (lambda: fit(metrics=[keras.metrics.AUC()]), lambda: fit(metrics=["mae"])),
         "the metric 'AUC' is not a mean over rows": (lambda: fit(metrics=["AUC"]), lambda: fit(metrics=["accuracy"])),
+        "fit runs in two threads under one strategy": (lambda: begin_another(in_thread=True), lambda: begin_another(in_thread=False)),
     },
     "two workers, Keras 2": {
         " has a train_step of its own": (lambda: fit(kind=OfItself), fit),

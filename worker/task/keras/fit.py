@@ -12,6 +12,7 @@ If the feature does not fit the release of Keras, `fit` ends all workers with th
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 from ...protocol import task_files
@@ -67,14 +68,26 @@ def name_parts() -> None:
             print_once(f"predict_on_batch: Keras gives the batch to each of the {replicas} replicas, and returns each row {replicas} times")
         return real(self, *args, **kwargs)
 
+    running: list[tuple[int, Any]] = []
+
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_divided = self.distribute_strategy.num_replicas_in_sync > 1
-        others = _no_means(self) if is_divided else []
-        if is_divided:
-            tell_of_circle(self)
-        if others:
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync < 2:
+            return real(self, *args, **kwargs)
+        tell_of_circle(self)
+        if others := _no_means(self):
             print_once(f"the metric {others[0]!r} is not a mean over rows: for single batches Keras shows the mean of the replicas' values")
-        return real(self, *args, **kwargs)
+        here = (threading.get_ident(), strategy)
+        if any(other is strategy and thread != here[0] for thread, other in running):
+            print_once(
+                "fit runs in two threads under one strategy: TensorFlow mixes their sums, so numbers are wrong, or fit hangs. "
+                "fix: train one after the other, or in a process each"
+            )
+        running.append(here)
+        try:
+            return real(self, *args, **kwargs)
+        finally:
+            running.remove(here)
 
     patches.replace(WARNINGS, "Trainer.make_predict_function", make_predict_function)
     patches.replace(WARNINGS, "Trainer.fit", fit)
