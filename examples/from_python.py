@@ -29,7 +29,8 @@ def main():
         HERE / "mwms_custom_loop.py", workers=arguments.workers, args=["--epochs", arguments.epochs], timeout=600
     ) as run:
         for event in run.events:
-            if event["event"] == "task_reported" and event["task"] == "worker-0":
+            # A task also reports what it reads, which may come before its first step.
+            if event["event"] == "task_reported" and event["task"] == "worker-0" and "step" in event["values"]:
                 print(f"{run.run_id}: step {event['values']['step']}", flush=True)
         result = run.wait()
 
