@@ -90,7 +90,7 @@ class Net:
     def __init__(self, mbit: float, hosts: int = HOSTS) -> None:
         """`mbit`: 0: as fast as this machine is."""
         self.mbit, self.hosts = mbit, hosts
-        # A namespace takes its time to go, and its links with it: each net has names of its own.
+        # A namespace takes its time to go: each net has names of its own.
         self.mark = f"ol{os.getpid() % 10_000}{next(_COUNT) % 100}"
         self.network = f"10.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 200}"
 
@@ -129,7 +129,8 @@ class Net:
         _run(f"{enter} add rule ip lossy in ip saddr {self.address(number)} numgen random mod 100 < {percent} drop")
 
     def take_away(self) -> None:
-        for number in range(self.hosts):
+        for number in range(self.hosts):  # what is still on its way would keep a namespace, and so its link, for minutes
+            subprocess.run(["ip", "link", "del", f"{self.mark}v{number}"], capture_output=True)
             subprocess.run(["ip", "netns", "del", f"{self.mark}-{number}"], capture_output=True)
         subprocess.run(["ip", "link", "del", self.mark], capture_output=True)
 
