@@ -210,6 +210,9 @@ def _words(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and words.startswith("Invalid value for '"):  # Invalid value for '--timeout': …
         name, _, told = words.removeprefix("Invalid value for ").partition(": ")
         return f"{name.replace(chr(39), '')}: {told}"
+    ctx = getattr(error, "ctx", None)
+    if ctx is not None and words.startswith("No such command '"):  # in a group: orch warm sttart
+        return f"there is no command '{words.split(chr(39))[1]}'; there are {', '.join(ctx.command.list_commands(ctx))}"
     return words
 
 

@@ -114,6 +114,7 @@ def test_an_option_of_the_script_goes_after_the_dashes(orch: Orch) -> None:
     ("words", "said"),
     [
         (["upp", "hello.py"], ["'upp'", "did you mean 'up'?"]),
+        (["warm", "sttart"], ["error: there is no command 'sttart'; there are start, status, stop\n"]),
         (["stattus"], ["'stattus'", "did you mean 'status'?"]),
         (["hello.py"], ["'hello.py'", "orch up hello.py"]),
         (["frobnicate"], ["'frobnicate'"]),
