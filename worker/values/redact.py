@@ -145,7 +145,7 @@ def redact(text: str) -> tuple[str, int]:
     if b"bearer" in words:
         patterns.append(_HEADERS[1])
     if not words.keys().isdisjoint(_HEADS):
-        patterns += [_OF_OPTION, _NAMED] if "--" in text else [_NAMED]
+        patterns += [_OF_OPTION, _NAMED] if _options(small) else [_NAMED]
     count = 0
     for pattern in patterns:
         parts = pattern.split(text)
@@ -173,15 +173,19 @@ def _small(text: str) -> bytes:
     return text.encode("ascii", "replace").lower()
 
 
+def _options(small: bytes) -> int:
+    """How many options there may be: two dashes that are no part of a line of dashes. 0: there is none."""
+    return small.count(b"--") - 2 * small.count(b"----")
+
+
 def _is_dense(small: bytes, words: Mapping[bytes, int] | None = None, apart: int = _APART) -> bool:
-    """True if names and options are so many that the look at each would take too long. A line of dashes has one option at most.
+    """True if names and options are so many that the look at each would take too long.
 
     `words`: how often each of `_WORDS` is there, if that is known.
     """
     every = sum(map(small.count, _WORDS)) if words is None else sum(words.values())
     counted = sum(map(small.count, _COUNTED)) if words is None or b"token" in words else 0
-    options = small.count(b"--") - 2 * small.count(b"----")
-    return apart * (4 * every - 3 * counted + options) > len(small)
+    return apart * (4 * every - 3 * counted + _options(small)) > len(small)
 
 
 def _redact_dense(text: str, read: Callable[[str], tuple[str, int]], instead: str) -> tuple[str, int]:

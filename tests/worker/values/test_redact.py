@@ -98,6 +98,12 @@ def test_a_text_is_dense_though_none_of_its_blocks_is_as_names_lie_across_their_
     assert redact_json(text)[1] > 0
 
 
+def test_lines_of_dashes_are_not_looked_through_for_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.values.redact._OF_OPTION", None)
+    for count in (4, 5, 29 * 4, 100_000):
+        assert redact(f"{'-' * count}\nKEY=a {'-' * count}\n" * 20)[1] == 20
+
+
 def test_a_log_that_counts_tokens_stays() -> None:
     for line in ("step 100 | tokens 123456 | tokens/s 45678\n", "--a --b --c\n"):
         assert redact(line * 5000) == (line * 5000, 0)
