@@ -75,7 +75,7 @@ _NAMED = re.compile(
 """The end of the name and what follows it in `API_KEY=abc`, `"password": "a b"`, `"--token", "abc"`. After a name without dashes and
 without a sign, only a long word is a value, for a sentence may speak of tokens. The second group keeps the rest of the name whole."""
 _OF_OPTION = re.compile(
-    r"(--(?<![\w-]--)(?=([^\W_][\w-]{0,99}))\2(?![\w-])"
+    r"(--(?<![\w-]--)(?=([^\W_][\w-]{0,99}))\2(?=[ \t])"
     r"(?<=[dDeEkKlLnNsStTyY])(?:(?<=[nN])(?<=(?i:token))|(?<=[tT])(?<=(?i:secret))|(?<=[dD])(?:(?<=(?i:password))|(?<=(?i:passwd))|(?<=(?i:pwd))(?<![a-zA-Z]...))|"
     r"(?<=[eE])(?<=(?i:passphrase))|(?<=[lL])(?<=(?i:credential))|(?<=[kK])(?<=(?i:webhook))|"
     rf"(?<=[yY])(?:(?<=KEY)|{_after(_KEYS, 'key')})|(?<=[sS]){_after(_LOGINS, 'pass')})"
