@@ -275,7 +275,7 @@ class Run:
 
     @property
     def events(self) -> Iterator[dict[str, Any]]:
-        """The objects of `events.jsonl`, from the first; ends with the run. The `values` of a `task_reported` may lack those of the script."""
+        """The objects of `events.jsonl`, from the first; ends with the run. `values` of a `task_reported` may lack the script's own."""
         rest = b""
         for _, data in self._follow(lambda _: {"": self._run.path / "events.jsonl"}):
             *lines, rest = (rest + data).split(b"\n")
