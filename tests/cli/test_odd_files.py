@@ -263,3 +263,12 @@ def test_a_record_of_another_orch_or_of_a_joker_is_one_message_and_commands_no_t
     assert f"the plan of {run.run_id} cannot be read: 'hyper'; if another version" in orch.in_process("logs", run.run_id, check=125).err
     for command in (("ps",), ("report",), ("top", "--once")):
         assert orch.in_process(*command, run.run_id, check=125).err == said, command
+
+
+def test_a_text_that_no_encoding_has_is_shown_all_the_same(orch: Orch, tmp_path: Path) -> None:
+    """A task may report the name of a file that is not UTF-8, as Python has it."""
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    events = run.path / "events.jsonl"
+    events.write_bytes(events.read_bytes().replace(b"{{ 7*7 }}", b"caf\\udce9 \\ud800"))
+    for command in (("ps",), ("ps", "--all"), ("ps", "--csv"), ("ps", "--sort", "loss"), ("top", "--once")):
+        assert "caf\\udce9 \\ud800" in orch(*command, check=0).out, command
