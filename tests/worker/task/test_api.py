@@ -320,6 +320,18 @@ worker.report(step="last")
     assert lines[-1]["step"] == "last"
 
 
+class Refuses:
+    """A tensor of which PyTorch gives no array, as it has a gradient."""
+
+    def numpy(self) -> object:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+
+class Own(float):
+    def __float__(self) -> float:
+        raise RuntimeError("own")
+
+
 class Holder:
     """Like an array of TensorFlow or NumPy with these elements."""
 
@@ -362,6 +374,7 @@ def render(values: dict[str, Any]) -> bytes:
         (-float("inf"), "-inf"),
         (Holder(float("inf")), "inf"),
         ([Holder(1)], [1]),
+        (Own(2.5), 2.5),
     ],
 )
 def test_what_holds_one_number_is_that_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: Any, expected: Any) -> None:
@@ -370,7 +383,7 @@ def test_what_holds_one_number_is_that_number(monkeypatch: pytest.MonkeyPatch, t
     assert type(found) is type(expected)
 
 
-@pytest.mark.parametrize("value", [Holder(1, 2), b"bytes", b"12", Text(), object(), 1j, {1, 2}, [object()], len])
+@pytest.mark.parametrize("value", [Holder(1, 2), b"bytes", b"12", Text(), object(), 1j, {1, 2}, [object()], len, Refuses()])
 def test_what_does_not_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"worker\.report: loss is of type .*, and not one number, text, list or dict"):
         render({"loss": value})

@@ -141,7 +141,8 @@ def _plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else repr(float(value))
+        number = float.__pos__(value)  # a class of the program may raise where its own method is called
+        return number if math.isfinite(number) else repr(number)
     if isinstance(value, (list, tuple)):
         return [_plain(name, item) for item in value]
     if isinstance(value, Mapping):
@@ -161,6 +162,6 @@ def _unwrap(name: str, value: Any) -> bool | int | float:
         if hasattr(number, "__float__"):  # `float` alone would also parse bytes, such as a tensor of texts has
             return float(number)
         reason = ""
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except Exception as error:  # that of another library, such as PyTorch's for a tensor with a gradient
         reason = f": {error}"
     raise TypeError(f"worker.report: {name} is of type {type(value).__name__}, and not one number, text, list or dict{reason}")
