@@ -265,6 +265,22 @@ def test_a_record_of_another_orch_or_of_a_joker_is_one_message_and_commands_no_t
         assert orch.in_process(*command, run.run_id, check=125).err == said, command
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", '{"text": [], "findings": [{}]}', "[" * 100_000, '{"text": 5, "findings": []}'])
+def test_a_result_of_verify_that_orch_has_not_written_is_none(orch: Orch, tmp_path: Path, text: str) -> None:
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    run.write("same_training.json", text)
+    orch.in_process("report", check=0)
+
+
+@pytest.mark.parametrize("line", ['{"at": 1' + "0" * 400 + "}", "[" * 100_000, "[]", '{"at": "x"}'])
+def test_a_last_event_that_orch_has_not_written_is_none(orch: Orch, tmp_path: Path, line: str) -> None:
+    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
+    (run.path / "result.json").unlink()  # its controller has died
+    with (run.path / "events.jsonl").open("a") as file:
+        file.write(line + "\n")
+    orch.in_process("top", "--once", check=0)
+
+
 def test_a_text_that_no_encoding_has_is_shown_all_the_same(orch: Orch, tmp_path: Path) -> None:
     """A task may report the name of a file that is not UTF-8, as Python has it."""
     run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
