@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--ways", default="task,workers", help=f"of {','.join(WAYS)}, with commas")
     parser.add_argument("--keep", type=Path, help="a directory for what each run has printed, and what became of each test")
     given = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was begun is ended, too
     names = list(GROUPS) if given.all else given.groups or [list(GROUPS)[commit() % len(GROUPS)]]
     source = _make(next_=False)
     python = _make(next_=True) if given.next else source
