@@ -219,6 +219,10 @@ OTHERS = {
         "tensors-of-different-shapes",
         "batch(…, drop_remainder=True): a worker's part of a batch had no rows; or return the sum over the rows",
     ),
+    "Serialized sparse should have at least 1 serialized tensor, but has a zero dimension": Remedy(
+        "sparse-rows-that-are-too-few",
+        "TensorFlow cuts no batch with fewer sparse rows than replicas: batch(…, drop_remainder=True), or map(tf.sparse.to_dense)",
+    ),
     r"unexpected keyword argument '(?:experimental_aggregate_gradients|skip_gradients_aggregation)'": Remedy(
         "gradients-that-keras-3-adds-itself",
         "leave the argument out, and your own all_reduce: Keras 3 adds the gradients of all replicas itself",

@@ -35,6 +35,11 @@ FAILURES = [
         "the shapes [2] and [3] do not fit",
     ),
     (
+        TF + "InvalidArgumentError",
+        "Serialized sparse should have at least 1 serialized tensor, but has a zero dimension [0,3]",
+        "TensorFlow cuts no batch with fewer sparse rows than replicas",
+    ),
+    (
         "TypeError",
         "BaseOptimizer.apply_gradients() got an unexpected keyword argument 'experimental_aggregate_gradients'",
         "leave the argument out, and your own all_reduce",
