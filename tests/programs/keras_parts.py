@@ -76,6 +76,13 @@ class Running(Largest):
         self.kept.assign(0.9 * self.kept + 0.1 * tf.reduce_mean(tf.abs(y - y_pred)))
 
 
+class Average(keras.metrics.Mean):
+    """A mean over batches of what one batch gives."""
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(tf.reduce_max(tf.abs(y - y_pred)))
+
+
 class Kept(Largest):
     def __init__(self, name: str) -> None:
         keras.metrics.Metric.__init__(self, name=name)
@@ -94,7 +101,9 @@ def far(y: Any, y_pred: Any) -> Any:
 def metrics_of_the_program() -> dict[str, Any]:
     model = compiled()
     with strategy.scope():
-        model.compile("sgd", "mse", metrics=[Largest("largest"), Running("running"), Kept("highest"), farthest, far, "mae"])
+        model.compile(
+            "sgd", "mse", metrics=[Largest("largest"), Running("running"), Average("average"), Kept("highest"), farthest, far, "mae"]
+        )
     return fitted(model, batches(ROWS, SUMS, 81), validation_data=batches(ROWS, SUMS, 33))
 
 
@@ -377,6 +386,111 @@ def logs_of_an_own_test_step() -> dict[str, Any]:
         "sum": evaluated(Own, summed, (37, 8), (9, 2)),
         "own": evaluated(OwnLosses, "mse", (37, 8), (9, 2)),
     }
+
+
+@case
+def means_that_an_own_test_step_shows() -> dict[str, Any]:
+    """As Keras's variational autoencoder: means over batches of numbers that the program computes, by other names; and such a number."""
+
+    class Own(keras.Model):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.shown = keras.metrics.Mean(name="total_loss")
+
+        @property
+        def metrics(self) -> Any:
+            return [self.shown]
+
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            loss = tf.reduce_mean(tf.square(y - self(x)))
+            self.shown.update_state(loss)
+            summed = keras.losses.MeanSquaredError(reduction="sum")(y, self(x))
+            return {"loss": self.shown.result(), "last": loss, "mean": keras.losses.MeanSquaredError()(y, self(x)), "sum": summed}
+
+    return evaluated(Own, lambda given: keras.layers.Dense(1)(given), "mse")
+
+
+@case
+def metrics_that_an_own_test_step_shows_by_other_names() -> dict[str, Any]:
+    class Own(keras.Model):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.area, self.share = keras.metrics.AUC(name="area"), keras.metrics.Precision(name="share")
+            self.own = Largest("kept")
+
+        @property
+        def metrics(self) -> Any:
+            return [self.area, self.share, self.own]
+
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            for metric in self.metrics:
+                metric.update_state(tf.cast(y > 0, "float32"), self(x))
+            return {"auc": self.area.result(), "precision": self.share.result(), "largest": self.own.result()}
+
+    return evaluated(Own, lambda given: keras.layers.Dense(1, "sigmoid")(given), "mse")
+
+
+@case
+def metrics_with_a_number_of_the_program() -> dict[str, Any]:
+    class Own(keras.Model):
+        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "rate": self.optimizer.learning_rate, "far": farthest(y, y)}
+
+    return evaluated(Own, lambda given: keras.layers.Dense(1, "sigmoid")(given), "mse", keras.metrics.RootMeanSquaredError(name="root"))
+
+
+@case
+def losses_of_outputs_with_an_own_train_step() -> dict[str, Any]:
+    class Own(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            raise NotImplementedError
+
+    def outputs(given: Any) -> Any:
+        return [keras.layers.Dense(1, name=name)(given) for name in "ab"]
+
+    return evaluated(Own, outputs, ["mse", "mae"])
+
+
+def evaluated(kind: Any, outputs: Any, loss: Any, *metrics: Any) -> dict[str, Any]:
+    """What a model of this kind shows of batches whose last one is smaller, and of some that not all workers have a row of."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        inputs = keras.Input((8,))
+        model = kind(inputs, outputs(inputs))
+        model.compile("sgd", loss, metrics=[*metrics])
+    y = (lambda y: (y, -y)) if isinstance(loss, list) else (lambda y: y)
+    data = [batches(ROWS, SUMS, *each).map(lambda x, of_row: (x, y(of_row))) for each in ((37, 8), (9, 2))]
+    found = [model.evaluate(each, verbose=0, return_dict=True) for each in data]
+    return {name: [float(each[name]) for each in found] for name in found[0]}
+
+
+@case
+def a_step_that_takes_all_of_the_data_for_x() -> dict[str, Any]:
+    """As Keras's example of a Siamese network: Keras cannot build the model from what it takes for `x`, and need not."""
+
+    class Own(keras.Model):
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner, self.shown = inner, keras.metrics.Mean(name="loss")
+
+        def call(self, pair: Any) -> Any:
+            one, other = pair
+            return tf.reduce_sum(tf.square(self.inner(one) - self.inner(other)), -1)
+
+        def train_step(self, pair: Any) -> Any:
+            with tf.GradientTape() as tape:
+                far = self(pair)
+            self.optimizer.apply(tape.gradient(far, self.trainable_variables), self.trainable_variables)
+            self.shown.update_state(far)
+            return {"loss": self.shown.result()}
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Own(keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(2)]))
+        model.compile(keras.optimizers.SGD(1e-3))
+    return fitted(model, batches(ROWS, ROWS[::-1].copy(), 96))
 
 
 @case

@@ -29,12 +29,13 @@ def rows(count: int = 16) -> Any:
     return Data.from_tensor_slices((X[:count], Y[:count]))
 
 
+OF_FIT = ("y", "sample_weight", "callbacks", "epochs", "steps_per_epoch", "validation_data", "validation_steps")
 EVEN, UNEVEN = rows().batch(8), rows(13).batch(8)
 
 
 def fit(layer: Any = None, data: Any = EVEN, *, kind: Any = None, optimizer: Any = "sgd", loss: Any = "mse", **options: Any) -> Any:
     """A model that has been trained for one epoch. `options`: those of `fit`, or else of `compile`."""
-    of_fit = {name: options.pop(name) for name in ("y", "sample_weight", "callbacks", "steps_per_epoch") if name in options}
+    of_fit = {name: options.pop(name) for name in OF_FIT if name in options}
     with strategy.scope():
         inputs = keras.Input((4,))
         outputs = inputs if layer is None else layer()(inputs)
@@ -81,6 +82,16 @@ class Step(keras.Model):
 class OfItself(Step):
     def loss_of(self, y: Any, found: Any) -> Any:
         return tf.reduce_mean((found - y) ** 2)
+
+
+class OfRows(Step):
+    """Takes the gradient of the losses of single rows, which is that of their sum."""
+
+    def loss_of(self, y: Any, found: Any) -> Any:
+        return keras.losses.MeanSquaredError(reduction="none")(y, found)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        return {"shown": tf.reduce_sum(super().train_step(data)["shown"])}
 
 
 class Partly(keras.Model):
@@ -197,6 +208,11 @@ def generated(**options: Any) -> Any:
     return Data.from_generator(lambda: zip(X, Y, strict=True), output_signature=signature).batch(8, **options)
 
 
+def batches_for_ever() -> Any:
+    while True:
+        yield X[:8], Y[:8]
+
+
 def each_row(y: Any, found: Any) -> Any:
     return tf.reduce_mean(tf.square(y - found), axis=-1)
 
@@ -223,8 +239,13 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(own(lambda layer, x: layer.add_loss(MEAN_LOSS()(x, 2 * x)))),
         ),
         "OfItself computes its loss itself": (lambda: fit(kind=OfItself), lambda: fit(kind=Step)),
+        "OfRows computes its loss itself": (lambda: fit(kind=OfRows), lambda: fit(loss=MEAN_LOSS(reduction="none"))),
         "Partly computes its loss itself": (lambda: fit(kind=Partly), lambda: fit(kind=Wholly)),
-        "some batches have parts of unequal size": (lambda: fit(data=UNEVEN, kind=Step), lambda: fit(kind=Step)),
+        "some batches have parts of unequal size": (lambda: fit(data=UNEVEN, kind=Step), lambda: fit(data=UNEVEN, kind=OfRows)),
+        "each validation begins with the generator's first 2": (
+            lambda: fit(epochs=2, validation_data=batches_for_ever(), validation_steps=2),
+            lambda: fit(epochs=1, validation_data=batches_for_ever(), validation_steps=2),
+        ),
         "the program's make_train_function runs the steps": (lambda: fit(kind=Steps), lambda: fit(kind=Step)),
         "the loss Circle compares the rows": (
             lambda: fit(lambda: keras.layers.Dense(4), data=X, y=np.arange(16) % 2, loss="circle"),

@@ -26,14 +26,22 @@ pytestmark = [
 EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early", "batches_with_fewer_rows_than_workers")
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
+EVALUATED = (
+    "logs_of_an_own_test_step",
+    "means_that_an_own_test_step_shows",
+    "metrics_that_an_own_test_step_shows_by_other_names",
+    "metrics_with_a_number_of_the_program",
+    "losses_of_outputs_with_an_own_train_step",
+)
 OWN = (
     "metrics_of_the_program",
     "losses_that_a_step_shows",
-    "logs_of_an_own_test_step",
+    *EVALUATED,
     "rows_that_a_layer_checks",
     "single_rows_eagerly",
     "masks_of_different_length",
     "a_schedule_with_a_condition",
+    "a_step_that_takes_all_of_the_data_for_x",
 )
 OF_TWO = ("logs_of_an_own_step", "a_stop_by_a_function_elsewhere")
 Cases = dict[str, dict[str, Any]]
@@ -83,7 +91,7 @@ def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> Non
     ("workers", "names"),
     [
         pytest.param(2, (*EARLY, *ENDLESS, *STATE, *OWN, *OF_TWO), marks=pytest.mark.core),
-        (3, (*EARLY, *ENDLESS, "metrics_of_the_program", "logs_of_an_own_test_step", "stops_of_one_worker")),
+        (3, (*EARLY, *ENDLESS, "metrics_of_the_program", *EVALUATED, "stops_of_one_worker")),
     ],
 )
 def test_workers_with_uneven_parts_give_what_one_process_gives(workers: int, names: tuple[str, ...]) -> None:

@@ -213,6 +213,18 @@ def tell_of_second_order(feed: Any) -> None:
         )
 
 
+@patches.guarded(WARNINGS)
+def tell_of_validations(feed: Any) -> None:
+    """Say of a generator that Keras makes a new iterator of it for each validation (keras/src/trainers/epoch_iterator.py, `reset`), which
+    begins with the two batches that Keras has taken to see their form, and leaves out what the one before had read ahead.
+    """
+    if type(feed.adapter).__name__ == "GeneratorDataAdapter":
+        print_once(
+            "each validation begins with the generator's first 2 batches, then where Keras had read ahead. "
+            "fix: give validation_data a dataset, a PyDataset or arrays"
+        )
+
+
 def in_order(strategy: Any, x: Any) -> Any:
     """Have each worker read all of the data and predict its share of each batch: then the predictions come in the order of the data.
 

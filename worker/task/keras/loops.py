@@ -5,6 +5,7 @@ So orch relies on what Keras lets a program do: to give a data adapter for `x`, 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -77,6 +78,8 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         of_validation = {"x": x, "y": y, "sample_weight": weights, "batch_size": given["validation_batch_size"] or given["batch_size"]}
         with shuffle_order.of_training(f"fit-{saves.number} validation") if saves else nullcontext():
             validation = _feed(strategy, of_validation, given["validation_steps"], is_shown=_sees_evaluations(given["callbacks"]))
+        if is_wanted(strategy) and given["epochs"] - given["initial_epoch"] > 1:
+            data.tell_of_validations(validation)
     given |= {"x": training, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
     if saves is None:
         return real(self, **given)
@@ -147,12 +150,24 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, is_trained: bool = F
 
 def _needs_no_build(model: Any) -> None:
     """A model without `call` (its `train_step` calls the parts of the model, as in a GAN) cannot be built, and need not be: Keras builds
-    none without a strategy.
+    none without a strategy. Nor can one whose `train_step` gives `call` other things than the data's `x`, such as three pictures.
     """
     from keras import Model
 
-    if type(model).call is Model.call and (is_wanted(model.distribute_strategy) or recorder.is_on()):
+    if "_symbolic_build" in vars(model) or not (is_wanted(model.distribute_strategy) or recorder.is_on()):
+        return
+    if type(model).call is Model.call:
         vars(model)["_symbolic_build"] = lambda *_, **__: None
+    elif type(model).train_step is not Model.train_step:
+        vars(model)["_symbolic_build"] = functools.partial(_build_if_possible, model, model._symbolic_build)
+
+
+def _build_if_possible(model: Any, real: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+        patches.theirs(real, *args, **kwargs)
+    except Exception:
+        if not all(layer.built for layer in model._flatten_layers(include_self=False)):
+            raise
 
 
 def _is_named(strategy: Any) -> bool:

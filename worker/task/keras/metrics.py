@@ -94,7 +94,8 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
     if state:
         for variable, value in zip(state, replica.all_reduce("SUM", [tf.identity(each.value) for each in state]), strict=True):
             variable.assign(value)
-    made = patches.theirs(real, *args, **kwargs)
+    with parts.as_part(None):
+        made = patches.theirs(real, *args, **kwargs)
     for variable in state:
         value = tf.convert_to_tensor(variable.value)
         variable.assign(tf.where(replica.replica_id_in_sync_group == 0, value, tf.zeros_like(value)))
@@ -129,57 +130,95 @@ class Packing:
     """Puts all numbers that make the logs of a step into one tensor in each replica, and makes the logs from the sum over all replicas."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
+        self._model, is_of_keras = model, _has_keras_steps(model)
         self._state = list({id(variable): variable for variable in model.metrics_variables}.values())
         numbers = sum(variable.shape.num_elements() for variable in self._state)
-        if numbers > MOST or not all(variable.aggregation in ("sum", "mean") for variable in self._state):
+        # Keras itself takes the metrics for the logs of its own steps at the end of an epoch.
+        if (is_of_keras and numbers > MOST) or not all(variable.aggregation in ("sum", "mean") for variable in self._state):
             self._state = []
         self._outputs: Any = None
         """What the step has returned, in the graph of a replica. None: it cannot be packed."""
-        self._compared: list[tuple[str, ...]] | None = None if _has_keras_steps(model) else []
-        """The logs of a step of the program that may be the values of metrics: a program may return its own loss by a metric's name. None:
-        the steps are Keras's, and their logs are metrics. A log has several names where a step gives what all compiled metrics give by one.
+        self._compared: list[tuple[tuple[str, ...], Any]] | None = None if is_of_keras else []
+        """The logs of a step of the program that may be the values of metrics, each with the metric that has made it, or None: that of the
+        same name; a program may return its own loss by a metric's name. None: the steps are Keras's, and their logs are metrics. A log has
+        several names where a step gives what all compiled metrics give by one.
         """
+        self._made: list[tuple[Any, Any]] = []
+        """What metrics have given in the step, each with its metric."""
 
-    def pack(self, wish: Any, outputs: Any, rows: Any) -> Any:
+    @contextlib.contextmanager
+    def results_seen(self) -> Iterator[None]:
+        """While this is entered, what metrics give is known: a step of the program may show it by a name of its own. Enter this outside of
+        the code of the replicas.
+        """
+        with contextlib.ExitStack() as stack:
+            for metric in parts.metrics_of(self._model) if self._compared is not None else ():
+                stack.enter_context(optimizer.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))
+            yield
+
+    def _result(self, metric: Any, real: Any) -> Any:
+        made = patches.theirs(real)
+        self._made.append((made, metric))
+        return made
+
+    def pack(self, wish: Any, outputs: Any, rows: Any, total: Any) -> Any:
         """In a replica: the outputs of a step and the metrics' variables as one tensor; or the outputs alone, where they are no numbers.
-        `wish`: a number of this worker, which is added up with them.
+        `wish`: a number of this worker, which is added up with them. `rows`, `total`: of this part, and of all (see `parts.run`).
         """
         import tensorflow as tf
         from keras.src import tree
 
-        outputs = tree.map_structure(_shown, outputs)
+        given, outputs = outputs, tree.map_structure(self._shown, outputs)
         leaves = [leaf for leaf in tree.flatten(outputs) if leaf is not None]
         if not all(
             tf.is_tensor(leaf) and leaf.shape.is_fully_defined() and (leaf.dtype.is_floating or leaf.dtype.is_integer) for leaf in leaves
         ):
             return outputs, wish
-        self._outputs, has_rows = outputs, rows > 0
-        zero = tf.constant(0, tf.float64)
-        values = [*(tf.where(has_rows, _flat(leaf), zero) for leaf in leaves), *(_flat(variable.value) for variable in self._state)]
-        return tf.concat([_flat(wish), _flat(has_rows), *self._compare(outputs, has_rows), *values], 0)
+        self._outputs, has_rows, share, zero = outputs, rows > 0, parts.share_of(rows, total), tf.constant(0, tf.float64)
+        # A mean of a part has the share of its rows, and what is the same in all parts may have it.
+        are_sums = [optimizer.is_share(leaf) and not optimizer.is_mean(leaf) for leaf in tree.flatten(given) if leaf is not None]
+        logs = [_flat(leaf) if is_sum or share is None else _flat(leaf) * share for leaf, is_sum in zip(leaves, are_sums, strict=True)]
+        values = [*(tf.where(has_rows, log, zero) for log in logs), *(_flat(variable.value) for variable in self._state)]
+        return tf.concat([_flat(wish), *self._compare(outputs, has_rows), *values], 0)
+
+    def _shown(self, leaf: Any) -> Any:
+        """Return what a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
+        import tensorflow as tf
+
+        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else optimizer.whole(leaf)
+        self._made += [(made, metric) for each, metric in self._made if each is leaf and made is not leaf]
+        return made
 
     def _compare(self, outputs: Any, has_rows: Any) -> list[Any]:
-        """In a replica: 1 for each log that is the value of the metric with its name, and 0 for another one. A replica without rows has
-        counted a row that stands in, which its metrics have not: it cannot tell, and leaves it to the others.
+        """In a replica: 1 for each log that is the value of its metric, and 0 for another one. A replica without rows has counted a row
+        that stands in, which its metrics have not: it cannot tell, and leaves it to the others.
         """
         import tensorflow as tf
 
         if self._compared is None or not self._state or not isinstance(outputs, dict):
             return []
-        found = {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
-        logs = {path: leaf for path, leaf in _logs(outputs) if path[-1] in found and tf.is_tensor(leaf)}
-        self._compared = [path for path, leaf in logs.items() if leaf.shape == found[path[-1]].shape]
-        pairs = [(_flat(logs[path]), _flat(found[path[-1]])) for path in self._compared]
+        logs = {path: leaf for path, leaf in _logs(outputs) if tf.is_tensor(leaf)}
+        sources = [(path, next((metric for made, metric in self._made if made is leaf), None)) for path, leaf in logs.items()]
+        found = self._values(sources)
+        self._compared = [(path, metric) for path, metric in sources if path in found and logs[path].shape == found[path].shape]
+        pairs = [(_flat(logs[path]), _flat(found[path])) for path, _ in self._compared]
         equal = [
             tf.reduce_all((abs(one - other) <= 1e-6 * abs(other)) | (tf.math.is_nan(one) & tf.math.is_nan(other))) for one, other in pairs
         ]
         return [_flat(each | ~has_rows) for each in equal]
 
+    def _values(self, sources: list[tuple[tuple[str, ...], Any]]) -> dict[tuple[str, ...], Any]:
+        """What the metrics of these logs give now, by log."""
+        import tensorflow as tf
+
+        named = {path[-1]: value for path, value in _logs(patches.theirs(self._model.get_metrics_result))}
+        given = [(path, named.get(path[-1]) if metric is None else patches.theirs(metric.result)) for path, metric in sources]
+        return {path: tf.convert_to_tensor(value) for path, value in given if value is not None}
+
     def unpack(self, strategy: Any, packed: Any) -> tuple[Any, Any]:
         """The logs of a step, and the sum of the wishes; the same in all workers."""
         import tensorflow as tf
-        from keras.src import tree
+        from keras.src import backend, tree
 
         if self._outputs is None:
             outputs, wish = packed
@@ -187,32 +226,25 @@ class Packing:
             return logs, strategy.reduce("SUM", wish, axis=None)
         numbers = _Numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, packed, axis=None))
         wishes = numbers.take((), tf.float64)
-        parts = tf.maximum(numbers.take((), tf.float64), 1)
         replicas = strategy.num_replicas_in_sync
-        of_metrics = {path: tf.equal(numbers.take((), tf.float64), replicas) for path in self._compared or ()}
-        logs = tree.map_structure(lambda leaf: None if leaf is None else numbers.take(leaf.shape, leaf.dtype, parts), self._outputs)
+        are_metrics = [tf.equal(numbers.take((), tf.float64), replicas) for _ in self._compared or ()]
+        logs = tree.map_structure(lambda leaf: None if leaf is None else numbers.take(leaf.shape, leaf.dtype, replicas), self._outputs)
         if not self._state or not isinstance(logs, dict):
             return logs, wishes
-        found = self._of_metrics(numbers, replicas)
-        if self._compared is None:  # the rule of Keras (`Trainer._get_metrics_result_or_logs`)
-            return found if found.keys() == logs.keys() else logs, wishes
-        for (*outer, name), is_one in of_metrics.items():
-            own = functools.reduce(dict.__getitem__, outer, logs)
-            own[name] = tf.where(is_one, tf.cast(found[name], own[name].dtype), own[name])
-        return logs, wishes
-
-    def _of_metrics(self, numbers: _Numbers, replicas: int) -> dict[str, Any]:
-        """The metrics of all rows."""
-        import tensorflow as tf
-        from keras.src import backend
-
         values = [numbers.take(each.shape, each.value.dtype, replicas if each.aggregation == "mean" else 1) for each in self._state]
         with backend.StatelessScope(state_mapping=list(zip(self._state, values, strict=True))):
-            return {name: tf.convert_to_tensor(value) for name, value in patches.theirs(self._model.get_metrics_result).items()}
+            if self._compared is None:  # the rule of Keras (`Trainer._get_metrics_result_or_logs`)
+                of_all = tree.map_structure(tf.convert_to_tensor, patches.theirs(self._model.get_metrics_result))
+                return of_all if of_all.keys() == logs.keys() else logs, wishes
+            found = self._values(self._compared)
+        for (path, _), is_one in zip(self._compared, are_metrics, strict=True):
+            own = functools.reduce(dict.__getitem__, path[:-1], logs)
+            own[path[-1]] = tf.where(is_one, tf.cast(found[path], own[path[-1]].dtype), own[path[-1]])
+        return logs, wishes
 
 
 def _logs(outputs: dict[str, Any], *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The logs of a step, each with the names that lead to it."""
+    """Logs, or what metrics give, each with the names that lead to it: one metric may give several numbers."""
     for name, leaf in outputs.items():
         yield from _logs(leaf, *names, name) if isinstance(leaf, dict) else [((*names, name), leaf)]
 
@@ -220,7 +252,7 @@ def _logs(outputs: dict[str, Any], *names: str) -> Iterator[tuple[tuple[str, ...
 def _has_keras_steps(model: Any) -> bool:
     from keras import Model
 
-    return type(model).train_step is Model.train_step and type(model).test_step is Model.test_step
+    return all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "test_step", "compute_metrics"))
 
 
 class _Numbers:
@@ -235,13 +267,6 @@ class _Numbers:
         begin, self._place = self._place, self._place + tf.TensorShape(shape).num_elements()
         value = tf.reshape(self._numbers[begin : self._place], shape) / tf.cast(divisor, tf.float64)
         return tf.cast(value if dtype.is_floating else tf.round(value), dtype)
-
-
-def _shown(leaf: Any) -> Any:
-    """Return what a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else optimizer.whole(leaf)
 
 
 def _flat(value: Any) -> Any:

@@ -42,6 +42,8 @@ class _Here(threading.local):
     """The gradients that are being applied are already the sums of all replicas."""
     losses: int = 0
     """How many losses Keras has reduced, or has got from a layer."""
+    rows: int = 0
+    """Of how many of these it has left the losses of single rows to the program."""
     steps: int = 0
     """How often an optimizer was given gradients."""
 
@@ -312,9 +314,9 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 # --- losses -------------------------------------------------------------------------------------
 
 
-def counts() -> tuple[int, int]:
-    """Return how many losses Keras has reduced in this thread, and how often an optimizer was given gradients."""
-    return _here.losses, _here.steps
+def counts() -> tuple[int, int, int]:
+    """Return how many losses Keras has made in this thread, how many of single rows, and how often an optimizer was given gradients."""
+    return _here.losses, _here.rows, _here.steps
 
 
 @patches.guarded(WARNINGS)
@@ -414,6 +416,7 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     _here.losses += 1
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
+    _here.rows += reduction in (None, "none")
     if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and _replicas():
         print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(_replicas())}")
     if tuple(values.shape) == () and reduction in MEANS:

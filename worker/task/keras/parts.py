@@ -66,6 +66,7 @@ def run(
     in place of no rows.
     """
     import tensorflow as tf
+    from keras import Model
 
     rows, standing = count(data), standing or StandingRow()
     if rows is None:
@@ -78,20 +79,23 @@ def run(
         is_even = total is EVEN
         has_rows = None if is_even else rows > 0
         before = [] if is_even else [(variable, variable.value()) for variable in _state(model)]
-        of_losses = None
-        if is_as_first is not None:
-            share = tf.cast(rows, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
-            of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share)
+        own = share_of(rows, total)
+        share = None if own is None else tf.cast(own, tf.float32)
+        of_losses = share if optimizer.are_means(model) else None
+        if is_as_first is not None and share is not None:
+            of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / _replicas())
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
-        share = None
-        if total is not None and not is_even:
-            share = tf.cast(rows * _replicas(), tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
-        with optimizer.part(has_rows), _part(Part(rows, _weight(model, step, rows, total, share), trackers, of_losses, share)):
+        with optimizer.part(has_rows), as_part(Part(rows, _weight(model, total, share), trackers, of_losses, share)):
             counts = optimizer.counts()
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
-            losses, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
-        if steps and not losses:
+            losses, of_rows, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
+        # What becomes of the losses of single rows is the program's own, in a step of its own.
+        is_own = losses == (of_rows if type(model).train_step is not Model.train_step else 0)
+        if steps and is_own:
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
+        if steps and share is not None and not _is_mean(model) and not is_own:
+            told = functools.partial(tf.numpy_function, _tell_of_parts, [], tf.int32, stateful=True)
+            tf.cond(rows * _replicas() == total, lambda: tf.constant(0), told)
         _tell_of_added_losses(model)
         if not is_even:
             tf.cond(has_rows, lambda: tf.constant(0), lambda: put_back(before))
@@ -118,7 +122,8 @@ def current() -> Part | None:
 
 
 @contextlib.contextmanager
-def _part(part: Part) -> Iterator[None]:
+def as_part(part: Part | None) -> Iterator[None]:
+    """While this is entered in a replica's thread, the replica computes from this part. None: from the rows of all replicas."""
     before, _here.part = current(), part
     try:
         yield
@@ -235,16 +240,21 @@ def _replicas() -> int:
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def _weight(model: Any, step: Any, rows: Any, total: Any, share: Any) -> Any:
+def share_of(rows: Any, total: Any) -> Any:
+    """The weight of a part with so many rows in the mean of all parts, a tensor. None: all parts count the same. `total`: see `run`."""
     import tensorflow as tf
 
-    if total is None:
+    if total is None or total is EVEN:
         return None
-    if _is_mean(model):
-        return tf.constant(1.0) if total is EVEN else share
-    if step == model.train_step and total is not EVEN:
-        tf.cond(rows * _replicas() == total, lambda: tf.constant(0), lambda: tf.numpy_function(_tell_of_parts, [], tf.int32, stateful=True))
-    return None
+    return tf.cast(rows * _replicas(), tf.float64) / tf.cast(tf.maximum(total, 1), tf.float64)
+
+
+def _weight(model: Any, total: Any, share: Any) -> Any:
+    import tensorflow as tf
+
+    if total is None or not _is_mean(model):
+        return None
+    return tf.constant(1.0) if total is EVEN else share
 
 
 def _is_mean(model: Any) -> bool:
@@ -306,10 +316,10 @@ def _scaled(model: Any, real: Any, loss: Any) -> Any:
 
 def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
-    function returns one number for a batch: each part has its share. Since 3.16 some batches weigh more (`rows_of_first`).
+    function returns one number for a batch, and a mean of one number that a step of the program shows: each part has its share. Since 3.16
+    some batches weigh more (`rows_of_first`).
     """
     import keras
-    from keras.metrics import MeanMetricWrapper
 
     part, shown = current(), values
     values = optimizer.whole(values)
@@ -317,18 +327,23 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
         return real(self, values if part is None else optimizer.of_rows(self, values), sample_weight=sample_weight)
     values, weight = optimizer.of_rows(self, values), None
     if any(each is self for each in part.trackers):
-        weight = part.weight if part.weight is None or part.weight_of_losses is None else part.weight_of_losses
-    elif part.share is not None and optimizer.is_share(shown):  # the program's own step shows the loss
+        weight = part.weight if part.weight_of_losses is None else part.weight_of_losses
+    elif part.share is not None and _is_one_number(values):
         weight = part.share
         # A sum counts as it is, and its part as much as in the mean of all parts. What a part without rows counts is put back.
-        values = values if optimizer.is_mean(shown) else values / keras.ops.maximum(weight, 1e-9)
-    elif isinstance(self, MeanMetricWrapper) and tuple(getattr(values, "shape", (None,))) == ():
-        weight = part.weight
+        is_sum = optimizer.is_share(shown) and not optimizer.is_mean(shown)
+        values = values / keras.ops.maximum(weight, 1e-9) if is_sum else values
     if weight is not None:
         import tensorflow as tf
 
         sample_weight = tf.cast(weight, self.dtype)
     return real(self, values, sample_weight=sample_weight)
+
+
+def _is_one_number(values: Any) -> bool:
+    import tensorflow as tf
+
+    return hasattr(values, "shape") and tf.TensorShape(values.shape).rank == 0
 
 
 def _moments(real: Any, x: Any, axes: Any, keepdims: Any) -> Any:

@@ -155,12 +155,13 @@ def _one_step(
 
         @patches.guarded(FIT)
         def of_replica(data: Any) -> Any:
+            rows_of_all = parts.EVEN if is_even else total
             with metrics.counted_once(model) if is_whole else contextlib.nullcontext():
-                outputs = parts.run(model, step, data, parts.EVEN if is_even else total, is_as_first, standing)
-            return packing.pack(wish.read(), *outputs)
+                outputs, rows = parts.run(model, step, data, rows_of_all, is_as_first, standing)
+            return packing.pack(wish.read(), outputs, rows, rows_of_all)
 
-        rows = contextlib.nullcontext() if is_whole else metrics.rows_gathered(model)
-        with parts.losses_scaled(model), optimizer.losses_marked(model), rows:
+        gathered = contextlib.nullcontext() if is_whole else metrics.rows_gathered(model)
+        with parts.losses_scaled(model), optimizer.losses_marked(model), gathered, packing.results_seen():
             packed = patches.theirs(strategy.run, of_replica, args=(data,))
             return packing.unpack(strategy, packed) if packings is None else packed
 
