@@ -28,7 +28,36 @@ ROOT = Path(__file__).resolve().parent.parent
 HOSTS = 4
 EVERY_S = 2.0
 _COUNT = itertools.count()
-HOST = """
+EXCHANGE = """
+import os, threading
+
+def exchange(out, into, size):
+    begin, data = threading.Barrier(len(out) + len(into)), bytes(size)
+
+    def send(connection):
+        while True:
+            begin.wait()
+            connection.sendall(data)
+
+    def receive(connection):
+        buffer = bytearray(1 << 18)
+        while True:
+            begin.wait()
+            left = size
+            while left:
+                got = connection.recv_into(buffer, min(left, len(buffer)))
+                if not got:
+                    os._exit(0)
+                left -= got
+
+    for target, ends in ((send, out), (receive, into)):
+        for end in ends:
+            threading.Thread(target=target, args=(end,), daemon=True).start()
+"""
+"""For programs: to send so many bytes over each connection and take as many, again and again, in step."""
+HOST = (
+    EXCHANGE
+    + """
 import json, os, socket, sys, threading, time
 from worker.host.network.socket_use import Links
 
@@ -39,27 +68,7 @@ print("listens", flush=True)
 sys.stdin.readline()
 out = {other: socket.create_connection((f"{network}.{other + 1}", 7000)) for other in others}
 into = [listener.accept()[0] for _ in others]
-begin, done = threading.Barrier(2 * len(others)), bytes(size)
-
-def send(other):
-    while True:
-        begin.wait()
-        out[other].sendall(done)
-
-def receive(connection):
-    buffer = bytearray(1 << 18)
-    while True:
-        begin.wait()
-        left = size
-        while left:
-            got = connection.recv_into(buffer, min(left, len(buffer)))
-            if not got:
-                os._exit(0)
-            left -= got
-
-for target, ends in ((send, others), (receive, into)):
-    for end in ends:
-        threading.Thread(target=target, args=(end,), daemon=True).start()
+exchange([*out.values()], into, size)
 known = Links()
 known.read([os.getpid()], time.monotonic())
 while True:
@@ -70,6 +79,7 @@ while True:
     fields = ("peer", "sent", "rate", "lost", "again", "rtt")
     print(json.dumps({"took": took, "links": [[getattr(one, name) for name in fields] for one in found]}), flush=True)
 """
+)
 
 
 def missing() -> str:

@@ -17,6 +17,7 @@ class Samples:
         self._latest: dict[str, Sampled] = {}
         """The newest sample of each host."""
         self._watch, self._standstill, self._links = Watch(), Standstill(), links.Watch()
+        self._is_broken = False
 
     def keep(self, sample: Sampled, cluster: Cluster) -> tuple[str, ...]:
         """Keep a sample. Returns a line for each task that has turned out to be slower than the others, or for which they wait, and for a
@@ -24,8 +25,16 @@ class Samples:
         """
         self._files.keep(sample)
         self._latest[sample.host] = sample
-        if cluster.phase is not Phase.RUNNING:
+        if self._is_broken or cluster.phase is not Phase.RUNNING:
             return ()
+        try:
+            return self._judge(sample, cluster)
+        except Exception as error:  # what only measures ends no run
+            self._is_broken = True
+            why = f"orch's own code has failed ({type(error).__name__}: {error})"
+            return (f"slow tasks and links are not named from here on, because {why}",)
+
+    def _judge(self, sample: Sampled, cluster: Cluster) -> tuple[str, ...]:
         tasks = stragglers.training(cluster)
         self._watch, slow = stragglers.watch(self._watch, self._latest, tasks)
         self._standstill, waits = stragglers.standstill(self._standstill, self._latest, tasks)

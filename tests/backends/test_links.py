@@ -17,11 +17,14 @@ import pytest
 
 from tests.bed import Bed
 from tests.conftest import Orch
+from tests.links_bed import EXCHANGE
 from tests.live import LiveRun, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(300)]
 
-EXCHANGE = """
+PROGRAM = (
+    EXCHANGE
+    + """
 import json, os, socket, threading, time
 config = json.loads(os.environ["TF_CONFIG"])
 places, index = config["cluster"]["worker"], config["task"]["index"]
@@ -52,31 +55,10 @@ taking = threading.Thread(target=accept)
 taking.start()
 out = [connect(host, port) for host, _, port in others]
 taking.join()
-size = 1 << 19
-begin = threading.Barrier(2 * len(others))
-
-def send(connection):
-    data = b"x" * size
-    while True:
-        begin.wait()
-        connection.sendall(data)
-
-def receive(connection):
-    buffer = bytearray(1 << 18)
-    while True:
-        begin.wait()
-        left = size
-        while left:
-            got = connection.recv_into(buffer, min(left, len(buffer)))
-            if not got:
-                os._exit(0)
-            left -= got
-
-for target, ends in ((send, out), (receive, into)):
-    for end in ends:
-        threading.Thread(target=target, args=(end,), daemon=True).start()
+exchange(out, into, 1 << 19)
 time.sleep(600)
 """
+)
 MBIT = 24.0
 
 
@@ -112,7 +94,7 @@ def notes(run: LiveRun) -> list[str]:
 
 @pytest.mark.parametrize("fault", ["half", "loss"])
 def test_the_link_that_is_unlike_the_others_is_named(orch: Orch, bed: Bed, tmp_path: Path, shaped: Any, fault: str) -> None:
-    (tmp_path / "exchange.py").write_text(EXCHANGE)
+    (tmp_path / "exchange.py").write_text(PROGRAM)
     running = orch.start("up", "exchange.py", "-H", "hostA,hostB,hostC", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
     wait_until(lambda: LiveRun(tmp_path).path.joinpath("samples/0.jsonl").exists(), "samples")
     run = LiveRun(tmp_path)

@@ -31,7 +31,7 @@ from orchestrator.control.supervisor import Supervisor
 from orchestrator.model.planning import plan
 from orchestrator.model.settings import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.model.state import events as ev
-from orchestrator.model.state.cluster import Outcome, Verdict
+from orchestrator.model.state.cluster import Outcome, Phase, Verdict
 from orchestrator.record.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
 from tests.cli.test_devices import HOST_WITH_GPUS
@@ -177,6 +177,22 @@ def test_who_ends_a_hang_reads_which_task_was_waited_for(tmp_path: Path, monkeyp
         "interrupted (Ctrl-C); worker-1 did not come: worker-0 waits for it after step 47",
     ]
     supervisor._given.run.close()
+
+
+@pytest.mark.parametrize("name", ["links.watch", "stragglers.watch", "stragglers.standstill"])
+def test_an_error_of_what_judges_the_samples_turns_it_off_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("planted")
+
+    supervisor = supervisor_of(tmp_path, Elsewhere(("red", "blue"), {}), 2)
+    run, kept = supervisor._given.run, Samples(supervisor._given.run)
+    monkeypatch.setattr(f"orchestrator.control.sampling.{name}", fail)
+    cluster, sample = replace(supervisor.cluster, phase=Phase.RUNNING), messages.Sampled(1.0, 2.0, host="red")
+    why = "because orch's own code has failed (KeyError: 'planted')"
+    assert kept.keep(sample, cluster) == (f"slow tasks and links are not named from here on, {why}",)
+    assert kept.keep(sample, cluster) == ()
+    kept.close()
+    run.close()
 
 
 @pytest.mark.parametrize("cut", [False, True])

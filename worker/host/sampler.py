@@ -62,7 +62,7 @@ class Sampler:
         """`awaits_tasks`: whether tasks will come that have no process yet, such as during TensorFlow's import."""
         self._loop, self._link, self._helpers, self._proc = loop, link, helpers, proc
         self._find_tasks, self._awaits_tasks = find_tasks, awaits_tasks
-        self._is_on = False
+        self._is_on = self._is_broken = False
         self._group = ControlGroup()
         self._before: Mapping[tuple[int, float], ProcessCounts] = {}
         """The processes at the last sample, by pid and start."""
@@ -77,8 +77,18 @@ class Sampler:
         """Tasks were started: sample until none is left."""
         if not self._is_on and self._sees_processes:
             self._is_on = True
-            self._begin_anew()
-            self._loop.after(EVERY_S, self._sample)
+            self._guard(self._begin_anew)
+            self._loop.after(EVERY_S, lambda: self._guard(self._sample))
+
+    def _guard(self, measure: Callable[[], None]) -> None:
+        """Measure. An error of orch's own turns the sampler off, with a note, and the run goes on."""
+        try:
+            if not self._is_broken:
+                measure()
+        except Exception as error:
+            self._is_broken = True
+            why = f"orch's own code has failed ({type(error).__name__}: {error})"
+            self._link.send(messages.RunNoted(f"what the tasks use is not measured from here on, because {why}", clock.now()))
 
     def _begin_anew(self) -> None:
         """The next sample is about the time from now on."""
@@ -90,7 +100,7 @@ class Sampler:
         if not tasks and not self._awaits_tasks():
             self._is_on, self._before = False, {}
             return
-        self._loop.after(max(EVERY_S, EACH_S * len(tasks)), self._sample)
+        self._loop.after(max(EVERY_S, EACH_S * len(tasks)), lambda: self._guard(self._sample))
         if not tasks:
             self._begin_anew()
             return
@@ -199,4 +209,7 @@ class Sampler:
             def keep(ending: messages.ProgramEnded) -> None:
                 self._gpus = gpu_driver.read_use(ending.out)
 
-            self._helpers.add(Question(self._loop, gpu_driver.use_command(), os.environ, GPUS_S / 2, keep))
+            def answer(ending: messages.ProgramEnded) -> None:
+                self._guard(lambda: keep(ending))
+
+            self._helpers.add(Question(self._loop, gpu_driver.use_command(), os.environ, GPUS_S / 2, answer))

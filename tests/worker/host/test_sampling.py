@@ -256,3 +256,19 @@ def test_it_reads_what_the_gpus_do() -> None:
 def test_a_process_that_is_gone_is_none() -> None:
     assert proc_files.read_process(2**22 + 1) is None
     assert TaskUse("worker-0", 1).cpu == 0.0
+
+
+@pytest.mark.parametrize("name", ["_measure", "_measure_host", "_measure_links"])
+def test_an_error_of_what_measures_turns_it_off_with_a_note(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("planted")
+
+    channel: Any = Channel()
+    made = sampler_of(channel, os.getpid())
+    monkeypatch.setattr(made, name, fail)
+    why = "because orch's own code has failed (KeyError: 'planted')"
+    assert channel.sample().text == f"what the tasks use is not measured from here on, {why}"
+    made.begin()
+    while channel.due:
+        channel.due.pop()()
+    assert len(channel.sent) == 1
