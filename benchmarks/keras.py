@@ -25,7 +25,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "fit, endless data": ("fit", "whole"),
     "fit, endless data whose batches may have any size": ("fit", "open"),
     "fit, data that end, Keras 2": ("fit", "ends", "--keras", "legacy"),
-    "a loop, data that end, --keras-exact": ("loop", "ends", "--keras-exact"),
+    "a loop, data that end, keras.exact": ("loop", "ends", "--set", "keras.exact=true"),
     "a loop, data that end": ("loop", "ends"),
 }
 """What each way gives the program, and `orch up`. The others are compared with the last."""
