@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from worker.protocol import task_files
@@ -15,6 +16,7 @@ from worker.settings.verify_settings import VerifySettings
 
 from .api import start
 from .backends import imagine
+from .backends.warm_process import one_import
 from .checks.same_training import Comparison, compare, sentences, to_json, with_larger_batch
 from .checks.training_steps import STEPS, World, world
 from .errors import OrchError, UsageError
@@ -39,25 +41,27 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
     spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
     spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, word=spec.verify.word))
-    found, many, run_of_one, run = _compare({ONE: _alone(spec), f"{workers} workers": spec}, workers, home, limit_s)
-    discard(run_of_one)
-    if found.findings and found.findings[0].kind == "batch":
-        larger = _alone(replace(spec, verify=replace(spec.verify, batch_of=workers)))
-        ((one, run_of_one),) = _run({ONE: larger}, home, limit_s)
-        found = with_larger_batch(found, compare(one, many, workers))
+    with one_import(spec) as variables:
+        begin = partial(start, home=home, env={**os.environ, **variables})
+        found, many, run_of_one, run = _compare({ONE: _alone(spec), f"{workers} workers": spec}, workers, begin, limit_s)
         discard(run_of_one)
+        if found.findings and found.findings[0].kind == "batch":
+            larger = _alone(replace(spec, verify=replace(spec.verify, batch_of=workers)))
+            ((one, run_of_one),) = _worlds({ONE: begin(larger)}, limit_s)
+            found = with_larger_batch(found, compare(one, many, workers))
+            discard(run_of_one)
     _keep(run, found)
     return found
 
 
 def _compare(
-    specs: Mapping[str, ClusterSpec], workers: int, home: str | os.PathLike[str], limit_s: float
+    specs: Mapping[str, ClusterSpec], workers: int, begin: Callable[[ClusterSpec], Run], limit_s: float
 ) -> tuple[Comparison, World, RunDir, RunDir]:
     """Compare one process with several workers, which run side by side, or one after the other if they disturb each other.
 
     They do where both write to one path and differ, or where one writes and fails. Gives the workers' world, and both runs, too.
     """
-    runs = {title: start(spec, home) for title, spec in specs.items()}
+    runs = {title: begin(spec) for title, spec in specs.items()}
     try:
         (one, run_of_one), (many, run) = _worlds(runs, limit_s)
         found = compare(one, many, workers)
@@ -69,7 +73,7 @@ def _compare(
     if is_disturbed:
         for each in runs.values():
             discard(each._run)
-        (one, run_of_one), (many, run) = (_run({title: spec}, home, limit_s)[0] for title, spec in specs.items())
+        (one, run_of_one), (many, run) = (_worlds({title: begin(spec)}, limit_s)[0] for title, spec in specs.items())
         found = compare(one, many, workers)
     return found, many, run_of_one, run
 
@@ -81,10 +85,6 @@ def _keep(run: RunDir, found: Comparison) -> None:
             discard(other)
     run.write(SAME_TRAINING, json.dumps({**to_json(found), "text": sentences(found)}))
     run.make_latest()
-
-
-def _run(specs: Mapping[str, ClusterSpec], home: str | os.PathLike[str], limit_s: float) -> list[tuple[World, RunDir]]:
-    return _worlds({title: start(spec, home) for title, spec in specs.items()}, limit_s)
 
 
 def _worlds(runs: Mapping[str, Run], limit_s: float) -> list[tuple[World, RunDir]]:

@@ -10,7 +10,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,17 @@ from worker.machine.cpu_cores import count_cores
 from worker.protocol.task_environment import default_environment
 
 from ..errors import OrchError, UsageError
-from . import Imports
+from ..model.settings import ClusterSpec
+from . import Imports, interpreters
 
 ENDING_S = 5.0
 """How long the process may take to end after a request to end, or after SIGKILL."""
 _RUN_ID_ROOM = {"ORCH_RUN_ID": "-" * 256}
 """Room for a run's id in the environment that other processes see of a fork (see `process_setup.find_env_slot`)."""
 LOG = "warm.log"
+IMPORT_S = 250.0
+"""How long an import of TensorFlow may take, if nothing else is said."""
+_NEVER_IDLE_S = 1e6
 _START = Path(worker.__file__).parent / "host" / "forkserver" / "start_warm.py"
 
 
@@ -197,6 +202,69 @@ def _lock_log() -> int:
 
 class CannotForkError(OrchError):
     """The imports are done, and no task can be forked from them."""
+
+
+class OwnWarmProcess:
+    """A warm process for the runs of this program alone: several runs need one import. It ends with this program, however that ends."""
+
+    def __init__(self, home: Path, python: str, imports: Imports, import_s: float = IMPORT_S) -> None:
+        """Start it, and wait until its imports are done. Raises `OrchError`, and `CannotForkError`.
+
+        `home`: a directory of this program; its path is short, for the socket is in it. `imports`: with all variables, not only those of
+        a spec.
+        """
+        directory = home / "orch"  # where a controller with `home` as XDG_RUNTIME_DIR finds the process
+        directory.mkdir(mode=0o700)
+        self.variables = {"XDG_RUNTIME_DIR": str(home)}
+        """By these a run finds the process. Without them it finds the user's."""
+        lifeline, self._lifeline = os.pipe()
+        given = replace(imports, env={**imports.env, "ORCH_WARM_LIFELINE": str(lifeline)})
+        path = str(directory / LOG)
+        try:
+            with open(path, "wb") as log:
+                self._process, reader = execute(python, str(directory), _NEVER_IDLE_S, given, log.fileno(), [lifeline])
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(lifeline)
+        try:
+            with os.fdopen(reader):
+                await_imports(reader, path, f"importing {', '.join(imports.preload)}", import_s, python)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End the process. Runs that use it go on."""
+        os.close(self._lifeline)
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def one_import(spec: ClusterSpec) -> Iterator[dict[str, str]]:
+    """For several runs of a spec on this machine: the variables by which all of them use one import.
+
+    They are empty where the user's warm process fits, or where no import can be shared: then each run does as it would alone.
+    """
+    python, imports = interpreters.of_this_machine(spec), Imports(spec.imported_ahead, {**os.environ, **spec.env}, spec.workdir)
+    own = None
+    with tempfile.TemporaryDirectory(prefix="orch-", dir=place_of_sockets(), ignore_cleanup_errors=True) as home:
+        if sys.platform == "linux" and imports.preload and spec.network != "private" and not fits(python, replace(imports, env=spec.env)):
+            with contextlib.suppress(OrchError, OSError):  # the runs say it themselves
+                own = OwnWarmProcess(Path(home), python, imports)
+        try:
+            yield own.variables if own is not None else {}
+        finally:
+            if own is not None:
+                own.end()
+
+
+def place_of_sockets() -> str:
+    """The directory for temporary directories with sockets. The path of a socket may have 104 bytes on macOS, and 108 on Linux."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) < 75 else "/tmp"
 
 
 def await_imports(reader: int, log: str, doing: str, import_s: float, python: str) -> dict[str, Any]:

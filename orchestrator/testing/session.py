@@ -15,7 +15,6 @@ import selectors
 import shutil
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,14 +28,11 @@ from typing import Any, Protocol
 from worker.task.fixture import debugger, task_coverage
 
 from ..backends import Imports, warm_process
+from ..backends.warm_process import OwnWarmProcess, place_of_sockets
 from ..errors import OrchError
 from ..record.run_files import open_file
 from .connections import Connection, join_terminal
 
-IMPORT_S = 250.0
-"""How long the import of TensorFlow may take."""
-IDLE_S = 1e6
-"""How long the process that has imported TensorFlow waits for the next cluster."""
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _PREFIX = "orch-testing-"
 
@@ -55,7 +51,7 @@ class Session:
     def __init__(self) -> None:
         _sweep()
         self._owner = os.getpid()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place_of_sockets()))
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.temporary = self.path / "tmp"
@@ -80,10 +76,9 @@ class Session:
         self._listener.bind(self.address)
         self._listener.listen(512)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._warm: subprocess.Popen[bytes] | None = None
+        self._warm: OwnWarmProcess | None = None
         self._is_cold = False
         """The imports cannot be forked: each process imports TensorFlow for itself."""
-        self._lifeline = -1
         self._level: dict[str, str] | None = None
 
     @classmethod
@@ -108,27 +103,16 @@ class Session:
         """
         if self._warm is not None or self._is_cold or self._users_fits(env):
             return
-        directory = self.path / "orch"  # where a controller with this path as XDG_RUNTIME_DIR finds the process
-        directory.mkdir(mode=0o700)
-        lifeline, self._lifeline = os.pipe()
-        imports = Imports(("tensorflow",), {**env, "ORCH_WARM_LIFELINE": str(lifeline)}, os.getcwd())
-        path = str(directory / warm_process.LOG)
-        with open(path, "wb") as log:
-            self._warm, report = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
-        os.close(lifeline)
         try:
-            with os.fdopen(report):
-                warm_process.await_imports(report, path, "importing tensorflow", IMPORT_S, sys.executable)
+            self._warm = OwnWarmProcess(self.path, sys.executable, Imports(("tensorflow",), env, os.getcwd()))
         except warm_process.CannotForkError as error:
-            self._warm.wait()
-            os.close(self._lifeline)
-            self._warm, self._is_cold = None, True
+            self._is_cold = True
             warnings.warn(f"{error}; each process of a cluster imports TensorFlow for itself, which takes longer", stacklevel=2)
 
     @property
     def runtime(self) -> dict[str, str]:
         """The variable by which a run finds the process that has imported TensorFlow. Without the variable it finds the user's."""
-        return {"XDG_RUNTIME_DIR": str(self.path)} if self._warm is not None else {}
+        return self._warm.variables if self._warm is not None else {}
 
     @property
     def log_level(self) -> dict[str, str]:
@@ -212,9 +196,7 @@ class Session:
         self._selector.close()
         self._listener.close()
         if self._warm is not None:
-            os.close(self._lifeline)
-            self._warm.kill()
-            self._warm.wait()
+            self._warm.end()
         if not self.keeps:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
@@ -235,15 +217,9 @@ def coverage_of_tasks() -> dict[str, str]:
     return {task_coverage.VARIABLE: current.config.serialize()}
 
 
-def _place() -> str:
-    """The directory for the directories of sessions. The path of a socket may have 104 bytes on macOS, and 108 on Linux."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) < 75 else "/tmp"
-
-
 def _sweep() -> None:
     """Remove the directories of processes of this user that were killed: no process holds their lock."""
-    for directory in Path(_place()).glob(f"{_PREFIX}*"):
+    for directory in Path(place_of_sockets()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, OrchError):
             found = directory.lstat()
             # Every user may write into the place, and opening another user's named pipe would wait for a writer.

@@ -73,6 +73,8 @@ def test_a_fit_is_the_same_training_on_two_workers_in_interpreters_of_their_own(
 
 def test_a_term_that_counts_twice_is_named_with_its_line(tmp_path: Path) -> None:
     _assert_named("wrong_term", tmp_path)
+    (run,) = (tmp_path / "verify/runs").iterdir()
+    assert "tasks are forked from the warm process" in (run / "events.jsonl").read_text(), "each world has imported TensorFlow for itself"
 
 
 def test_a_test_asserts_that_a_loop_is_the_same_training(tmp_path: Path) -> None:
