@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +79,23 @@ def test_a_term_that_counts_twice_is_named_with_its_line(tmp_path: Path) -> None
     _assert_named("wrong_term", tmp_path)
     (run,) = (tmp_path / "verify/runs").iterdir()
     assert "tasks are forked from the warm process" in (run / "events.jsonl").read_text(), "each world has imported TensorFlow for itself"
+
+
+def test_a_comparison_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    temporary = Path(tempfile.mkdtemp(prefix="orch-ended-", dir="/tmp"))
+    try:
+        command = [sys.executable, "-m", "orchestrator", "verify", str(PROGRAM), "-n", "2", "--home", str(tmp_path), "--", "fit"]
+        process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)})
+        until = time.monotonic() + DEADLINE_S
+        while not list(temporary.glob("orch-*/orch/warm.log")):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 143
+        assert list(temporary.iterdir()) == []
+    finally:
+        shutil.rmtree(temporary)
 
 
 def test_a_test_asserts_that_a_loop_is_the_same_training(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,10 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
     The exit code is 0 for the same training and 1 for another one. If the program fails, it is that of the program, and 2 for 1.
     """
     from ...checks.same_training import sentences, to_json
-    from ...errors import USAGE
+    from ...errors import TERMINATED, USAGE
     from ...verify import RunFailed, verify
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # the runs and what they share end with this command
     spec = read_spec(ctx)[0]
     try:
         found = verify(spec, home / "verify", steps=steps, limit_s=limit)
