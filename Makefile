@@ -64,7 +64,7 @@ help:
 	@echo 'make matrix   the checks of tests/matrix with other releases of Python, TensorFlow and Keras; writes the table of docs/limits.md'
 	@echo '              (MATRIX_ARGS=--help); make corners: the lowest, the newest and the next alone, and the controller on Python 3.14'
 	@echo 'make next     the same checks with the newest TensorFlow and Keras that the index has, also before they are final (docs/new-keras.md)'
-	@echo 'make nightly  all that is too long for each change, with a budget of minutes for each part (PART=judge chooses; CI=1: 12 minutes of it)'
+	@echo 'make nightly  all that is too long for each change, with a budget of minutes for each part (PART=judge chooses; MINUTES=12: so many minutes of it, as in CI)'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 # Without the tools of developers, which the other targets install.
@@ -185,7 +185,7 @@ next: $(READY)
 
 nightly: $(BENCH_READY) hosts
 	$(call install_for_tests,--join with mpiexec,$(HAS_MPI),mpich openmpi-bin)
-	@$(BIN)/python -m tests.nightly $(PART) $(if $(filter 1,$(CI)),--ci)
+	@$(BIN)/python -m tests.nightly $(PART) $(addprefix --minutes ,$(if $(filter 1,$(CI)),12,$(MINUTES)))
 
 clean:
 	@rm -rf build dist .cache/matrix .cache/uv .pytest_cache .mypy_cache .ruff_cache .hypothesis
