@@ -37,7 +37,7 @@ ifneq ($(shell cat $(RUNTIME_READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME_READY)
 endif
 
-.PHONY: help demo test slurm-24 slurm-26 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly generated clean
+.PHONY: help demo test slurm-24 slurm-26 python-3.14 hosts kubernetes lint types format docs links dist man pictures figures bench judge chaos matrix corners next nightly generated golden clean
 .NOTPARALLEL:
 
 help:
@@ -52,6 +52,7 @@ help:
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make docs     the pages of docs/ as a site: build/docs/index.html; a link or an anchor that leads nowhere is an error'
 	@echo 'make generated  the files that the code writes: the schema of orch.yaml, docs/reference.md, docs/api.md'
+	@echo 'make golden   the answers in the files of tests/golden.py, as the code gives them now: read the difference'
 	@echo 'make links    the links of the pages to other sites: needs the Internet'
 	@echo 'make man      the man page, from the tree of commands: build/orch.1'
 	@echo 'make dist     the release: wheel, source distribution and orch.pyz in dist/, checked, and tried in an empty environment'
@@ -133,6 +134,9 @@ generated: $(READY)
 	@$(BIN)/python -m orchestrator.model.settings.describe > build/orch.schema.json && mv build/orch.schema.json orchestrator/model/settings/orch.schema.json
 	@$(BIN)/python docs/make_reference.py > build/reference.md && mv build/reference.md docs/reference.md
 	@$(BIN)/python docs/make_api.py > build/api.md && mv build/api.md docs/api.md
+
+golden: $(READY)
+	@$(BIN)/python -m pytest -q --golden -p no:cacheprovider $$(grep -rl '@golden.cases' tests)
 
 SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -E -c docs -d build/doctrees
 

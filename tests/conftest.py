@@ -33,6 +33,7 @@ import psutil
 import pytest
 
 from orchestrator import cli
+from tests import golden
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
 from tests.groups import BEDS, pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from tests.kubernetes_bed import bed as kubernetes_bed
@@ -68,6 +69,7 @@ Argument = str | bytes | os.PathLike[str]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="the tests marked soak at their full length, and no others")
+    parser.addoption("--golden", action="store_true", help="write the answers in the files of tests/golden.py, and do not compare them")
 
 
 LONGEST = {
@@ -82,6 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The tests of Kubernetes and Slurm, which mostly wait, come right before the slow ones, which compute: they run beside each other. The
     longest come first among the slow ones: at the end no process has a long test left when the others have none.
     """
+    golden.write_answers(config.getoption("--golden"))
     if config.getoption("--soak"):
         config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("soak")])
         items[:] = [item for item in items if item.get_closest_marker("soak")]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import golden
 from tests.groups import BEDS, group_of
 from tests.live import is_alive, wait_until
 
@@ -29,7 +30,7 @@ def run_tests(tmp_path: Path) -> RunTests:
             path = tmp_path / "tests" / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"import os, pathlib, pytest, signal, socket, subprocess, sys, tempfile\n{text}")
-        for name in ("conftest.py", "bed.py", "groups.py", "slurm_bed.py"):
+        for name in ("conftest.py", "bed.py", "golden.py", "groups.py", "slurm_bed.py"):
             shutil.copy(HERE / name, tmp_path / "tests")
         shutil.copytree(
             HERE / "kubernetes_bed", tmp_path / "tests/kubernetes_bed", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -129,3 +130,20 @@ def test_all_modules_that_use_a_bed_of_which_one_is_enough_are_in_its_group() ->
     assert group_of("tests/backends/test_slurm_users.py::test_a[x]") == "slurm"
     assert group_of("tests/real/test_by_hand.py::test_a") == group_of("tests/real/test_by_hand.py::test_b") == "test_by_hand"
     assert group_of("tests/test_clock.py::test_a") != group_of("tests/test_clock.py::test_b")
+
+
+def test_an_answer_is_compared_with_that_of_the_file_or_written_there(tmp_path: Path) -> None:
+    path = tmp_path / "cases.txt"
+    path.write_text("# a remark\n> a\n>\n> b\nold\n\n> c\n")
+    first, second = golden.read(path)
+    assert [(case.given, case.answer) for case in (first, second)] == [("a\n\nb", "old"), ("c", "")]
+    first.check("old\n")
+    with pytest.raises(AssertionError, match="make golden"):
+        second.check("new")
+    golden.write_answers(True)
+    try:
+        first.check("new")
+        second.check("x\ny")
+    finally:
+        golden.write_answers(False)
+    assert path.read_text() == "# a remark\n> a\n>\n> b\nnew\n\n> c\nx\ny\n"

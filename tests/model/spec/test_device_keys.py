@@ -78,48 +78,8 @@ def test_gpus_are_asked_for_in_many_ways(written: str, wish: GpuWish) -> None:
     assert tasks.devices.gpus == wish
 
 
-NOT_OWN = "is not a GPU of the task's own host (write GPU:0; for logical CPU devices cpus: 2)"
-
-
 def _quoted(written: str) -> str:
     return written if written[0] in "['" else f"'{written}'"
-
-
-@pytest.mark.parametrize(
-    ("devices", "expected"),
-    [
-        ("{gpus: CPU:1}", f"defaults.devices.gpus: 'CPU:1' {NOT_OWN}"),
-        (
-            "{gpus: many}",
-            "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0, not 'many'",
-        ),
-        ("{gpus: [0, GPU:0]}", "defaults.devices.gpus: names GPU 0 twice"),
-        (
-            "{gpus: [/job:worker/task:1/device:GPU:0]}",
-            f"defaults.devices.gpus: '/job:worker/task:1/device:GPU:0' {NOT_OWN}",
-        ),
-        (
-            "{gpus: {}}",
-            "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0, not a mapping",
-        ),
-        (
-            "{memory_growth: [true, false]}",
-            "defaults.devices.memory_growth: must be true or false, not a list (write one value, which counts for all)",
-        ),
-        (
-            "{memory_growth: true, memory_limit_mb: 4096}",
-            "defaults.devices.memory_limit_mb: memory_growth and memory_limit_mb cannot both hold on one GPU"
-            " (defaults.devices.memory_growth is given too; TensorFlow allows one of them)",
-        ),
-        (
-            "{memory_limit_mb: 1, logical_gpus: 1}",
-            "defaults.devices.logical_gpus: memory_limit_mb and logical_gpus cannot both hold on one GPU"
-            " (defaults.devices.memory_limit_mb is given too; TensorFlow allows one of them)",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_setting(devices: str, expected: str) -> None:
-    assert problems(f"script: a\ndefaults: {{devices: {devices}}}") == [f"o:2: {expected}"]
 
 
 def test_a_type_and_a_single_task_have_the_last_word() -> None:
@@ -159,25 +119,6 @@ tasks:
         "o:10: tasks.worker.overrides.2: there is no worker-2",
         "o:11: tasks.evaluator.devices.memory_limit_mb: memory_growth and memory_limit_mb cannot both hold on one GPU",
     ]
-
-
-@pytest.mark.parametrize(
-    ("defaults", "path"),
-    [
-        ("env: {CUDA_VISIBLE_DEVICES: 1}, devices: {gpus: 2}", "defaults.env.CUDA_VISIBLE_DEVICES"),
-        ("env: {TF_FORCE_GPU_ALLOW_GROWTH: true}, devices: {memory_growth: false}", "defaults.env.TF_FORCE_GPU_ALLOW_GROWTH"),
-    ],
-)
-def test_a_variable_that_says_otherwise(defaults: str, path: str) -> None:
-    (found,) = problems(f"script: a\ntasks: {{worker: 2, evaluator: 1}}\ndefaults: {{{defaults}}}")
-    assert found.startswith(f"o:3: {path}: ")
-    assert "defaults.devices." in found
-
-
-def test_a_command_takes_only_what_its_environment_can_say() -> None:
-    (found,) = problems("command: ./a\ndefaults: {devices: {gpus: 1, cpus: 2, threads: {intra: 1}, soft_placement: false}}")
-    assert "defaults.devices: cpus and soft_placement would be set inside a Python program, and this cluster runs a command" in found
-    assert spec_of("command: ./a\ndefaults: {devices: {gpus: 1, memory_growth: true, determinism: true}}")
 
 
 def test_a_number_of_gpus_for_everybody_is_for_those_that_compute() -> None:

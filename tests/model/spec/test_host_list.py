@@ -64,39 +64,6 @@ def test_hosts_in_every_notation(hosts: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "problem"),
-    [
-        ("", "o: backend.hosts: names no host (write hostA:2,hostB:2)"),
-        ("-oProxyCommand=x", f"o: backend.hosts: '-oProxyCommand=x' {NO_HOST}"),
-        ("-l@hostA", f"o: backend.hosts: '-l@hostA' {NO_HOST}"),
-        ("hostA:x", f"o: backend.hosts: 'hostA:x' {NO_HOST}"),
-        ("node[1-3]:2", f"o: backend.hosts: 'node[1-3]' {NO_HOST}"),
-        ("a]b", f"o: backend.hosts: 'a]b' {NO_HOST}"),
-        ("host/A", f"o: backend.hosts: 'host/A' {NO_HOST}"),
-        ("hostA:0", "o: backend.hosts.hostA: must be at least 1, not 0"),
-        (
-            [{"name": "hostA", "slots": 2}],
-            "o: backend.hosts.name: must be a whole number, not 'hostA'",
-        ),
-        (4, f"o: backend.hosts: '4' {NO_HOST}"),
-        ([{"host/A": 2}], f"o: backend.hosts: 'host/A' {NO_HOST}"),
-        ({"hostA": {"slot": 2}}, "o: backend.hosts.hostA: unknown key 'slot' (did you mean 'slots'?)"),
-        (["hostA", {"hostA": {"port": 22}}], "o: backend.hosts: hostA is named twice, with different settings"),
-        ({"hostA": {"setup": ["a\nb"]}}, "o: backend.hosts.hostA.setup[0]: must be one line; write one item for each"),
-    ],
-)
-def test_what_names_no_host_is_refused(hosts: Any, problem: str) -> None:
-    assert problems_of({"hosts": hosts}) == [problem]
-
-
-def test_hosts_and_backends_belong_together() -> None:
-    assert problems_of("ssh") == ["o: backend ssh has no hosts (name them: -H hostA:2,hostB:2, or backend: {hosts: ...})"]
-    assert problems_of({"type": "local", "hosts": "a"})[0].startswith("o: backend.hosts belongs to backend ssh, and this run is local")
-    wrong = {"type": "ssh", "hosts": {"hostA": 0}}
-    assert problems_of(wrong) == ["o: backend.hosts.hostA: must be at least 1, not 0"], "not that there are no hosts"
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("hostA slots=2\nhostB\n", (A2, B)),

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from orchestrator.errors import SpecError
 from orchestrator.model.settings import ClusterSpec
 from orchestrator.model.settings.document import read
 from orchestrator.model.settings.parse import parse, to_document
@@ -31,17 +28,3 @@ def test_a_type_of_tasks_has_its_own_word_over_that_of_the_cluster() -> None:
     assert inputs["evaluator"] == InputSettings(auto_shard="off", prefetch=-1, files=("b.csv",))
     assert inputs["data_worker"] == InputSettings()
     assert parse(read(json.dumps(to_document(spec)), "spec.yaml"), workdir="/") == spec
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("auto_shard: data", "unknown key 'auto_shard' (write it as input: {auto_shard: ...})"),
-        ("defaults: {input: data}", "defaults: unknown key 'input' (the keys here: env, devices and log_level)"),
-        ("tasks: {data_worker: {input: data}}", "tasks.data_worker: unknown key 'input' (the keys here: count and env)"),
-    ],
-)
-def test_what_is_wrong_is_said(text: str, problem: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        spec_of(f"script: train.py\n{text}")
-    assert problem in str(caught.value)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import SpecError
 from orchestrator.model.settings import ClusterSpec
 from orchestrator.model.settings.document import read
 from orchestrator.model.settings.parse import parse, to_document
@@ -55,53 +54,6 @@ def test_the_strategy_alone_takes_the_tpu_of_the_environment_and_imports_nothing
     assert spec_of("script: train.py\nstrategy: tpu\npreload: [numpy]").imported_ahead == ("numpy",)
     assert spec_of("script: train.py").imported_ahead == ("tensorflow",)
     assert spec_of("script: train.py\ntpu: local").tpu == TpuSettings(tpu="local")
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("tpu: {topology: v3-9}", "tpu.topology: there is no v3-9 (there are v3-8, v3-32"),
-        ("tpu: {topology: 2x2x2}", "tpu.topology: '2x2x2' has 3 numbers, and a topology has 4"),
-        ("tpu: {computation_shape: [1, 2]}", "tpu.computation_shape: must be 4 numbers, the devices in x, y, z and core, not 2"),
-        (
-            "tpu: {topology: v2-8, computation_shape: [1, 2, 2, 2]}",
-            "tpu.computation_shape: the computation footprint [1, 2, 2, 2] does not fit in the topology [2, 2, 1, 2]",
-        ),
-        (
-            "tpu: {topology: v2-8, computation_shape: [1, 1, 1, 2], num_replicas: 5}",
-            "tpu.num_replicas: 5 replicas of 2 logical devices are asked for, and 4 of the shape [1, 1, 1, 2] fit",
-        ),
-        ("tpu: {topology: v2-8, num_replicas: 9}", "tpu.num_replicas: 9 replicas of 1 logical device are asked for"),
-        (
-            "tpu: {computation_shape: [1, 1, 1, 2], partition: {x: {dims: [2, 1], shape: [3, 4]}}}",
-            "tpu.partition.x: dimension 0 has the size 3, which cannot be divided into 2 equal parts",
-        ),
-        ("tpu: {partition: {x: {dims: [1, 1], shape: [[1, 2], 3]}}}", "tpu.partition.x.shape: must be a whole number, not a list"),
-        ("tpu: {partition: {x: [1, 2]}}", "tpu.partition.x: [1, 2] makes 2 parts, and a replica has 1 logical device"),
-        ("tpu: {computation_shape: [1, 1, 1, 2], partition: {x: {dims: [2], shape: [4, 4]}}}", "has 1 number, and the tensor has 2"),
-        ("tpu: {partition: {x: {shape: [4]}}}", "tpu.partition.x: has no dims"),
-        ("tpu: {partition: {x: {dims: [1], dtype: float31}}}", "tpu.partition.x.dtype: 'float31' is not known (write bool, int8, "),
-        ("tpu: {tpu: a, zone: z}", "tpu.zone: a TPU is looked up in a zone of a project, and no project is given (give both, or neither"),
-        ("tpu: {tpu: a, project: p}", "tpu.project: a TPU is looked up in a zone of a project, and no zone is given"),
-        ("tpu: {tpu: local, zone: z, project: p}", "tpu.zone: finds a TPU by its name, and tpu.tpu is 'local'"),
-        ("tpu: {tpu: 'grpc://a:1', project: p}", "tpu.project: finds a TPU by its name, and tpu.tpu is 'grpc://a:1'"),
-        (
-            "tpu: 10.0.0.2:8470",
-            "tpu.tpu: '10.0.0.2:8470' is no name of a TPU (an address begins with grpc://: write tpu: grpc://HOST:8470)",
-        ),
-        ("tpu: grpc://", "tpu.tpu: 'grpc://' is not an address (write grpc://HOST:8470, several with commas)"),
-        ("tpu: local\ntasks: {worker: 2}", "strategy tpu runs in one process: it takes 1 task; TensorFlow drives all hosts of a TPU"),
-        ("tpu: local\nstrategy: tpu\ntasks: {ps: 1}", "tasks.ps: ps tasks are for strategy parameter_server, not tpu"),
-        ("tpu: local\ntasks: {ps: 1}", "tpu: is for strategy tpu, not parameter_server"),
-        ("tpu: local\nstrategy: mirrored", "tpu: is for strategy tpu, not mirrored"),
-        ("topology: v3-8", "unknown key 'topology' (write it as tpu: {topology: ...})"),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_place(text: str, problem: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        spec_of(f"script: train.py\n{text}")
-    assert problem in str(caught.value)
-    assert str(caught.value).startswith("orch.yaml:")
 
 
 @pytest.mark.parametrize(

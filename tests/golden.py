@@ -1,0 +1,62 @@
+"""Answers of orch in files next to their tests: a word of a message is changed in one place.
+
+A file holds cases, with an empty line between them. The lines of a case that begin with ``>`` are what is given, ``#`` begins a remark, and
+the other lines are the answer. ``make golden`` writes the answers that the code gives now: look at the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_is_written = False
+"""The answers are written and not compared: ``pytest --golden``."""
+_CASES = re.compile(r"\n\n(?=[>#])")
+
+
+def write_answers(is_wanted: bool) -> None:
+    global _is_written
+    _is_written = is_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    path: Path
+    place: int
+    given: str
+    answer: str
+
+    def check(self, answer: str) -> None:
+        """Compare the answer with that of the file, or write it there."""
+        __tracebackhide__ = True
+        if not _is_written:
+            assert answer.rstrip("\n") == self.answer, f"{self.path.name}: make golden writes the new answer"
+            return
+        parts = _parts(self.path)
+        asked = [line for line in parts[self.place].split("\n") if line.startswith((">", "#"))]
+        parts[self.place] = "\n".join([*asked, *answer.rstrip("\n").splitlines()])
+        self.path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _parts(path: Path) -> list[str]:
+    return _CASES.split(path.read_text(encoding="utf-8").rstrip("\n"))
+
+
+def read(path: Path) -> list[Case]:
+    found = []
+    for place, part in enumerate(_parts(path)):
+        lines = part.split("\n")
+        given = "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines if line.startswith(">"))
+        found.append(Case(path, place, given, "\n".join(line for line in lines if not line.startswith((">", "#")))))
+    return found
+
+
+def cases(name: str) -> pytest.MarkDecorator:
+    """Run a test with each `case` of a file in the directory of the test."""
+    found = read(Path(inspect.stack()[1].filename).with_name(name))
+    shown = [" ".join(case.given.split())[:60].encode("ascii", "replace").decode() for case in found]
+    return pytest.mark.parametrize("case", found, ids=[f"{case.place}: {text}" for case, text in zip(found, shown, strict=True)])
