@@ -33,12 +33,13 @@ class Case:
     def check(self, answer: str) -> None:
         """Compare the answer with that of the file, or write it there."""
         __tracebackhide__ = True
+        answer = "\n".join(line.rstrip() for line in answer.rstrip("\n").split("\n"))
         if not _is_written:
-            assert answer.rstrip("\n") == self.answer, f"{self.path.name}: make golden writes the new answer"
+            assert answer == self.answer, f"{self.path.name}: make golden writes the new answer"
             return
         parts = _parts(self.path)
         asked = [line for line in parts[self.place].split("\n") if line.startswith((">", "#"))]
-        parts[self.place] = "\n".join([*asked, *answer.rstrip("\n").splitlines()])
+        parts[self.place] = "\n".join([*asked, *([answer] if answer else [])])
         self.path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -57,6 +58,6 @@ def read(path: Path) -> list[Case]:
 
 def cases(name: str) -> pytest.MarkDecorator:
     """Run a test with each `case` of a file in the directory of the test."""
-    found = read(Path(inspect.stack()[1].filename).with_name(name))
+    found = read(Path(inspect.stack()[1].filename).parent / name)
     shown = [" ".join(case.given.split())[:60].encode("ascii", "replace").decode() for case in found]
     return pytest.mark.parametrize("case", found, ids=[f"{case.place}: {text}" for case, text in zip(found, shown, strict=True)])

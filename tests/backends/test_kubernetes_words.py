@@ -5,162 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.backends import Diagnosis, Host, Request, RunFacts, StartFailure, Transport, kubernetes
 from orchestrator.backends.kubernetes import Kubernetes, kubectl, pod_wait
 from orchestrator.backends.kubernetes.kubectl import Documents
-from orchestrator.backends.kubernetes.kubectl_errors import PassingError, explain_exec, to_error
+from orchestrator.backends.kubernetes.kubectl_errors import explain_exec, to_error
 from orchestrator.backends.kubernetes.pod_states import PodState, describe_end, describe_waiting, read, remedy_of
 from orchestrator.backends.kubernetes.pod_wait import PodWait
-from orchestrator.errors import OrchError, UsageError
+from orchestrator.errors import OrchError
 from orchestrator.model.settings import KubernetesSettings
 from orchestrator.model.settings.document import read as document
 from orchestrator.model.settings.parse import parse
-
-CREATING = 'Error from server ({}): error when creating "STDIN": '
-
-
-OPENAPI = (
-    'error: error validating "STDIN": error validating data: failed to download openapi: Get "http://{}/openapi/v2?timeout=32s": dial tcp: '
-    "{}; if you choose to ignore these errors, turn validation off with --validate=false"
-)
+from tests import golden
+from worker.values.codec import to_json
 
 
-@pytest.mark.parametrize(
-    ("said", "kind", "message"),
-    [
-        (
-            CREATING.format("NotFound") + 'namespaces "nope" not found',
-            UsageError,
-            'namespaces "nope" not found; name one that exists, with backend.namespace: kubectl get namespaces',
-        ),
-        (
-            CREATING.format("Forbidden")
-            + 'pods is forbidden: User "me" cannot create resource "pods" in API group "" in the namespace "ml"',
-            OrchError,
-            'User "me" may not create pods in the namespace ml; ask for a Role that has create on pods (docs/kubernetes.md lists what orch '
-            "needs)",
-        ),
-        (
-            CREATING.format("Forbidden") + 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0',
-            OrchError,
-            'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0; ask for less (backend.resources, '
-            "backend.pods), or wait until others have ended: kubectl describe resourcequota",
-        ),
-        (
-            CREATING.format("Forbidden") + 'pods "x" is forbidden: PodSecurityPolicy: unable to admit pod: []',
-            OrchError,
-            'pods "x" is forbidden: PodSecurityPolicy: unable to admit pod: []; the namespace forbids such a pod: change backend.user or '
-            "backend.pod_template",
-        ),
-        (
-            'error: error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"',
-            UsageError,
-            'error validating "STDIN": error validating data: ValidationError(Pod.spec): unknown field "hostIPX"; correct backend: in '
-            "orch.yaml",
-        ),
-        (  # 1.25 and newer
-            CREATING.format("BadRequest") + 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"',
-            UsageError,
-            'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.x"; correct backend: in orch.yaml',
-        ),
-        (
-            "Error in configuration: context was not found for specified context: nope",
-            UsageError,
-            "Error in configuration: context was not found for specified context: nope; kubectl config get-contexts lists them",
-        ),
-        (
-            "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
-            OrchError,
-            "The connection to the server localhost:8080 was refused - did you specify the right host or port?; kubectl knows no cluster: "
-            "log in, set KUBECONFIG, or backend.context, backend.kubeconfig; kubectl get pods must work",
-        ),
-        (  # what kubectl says of a manifest if it has no configuration
-            OPENAPI.format("localhost:8080", "connection refused"),
-            OrchError,
-            "dial tcp: connection refused; kubectl knows no cluster: log in, set KUBECONFIG, or backend.context, backend.kubeconfig"
-            "; kubectl get pods must work",
-        ),
-        (
-            OPENAPI.format("198.19.0.2:6443", "i/o timeout"),
-            PassingError,
-            "dial tcp: i/o timeout; is the cluster up, and can this machine reach it? kubectl version tells",
-        ),
-        (
-            "The connection to the server 198.19.0.2:6443 was refused - did you specify the right host or port?",
-            PassingError,
-            "The connection to the server 198.19.0.2:6443 was refused - did you specify the right host or port?; is the cluster up, and "
-            "can this machine reach it? kubectl version tells",
-        ),
-        (
-            "error: You must be logged in to the server (Unauthorized)",
-            OrchError,
-            "You must be logged in to the server (Unauthorized); log in again, as your cluster's documentation says; kubectl auth whoami "
-            "tells who you are",
-        ),
-        (
-            "Warning: would violate nothing\nUnable to connect to the server: net/http: TLS handshake timeout",
-            PassingError,
-            "net/http: TLS handshake timeout; is the cluster up, and can this machine reach it? kubectl version tells",
-        ),
-        ("", OrchError, "it did not say why"),
-    ],
-)
-def test_what_kubectl_complains_of(said: str, kind: type[OrchError], message: str) -> None:
-    error = to_error("cannot make the pods", said)
-    assert (type(error), str(error)) == (kind, f"cannot make the pods: {message}")
+@golden.cases("texts/kubectl.txt")
+def test_what_kubectl_complains_of(case: golden.Case) -> None:
+    error = to_error("cannot make the pods", case.given)
+    case.check(f"{type(error).__name__}: {error}")
 
 
-OCI = (
-    'error: Internal error occurred: error executing command in container: failed to exec in container: failed to start exec "x": OCI '
-    'runtime exec failed: exec failed: unable to start container process: exec: "python9": executable file not found in $PATH: unknown'
-)
+def test_a_kubectl_that_says_nothing() -> None:
+    assert str(to_error("cannot make the pods", "")) == "cannot make the pods: it did not say why"
 
 
-@pytest.mark.parametrize(
-    ("said", "code", "told"),
-    [
-        (OCI, 1, Diagnosis("the image has no program python9", "name its Python with python: or --python")),
-        (
-            f"{OCI}\ncommand terminated with exit code 126",
-            126,
-            Diagnosis("the image has no program python9", "name its Python with python: or --python"),
-        ),
-        (
-            "error: Internal error occurred: error executing command in container: no running task found: no such file or directory",
-            1,
-            Diagnosis("Internal error occurred: error executing command in container: no running task found: no such file or directory"),
-        ),
-        ('Error from server (NotFound): pods "x-0" not found', 1, Diagnosis('pods "x-0" not found', "the pod was deleted")),
-        (
-            'Error from server (Forbidden): pods "x-0" is forbidden: User "me" cannot create resource "pods/exec" in API group "" in the '
-            'namespace "ml"',
-            1,
-            Diagnosis(
-                'User "me" may not create pods/exec in the namespace ml',
-                "ask for a Role that has create on pods/exec (docs/kubernetes.md lists what orch needs)",
-            ),
-        ),
-        (
-            "Error from server: error dialing backend: dial tcp 10.0.0.1:10250: connect: connection refused",
-            1,
-            Diagnosis(
-                "error dialing backend: dial tcp 10.0.0.1:10250: connect: connection refused",
-                "is the cluster up, and can this machine reach it? kubectl version tells",
-                passing=True,
-            ),
-        ),
-        ("orch: /usr/bin/python3 is Python 3.6\ncommand terminated with exit code 96", 96, None),
-        ("Traceback\ncommand terminated with exit code 3", 3, None),
-    ],
-)
-def test_why_no_agent_came_up_in_a_pod(said: str, code: int, told: Diagnosis | None) -> None:
-    assert explain_exec(said, code) == told
+@golden.cases("texts/kubectl_exec.txt")
+def test_why_no_agent_came_up_in_a_pod(case: golden.Case) -> None:
+    """The exit code of kubectl exec, and what it has said."""
+    code, _, said = case.given.partition("\n")
+    told = explain_exec(said, int(code))
+    case.check("nothing is known" if told is None else json.dumps(to_json(told)))
 
 
 def test_a_python_that_is_too_old_is_told_as_elsewhere() -> None:
@@ -173,143 +54,26 @@ def test_a_python_that_is_too_old_is_told_as_elsewhere() -> None:
 # --- the status of a pod --------------------------------------------------------------------------
 
 
-def pod(status: Any, *, node: str = "n1", deleted: bool = False, memory: str = "") -> dict[str, Any]:
+def pod(status: Any, *, node: str = "n1", deleted: bool = False, memory: str = "", gates: Sequence[Any] = ()) -> dict[str, Any]:
     limits = {"resources": {"limits": {"memory": memory}}} if memory else {}
     return {
         "kind": "Pod",
         "metadata": {"name": "x-0", **({"deletionTimestamp": "2026-11-24T18:00:00Z"} if deleted else {})},
-        "spec": {"nodeName": node, "containers": [{"name": "main", **limits}]},
+        "spec": {"schedulingGates": gates} if gates else {"nodeName": node, "containers": [{"name": "main", **limits}]},
         "status": status,
     }
 
 
-def container(**state: Any) -> dict[str, Any]:
-    return {"containerStatuses": [{"name": "main", "state": state}]}
+RUNS = {"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "x"}}}]}
 
 
-GATED = {
-    "type": "PodScheduled",
-    "status": "False",
-    "reason": "SchedulingGated",
-    "message": "Scheduling is blocked due to non-empty scheduling gates",
-}
-RUNS = {"phase": "Running", "podIP": "10.0.0.7", **container(running={"startedAt": "x"})}
-
-
-@pytest.mark.parametrize(
-    ("found", "state"),
-    [
-        (pod(RUNS), PodState("x-0", is_ready=True, address="10.0.0.7", node="n1")),
-        (pod({}, node=""), PodState("x-0", waits="is not scheduled yet")),
-        (
-            pod(
-                {
-                    "phase": "Pending",
-                    "conditions": [
-                        {
-                            "type": "PodScheduled",
-                            "status": "False",
-                            "reason": "Unschedulable",
-                            "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
-                        }
-                    ],
-                },
-                node="",
-            ),
-            PodState("x-0", waits="unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu", reason="Unschedulable"),
-        ),
-        (
-            {**pod({"phase": "Pending", "conditions": [GATED]}), "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}},
-            PodState("x-0", waits=f"SchedulingGated: {GATED['message']} (kueue.x-k8s.io/admission)", reason="SchedulingGated"),
-        ),
-        (
-            pod({"phase": "Pending", **container(waiting={"reason": "ContainerCreating"})}),
-            PodState("x-0", node="n1", waits="is starting on n1", reason="ContainerCreating"),
-        ),
-        (
-            pod({"phase": "Pending", **container(waiting={"reason": "ImagePullBackOff", "message": 'Back-off pulling image "no"'})}),
-            PodState("x-0", node="n1", waits='ImagePullBackOff: Back-off pulling image "no"', reason="ImagePullBackOff"),
-        ),
-        (
-            pod({"phase": "Pending", **container(waiting={"reason": "CreateContainerConfigError", "message": 'secret "a" not found'})}),
-            PodState(
-                "x-0",
-                node="n1",
-                waits='CreateContainerConfigError: secret "a" not found',
-                reason="CreateContainerConfigError",
-                has_ended=True,
-            ),
-        ),
-        (pod(RUNS, deleted=True), PodState("x-0", node="n1", waits="the pod on n1 was deleted", has_ended=True)),
-        (
-            pod({**RUNS, "phase": "Failed", "reason": "NodeLost"}),
-            PodState("x-0", node="n1", waits="the pod on n1 has ended: NodeLost", reason="NodeLost", has_ended=True),
-        ),
-    ],
-)
-def test_the_state_of_a_pod(found: dict[str, Any], state: PodState) -> None:
-    assert read(found) == state
-
-
-TAKEN = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted to make room for a pod"}
-KUEUE = {
-    "type": "TerminationTarget",
-    "status": "True",
-    "reason": "WorkloadEvictedDueToPreempted",
-    "message": "Preempted to accommodate a workload (UID: 5a0c) due to prioritization in the ClusterQueue",
-}
-"""What Kueue writes into the status of a plain pod before it deletes the pod (kueue, pkg/controller/jobs/pod/pod_controller.go, `Stop`)."""
-
-
-@pytest.mark.parametrize(
-    ("found", "end", "remedy"),
-    [
-        (None, "the pod was deleted", ""),
-        (pod(RUNS), "", ""),
-        (pod(RUNS, deleted=True), "the pod on n1 was deleted", ""),
-        (pod({**RUNS, "conditions": [KUEUE]}, deleted=True), f"the pod on n1 was deleted: {KUEUE['reason']}: {KUEUE['message']}", ""),
-        (pod({**RUNS, "conditions": [TAKEN]}), f"the pod on n1 is taken away: PreemptionByScheduler: {TAKEN['message']}", ""),
-        (
-            pod({"phase": "Failed", **container(terminated={"reason": "OOMKilled", "exitCode": 137})}, memory="1Gi"),
-            "the pod on n1 was OOMKilled: its memory limit is 1Gi",
-            "raise backend.resources.memory, or make the batches smaller",
-        ),
-        (
-            pod({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "}),
-            "the pod on n1 has ended: Evicted: The node was low on resource: memory",
-            "ask for what the pod uses in backend.resources, so that the node has it",
-        ),
-        (
-            pod(
-                {
-                    "phase": "Failed",
-                    "reason": "DeadlineExceeded",
-                    "message": "Pod was active on the node longer than the specified deadline",
-                }
-            ),
-            "the pod on n1 has ended: DeadlineExceeded: Pod was active on the node longer than the specified deadline",
-            "raise backend.deadline_s, or timeouts.run_s",
-        ),
-        (
-            pod({"phase": "Succeeded", **container(terminated={"reason": "Completed", "exitCode": 0})}),
-            "the container of the pod on n1 has ended with exit code 0",
-            "",
-        ),
-        (
-            pod(
-                {
-                    "phase": "Failed",
-                    **container(terminated={"reason": "StartError", "exitCode": 128, "message": 'exec: "python3": not found'}),
-                }
-            ),
-            'the container of the pod on n1 has ended with exit code 128: StartError: exec: "python3": not found',
-            "does the image have this Python? name it with python: or --python",
-        ),
-        (pod({"phase": "Unknown"}), "the node n1 does not answer: nothing is known of the pod", ""),
-    ],
-)
-def test_how_a_pod_ended(found: dict[str, Any] | None, end: str, remedy: str) -> None:
-    assert (describe_end(found), remedy_of(found)) == (end, remedy)
+@golden.cases("texts/pod_status.txt")
+def test_the_state_of_a_pod_and_how_it_ended(case: golden.Case) -> None:
+    """What Kueue writes into a status is from its pkg/controller/jobs/pod/pod_controller.go, `Stop`."""
+    given = yaml.safe_load(case.given)
+    found = None if given is None else pod(**given)
+    state = "" if found is None else json.dumps(to_json(read(found)))
+    case.check(f"state: {state}\nend: {describe_end(found)}\nfix: {remedy_of(found)}")
 
 
 def test_a_pod_that_is_gone_does_not_go_on_though_it_was_seen_running(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from orchestrator import cli
 from orchestrator.errors import OrchError
+from tests import golden
 from tests.conftest import Completed, Orch
 
 Script = Callable[..., Path]
@@ -47,48 +49,11 @@ def nothing_was_kept(directory: Path) -> None:
 # --- a word that is not known, a number that cannot be ------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--strategy", "mirorred"], ["--strategy", "'mirorred'", "did you mean 'mirrored'?"]),
-        (["-n", "0"], ["--workers", "at least 1", "0"]),
-        (["--workers", "-3"], ["--workers", "at least 1", "-3"]),
-        (["-n", "two"], ["--workers", "whole number", "'two'"]),
-        (["-n", "99999999999999999999"], ["--workers", "at most"]),
-        (["--ps", "-1"], ["--ps", "at least 0", "-1"]),
-        (["--timeout", "nan"], ["--timeout", "a time"]),
-        (["--timeout", "0"], ["--timeout", "more than 0"]),
-        (["--set", "timeouts.grace_s=-1"], ["timeouts.grace_s", "at least 0"]),
-        (["--set", "tasks.master=1"], ["--set", "'master'", "use 'chief'"]),
-        (["--set", "task.worker=1"], ["--set", "'task'", "did you mean 'tasks'?"]),
-        (["--set", "tasks.worker.cuont=1"], ["'cuont'", "did you mean 'count'?"]),
-        (["--set", "nonsense"], ["--set", "'nonsense'", "key.path=value"]),
-        (["--env", "FOO"], ["--env", "'FOO' has no value, and no such variable is set here", "FOO=VALUE"]),
-        (["--env", ""], ["--env", "'' has no value", "NAME=VALUE"]),
-        (["--env", "=3"], ["--env", "name"]),
-        (["--set", "ports=41001-41000"], ["ports", "41001", "41000"]),
-        (["--threads", "1,4"], ["--threads", "whole number", "'1,4'", "inter: 2"]),
-        (["--name", "../../etc"], ["--name", "letters"]),
-        (["--set", "defaults.log_level=lots"], ["defaults.log_level", "'lots'"]),
-        (["--backend", "cloud"], ["--backend", "'cloud'", "local"]),
-        (["--python", ""], ["--python", "empty"]),
-        (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n"]),
-        (["--color", "purple"], ["error: --color: 'purple'", "always"]),
-        (["--hostfile", "none.txt"], ["error: --hostfile: none.txt: No such file or directory\n"]),
-        (["--tensorboard"], ["error: --tensorboard requires an argument\n"]),
-        (["--quiet=2"], ["error: --quiet does not take a value\n"]),
-        (["--only", "worker-7"], ["'worker-7'", "tasks: worker-0"]),
-        (["--only", "chief", "-q"], ["'chief'", "worker-0"]),
-        (["-m", "json.tool"], ["hello.py", "json.tool", "only one can run"]),
-        (["second.py"], ["second.py", "after --"]),
-        (["--home", ""], ["--home", "empty"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_wrong_option_is_named_with_the_reason_and_the_remedy(orch: Orch, tmp_path: Path, words: list[str], said: list[str]) -> None:
-    complaint(orch.in_process("up", "hello.py", *words), 2, *said)
+@golden.cases("refusals.txt")
+def test_a_wrong_command_line_is_answered_with_the_reason_and_the_remedy(orch: Orch, tmp_path: Path, case: golden.Case) -> None:
+    done = orch.in_process(*shlex.split(case.given)[1:])
+    case.check(f"exit code {done.code}\n{complaint(done, done.code)}")
     nothing_was_kept(tmp_path)
-    assert not (tmp_path / "runs").exists()
 
 
 def test_everything_that_is_wrong_with_a_file_is_said_at_once_with_its_line(orch: Orch, tmp_path: Path) -> None:
@@ -106,32 +71,6 @@ def test_a_wrong_variable_is_named_and_not_its_option(orch: Orch, monkeypatch: p
             assert "--" not in complaint(orch.in_process("up", "hello.py"), 2, name, said)
 
 
-def test_an_option_of_the_script_goes_after_the_dashes(orch: Orch) -> None:
-    complaint(orch("up", "hello.py", "--epochs", "5"), 2, "no option --epochs", "after --", "-- --epochs")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["upp", "hello.py"], ["'upp'", "did you mean 'up'?"]),
-        (["warm", "sttart"], ["error: there is no command 'sttart'; there are start, status, stop\n"]),
-        (["stattus"], ["'stattus'", "did you mean 'status'?"]),
-        (["hello.py"], ["'hello.py'", "orch up hello.py"]),
-        (["frobnicate"], ["'frobnicate'"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_wrong_command_is_answered_with_the_right_one(orch: Orch, words: list[str], said: list[str]) -> None:
-    complaint(orch.in_process(*words), 2, *said)
-
-
-def test_up_with_nothing_to_run_says_what_to_do(orch: Orch, tmp_path: Path) -> None:
-    complaint(orch.in_process("up"), 2, "nothing to run", "orch up train.py", "orch init")
-    complaint(orch.in_process("up", "-n", "3", "--", "hello.py"), 2, "nothing to run", "orch up -n 3 hello.py")
-    complaint(orch.in_process("up", "--no-python"), 2, "--no-python needs a program")
-    nothing_was_kept(tmp_path)
-
-
 # --- programs that cannot be run ----------------------------------------------------------------
 
 
@@ -145,8 +84,6 @@ def test_a_missing_script_is_named_with_the_one_that_was_meant(orch: Orch, tmp_p
 def test_a_home_directory_that_no_shell_has_written_out_is_explained(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("script: ~/train.py\n")
     complaint(orch.in_process("plan"), 2, "~ is not replaced here: write the whole path")
-    complaint(orch.in_process("up", "hello.py", "--gpus", "all"), 2, "--gpus: must be auto, a number of GPUs", "(write auto)")
-    complaint(orch.in_process("up", "hello.py", "--time", "2h"), 2, "add --backend slurm, or --timeout, which limits every run")
 
 
 def test_a_typed_script_that_lies_in_the_tasks_directory_is_found_there(orch: Orch, tmp_path: Path) -> None:
@@ -457,25 +394,7 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     complaint(orch.in_process("logs", "--attempt", "3"), 2, "no attempt 3", "it has 1")
     complaint(orch.in_process("logs", "--grep", "("), 2, "--grep", "regular expression")
     complaint(orch.in_process("logs", "--tail", "-1"), 2, "--tail")
-    complaint(orch.in_process("wait", "--timeout", "-1"), 2, "--timeout")
-    complaint(orch.in_process("wait", "--timeout", "nan"), 2, "--timeout")
-    for words in (["warm", "start"], ["doctor"]):
-        complaint(orch.in_process(*words, "--import-timeout", "nan"), 2, "--import-timeout", "is not a time")
 
 
 def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:
     assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "error: it said: red\\x01\n       and more"
-
-
-def test_two_versions_of_keras_are_refused_together(orch: Orch, script: Callable[..., Path]) -> None:
-    script("print(1)")
-    done = orch.in_process("up", "script.py", "--keras", "v3", "--env", "TF_USE_LEGACY_KERAS=1")
-    assert done.code == 2
-    assert "keras: v3 and TF_USE_LEGACY_KERAS=1 in defaults.env ask for two versions of Keras" in done.err
-
-
-def test_an_exact_step_is_refused_where_keras_stays_as_it_is(orch: Orch, script: Callable[..., Path]) -> None:
-    script("print(1)")
-    done = orch.in_process("up", "script.py", "--keras", "off", "--set", "keras.exact=true")
-    assert done.code == 2
-    assert "keras.exact: with mode off, orch changes nothing in Keras" in done.err

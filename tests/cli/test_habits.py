@@ -57,18 +57,6 @@ def test_words_of_other_launchers_mean_their_command(orch: Orch) -> None:
     assert "devices.cpus: 2" in orch.in_process("plan", "hello.py", "--logical-cpus", "2", check=0).out
 
 
-@pytest.mark.parametrize("word", ["stat", "sharp", "login", "clear"])
-def test_a_word_of_which_only_the_letters_are_alike_is_no_suggestion(orch: Orch, word: str) -> None:
-    assert "did you mean" not in complaint(orch.in_process(word), 2, f"there is no command {word!r}")
-
-
-@pytest.mark.parametrize(
-    ("word", "said"), [("resume", "orch up --resume RUN"), ("tensorboard", "--tensorboard DIR"), ("exec", "orch stacks")]
-)
-def test_a_word_for_what_orch_does_in_another_way_is_answered(orch: Orch, word: str, said: str) -> None:
-    complaint(orch.in_process(word, "x"), 2, f"there is no command {word!r}: ", said)
-
-
 def test_a_task_in_the_place_of_a_run_is_explained(orch: Orch) -> None:
     orch("up", "hello.py", "--strategy", "none", check=0)
     for command in ("ps", "stacks", "top", "down"):
@@ -143,81 +131,6 @@ def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.Monkey
     assert complaint(orch.in_process("up", "hello.py", "-n", "auto"), 2).rstrip().endswith(told)
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["-n", "2", "hello.py", "0"], "go after --: orch up -n 2 hello.py -- 0"),
-        (["hello.py", "-n", "2", "--epochs", "5"], "goes after --: orch up hello.py -n 2 -- --epochs 5"),
-        (["hello.py", "data", "-d", "--epochs=5", "-n", "3"], "goes after --: orch up hello.py -d -n 3 -- data --epochs=5"),
-        (["hello.py", "--epochs", "5", "--", "--lr", "1"], "goes after --: orch up hello.py -- --epochs 5 --lr 1"),
-        (["python", "hello.py"], "orch starts the script with Python by itself: orch up hello.py"),
-        (["python3", "hello.py", "a b"], "orch starts the script with Python by itself: orch up hello.py -- 'a b'"),
-        (["-n", "2", "python", "hello.py", "1"], "orch starts the script with Python by itself: orch up -n 2 hello.py -- 1"),
-        (["-n", "2", "python", "hello.py", "--epochs", "5"], "goes after --: orch up -n 2 hello.py -- --epochs 5"),
-        (["--python", "python3", "hello.py", "--epochs", "5"], "goes after --: orch up --python python3 hello.py -- --epochs 5"),
-        (["--lr", "3", "hello.py", "-n", "2"], "goes after --: orch up hello.py -n 2 -- --lr 3"),
-        (["-n", "2", "--", "hello.py", "--lr", "3"], "its arguments after: orch up -n 2 hello.py -- --lr 3"),
-        (["hello.py", "--checkpoint", "saves"], "saves is too much, and the script's own arguments go after --"),
-        (
-            ["hello.py", "--evaluator", "1", "--", "--lr", "3"],
-            "--evaluator takes no value: there is one evaluator; 1 is too much, and the script's own arguments go after --",
-        ),
-        (["hello.py", "--time-out", "9"], "there is no option --time-out: did you mean --timeout?"),
-        (["hello.py", "--config", "c.yaml"], "goes after --: orch up hello.py -- --config c.yaml"),
-        (["-n", "2", "hello.py", "extra", "--", "--x", "1"], "go after --: orch up -n 2 hello.py -- extra --x 1"),
-        (["hello.py", "-v", "data:/data"], "a pod also what backend.volumes in orch.yaml mounts"),
-        (["-v", "/data:/data", "hello.py"], "a pod also what backend.volumes in orch.yaml mounts"),
-        (["hello.py", "-n", "2", "--resume"], "orch up hello.py -n 2 --resume latest; orch ps --all lists the runs"),
-        (["--resume", "hello.py"], "orch up --resume latest hello.py; orch ps --all lists the runs"),
-    ],
-)
-def test_a_line_to_paste_has_the_arguments_of_the_script_after_the_dashes(orch: Orch, words: list[str], line: str) -> None:
-    assert complaint(orch.in_process("up", *words), 2).rstrip().endswith(line)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--nproc-per-node", "4"], "--workers N on this machine, -H hostA:N,hostB:N on several hosts"),
-        (["--nproc_per_node=4"], "--workers N on this machine"),
-        (["--standalone"], "leave --standalone out"),
-        (["--slurm", "-n", "2"], "--slurm: orch up --backend slurm -n 2 hello.py"),
-        (["--checkpoint-dir", "x"], "--set checkpoints.dir=DIR"),
-        (["-p", "gpu"], "--set backend.partition=NAME"),
-        (["--gres", "gpu:2"], "--set backend.gres=gpu:N"),
-        (["--memory", "4G"], "the memory of a host is limited by Slurm"),
-        (["--config", "c.yaml"], "the settings of orch stand in orch.yaml, or in the file of -f FILE; orch plan shows"),
-        (["--volume", "/data:/data"], "a task sees the files of its host"),
-        (["--validate"], "orch up --dry-run, shows what would start"),
-        (["--master-port", "2222"], "leave it out"),
-        (["--gpus-per-task", "1"], "--gpus N"),
-        (["-p", "8080:80"], "orch opens no port of a task to you"),
-        (["--scale", "worker=3"], "--workers 3, --ps 2"),
-    ],
-)
-def test_options_of_torchrun_are_explained(orch: Orch, words: list[str], said: str) -> None:
-    assert "did you mean" not in complaint(orch.in_process("up", *words, "hello.py"), 2, "there is no option", said)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["logs", "--no-log-prefix"], "--no-log-prefix: did you mean --no-prefix?"),
-        (["plan", "--dry-run"], "--dry-run: orch plan starts nothing"),
-        (["plan", "--detach"], "--detach: --detach is an option of orch up"),
-        (["down", "--dry-run"], "--dry-run: orch ps shows the tasks of the run"),
-        (["plan", "x.py", "--kubernetes"], "--kubernetes: orch help kubernetes shows a Job and a JobSet whose command is orch up --join"),
-        (["plan", "--workload", "job"], "--workload: orch help kubernetes shows"),
-        (["ps", "-w"], "-w: orch top shows the tasks live"),
-        (["logs", "--lines", "5"], "--lines: -n N, or --tail N"),
-        (["ps", "-q"], "-q: orch ps --help lists the options"),
-        (["wait", "--time_out", "3"], "--time-out: did you mean --timeout?"),
-    ],
-)
-def test_an_option_that_a_command_does_not_have_is_explained(orch: Orch, words: list[str], said: str) -> None:
-    complaint(orch.in_process(*words), 2, f"there is no option {said}")
-
-
 def test_orch_yaml_and_the_runs_are_found_in_a_directory_above(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("script: hello.py\nstrategy: none\n")
     below = tmp_path / "a" / "b"
@@ -275,15 +188,6 @@ def test_times_have_units(orch: Orch) -> None:
     orch("up", "hello.py", "--strategy", "none", "--timeout", "10m", "--set", "timeouts.grace_s=1s", check=0)
     assert '"run_s": 600.0' in next(Path(orch.cwd, ".orch", "latest").glob("spec.yaml")).read_text()
     orch.in_process("wait", "--timeout", "1h30m", check=0)
-    for words in (
-        ("wait", "--timeout", "soon"),
-        ("wait", "--timeout", "-1"),
-        ("wait", "--timeout", "nan"),
-        ("warm", "start", "--idle-timeout", "0s"),
-    ):
-        complaint(orch.in_process(*words), 2, words[-2])
-    complaint(orch.in_process("plan", "hello.py", "--timeout", "soon"), 2, "must be a time, not 'soon'")
-    complaint(orch.in_process("plan", "hello.py", "--set", "log_limit=5"), 2, "error: --set: log_limit: must be at least 64K, not 5\n")
 
 
 def test_each_command_prints_json_that_every_program_reads() -> None:

@@ -115,25 +115,6 @@ def test_colour_is_one_for_each_replica() -> None:
     assert "  y=0  [\x1b[36m0.0\x1b[0m \x1b[33m1.0\x1b[0m]" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ("--topology", "v2-8", "--computation-shape", "1,2,2,2"),
-            "error: --computation-shape: tpu.computation_shape: the computation footprint [1, 2, 2, 2] does not fit in the topology "
-            "[2, 2, 1, 2]: 2 is more than the mesh's size in z, 1 (shapes with 8 logical devices that fit: [2, 2, 1, 2])",
-        ),
-        (("--topology", "v3-9"), "error: --topology: tpu.topology: there is no v3-9 (there are v3-8, v3-32"),
-        (("--topology", "v3-8", "--num-replicas", "9"), "error: --num-replicas: tpu.num_replicas: 9 replicas of 1 logical device are"),
-        (("--computation-shape", "1,1,1,2"), "error: name a topology: --topology v3-8"),
-        (("--topology", "v3-8", "--shape", "1"), "error: --shape is the shape of the tensor that --partition splits"),
-        (("--topology", "v3-8", "--partition", "a,b"), "error: --partition: must be a whole number, not 'a'"),
-    ],
-)
-def test_what_is_wrong_is_said(orch: Orch, words: tuple[str, ...], message: str) -> None:
-    assert orch("tpu", *words, check=2).err.startswith(message)
-
-
 def test_the_help_leaves_out_options_that_cannot_matter(orch: Orch) -> None:
     shown = set(re.findall(r"--[\w-]+", orch.in_process("tpu", "--help").out.partition("This command:")[2]))
     assert {"--tpu", "--topology", "--fallback", "--python", "--file", "--set", "--partition"} <= shown

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.checks import doctor_report
 from orchestrator.checks.facts import Disk, DriverGpu, HostReport, Machine, Nvidia, Ports, Python, TensorFlow
 from orchestrator.checks.finding import Wanted
 from orchestrator.checks.rules import judge
+from tests import golden
+from worker.values.codec import from_json
 
 GB = 1 << 30
 MACHINE = Machine(
@@ -28,7 +32,6 @@ TENSORFLOW = TensorFlow(version="2.21.0", seconds=3.0, keras="2.15.0")
 SOUND = HostReport("local", "python3", MACHINE, python=Python("/usr/bin/python3", "3.11.7"), tensorflow=TENSORFLOW)
 MIRRORED = Wanted("mirrored")
 MWMS = Wanted("multi_worker_mirrored", tasks=4)
-PS = Wanted("parameter_server", tasks=4)
 GPUS = Nvidia("550.54", (DriverGpu(0, "H200", 143771), DriverGpu(1, "H200", 143771)))
 CUDA = replace(TENSORFLOW, is_cuda_build=True, build={"cuda_version": "12.5.1", "cudnn_version": "9"})
 
@@ -41,165 +44,19 @@ def tensorflow(**changes: Any) -> HostReport:
     return replace(SOUND, tensorflow=replace(TENSORFLOW, **changes))
 
 
-def found(facts: HostReport, wanted: Wanted) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.topic) for finding in judge([facts], wanted)]
+def changed(value: Any, changes: Any) -> Any:
+    if not isinstance(value, dict) or not isinstance(changes, dict):
+        return changes
+    return {**value, **{name: changed(value.get(name), found) for name, found in changes.items()}}
 
 
-def test_a_sound_host_has_nothing_wrong() -> None:
-    assert found(SOUND, MIRRORED) == []
-    assert found(SOUND, Wanted()) == []
-
-
-TPU = Wanted("tpu", tpu="local")
-ON_TPU = replace(
-    machine(tpu_chips=4),
-    python=replace(Python("/usr/bin/python3", "3.11.7"), tensorflow_tpu="2.20.0", libtpu="0.0.14"),
-    tensorflow=replace(TENSORFLOW, version="2.20.0", has_tpu=True),
-)
-NEWER = Python("/usr/bin/python3", "3.11.7", tensorflow_tpu="2.20.0", libtpu="0.0.52")
-
-
-def test_a_tpu_vm_has_nothing_wrong_and_other_strategies_ask_for_no_tpu() -> None:
-    assert found(ON_TPU, TPU) == []
-    assert found(replace(ON_TPU, python=NEWER), MIRRORED) == []
-    assert found(SOUND, Wanted("tpu", tpu="my-tpu")) == []
-
-
-ROWS = [
-    # TPUs
-    (tensorflow(), Wanted("tpu", tpu="auto"), "error tpu", "TensorFlow 2.21.0 is built without TPU support"),
-    (replace(ON_TPU, machine=MACHINE), TPU, "error tpu", "this host shows no TPU chip"),
-    (replace(ON_TPU, python=NEWER), TPU, "error tpu", "pip install libtpu==0.0.14"),
-    (replace(ON_TPU, machine=MACHINE), Wanted("tpu", tpu="my-tpu"), "note tpu", "export TPU_SKIP_MDS_QUERY=1"),
-    (tensorflow(), Wanted("tpu", tpu="auto", falls_back=True), "note tpu", "tensorflow-tpu, whose last release is 2.20"),
-    # the interpreter
-    (replace(SOUND, python=None, tensorflow=None, python_problem="it cannot be run"), MIRRORED, "error python", "cannot run the tasks"),
-    (replace(SOUND, python=Python("/usr/bin/python3", "3.8.10")), MIRRORED, "error python", "orch's part inside the tasks needs 3.10"),
-    # TensorFlow
-    (tensorflow(missing=True, version=""), MIRRORED, "error tensorflow", "/usr/bin/python3 -m pip install tensorflow-cpu"),
-    (tensorflow(missing=True, version=""), replace(MIRRORED, needs_tensorflow=False), "note tensorflow", "has no TensorFlow"),
-    (
-        replace(tensorflow(missing=True, version=""), machine=replace(MACHINE, nvidia=GPUS)),
-        MIRRORED,
-        "error tensorflow",
-        "tensorflow[and-cuda]",
-    ),
-    (tensorflow(version="", problem="ImportError: numpy.core.multiarray failed"), MIRRORED, "error tensorflow", "its NumPy does not fit"),
-    (
-        replace(tensorflow(missing=True, version=""), python=Python("/usr/bin/python3", "3.14.1")),
-        MIRRORED,
-        "error tensorflow",
-        "there is no TensorFlow for Python 3.14.1: set python: or --python",
-    ),
-    (tensorflow(version="2.12.1"), MIRRORED, "warning tensorflow", "made for 2.16 or newer"),
-    (
-        replace(SOUND, tensorflow=None, import_problem='it has not ended after 5 s\n  File "a.py", line 1 in f'),
-        MIRRORED,
-        "error tensorflow",
-        'File "a.py", line 1',
-    ),
-    (
-        replace(SOUND, tensorflow=None, import_problem="it was killed by SIGILL"),
-        MIRRORED,
-        "error tensorflow",
-        "a CPU with AVX",
-    ),
-    (
-        tensorflow(keras="3.15.1", fork_problem="the import of faulty has started a thread"),
-        MWMS,
-        "note fork",
-        "no task can be forked: the import of faulty has started a thread",
-    ),
-    # Keras
-    (tensorflow(keras="3.15.1"), PS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
-    (tensorflow(keras="3.15.1", tf_keras="2.21.0"), PS, "warning keras", "for fit, Keras 2: --keras legacy"),
-    (tensorflow(keras="3.4.1"), MWMS, "warning keras", "tf.keras is Keras 3.4.1, and orch mends Keras 3.10 to 3.16"),
-    (
-        tensorflow(keras="3.17.0", off={"saves of fit": "Trainer._should_eval: there is no such name"}),
-        MWMS,
-        "warning releases",
-        "1 feature of orch is off: saves of fit",
-    ),
-    (
-        tensorflow(keras="3.17.0", off={"saves of fit": "Trainer._should_eval: there is no such name", "fit on several workers": "x"}),
-        MWMS,
-        "warning releases",
-        "2.22; saves of fit: Trainer._should_eval: there is no such name",
-    ),
-    (tensorflow(keras="3.9.2"), MWMS, "warning keras", "/usr/bin/python3 -m pip install 'keras>=3.10,<3.17'"),
-    (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
-    (
-        tensorflow(keras="", keras_problem="ImportError"),
-        replace(PS, env={"TF_USE_LEGACY_KERAS": "1"}),
-        "error keras",
-        "tf-keras is not installed",
-    ),
-    (tensorflow(keras="", keras_problem="ImportError: no keras"), MIRRORED, "warning keras", "no keras"),
-    # GPUs
-    (machine(nvidia=GPUS), MIRRORED, "warning gpu", "was built without CUDA"),
-    (replace(machine(nvidia=GPUS), tensorflow=CUDA), MIRRORED, "warning gpu", "built for CUDA 12.5.1 and cuDNN 9"),
-    (replace(machine(nvidia=GPUS), tensorflow=CUDA), replace(MIRRORED, gpus=True), "error gpu", "2 GPUs and TensorFlow sees none"),
-    (
-        replace(machine(nvidia=GPUS, environment={"CUDA_VISIBLE_DEVICES": ""}), tensorflow=CUDA),
-        MIRRORED,
-        "warning gpu",
-        "unset CUDA_VISIBLE_DEVICES",
-    ),
-    (SOUND, replace(MIRRORED, gpus=True), "error gpu", "there is no driver"),
-    (
-        machine(nvidia=Nvidia(problem="couldn't communicate with the NVIDIA driver")),
-        MIRRORED,
-        "warning gpu",
-        "nvidia-smi has to work first",
-    ),
-    # the host
-    (replace(SOUND, machine=None, machine_problem="timed out"), MIRRORED, "error host", "timed out"),
-    (HostReport("b", "python3", unreached="No route to host", unreached_remedy="check the address"), MWMS, "error host", "No route"),
-    (replace(SOUND, python=None, unreached="nothing was heard of it", unreached_remedy="ask again"), MWMS, "error host", "was lost"),
-    (replace(machine(run_dir=Disk("/tmp", free_bytes=1 << 20)), is_here=False), MIRRORED, "error disk", "set TMPDIR there"),
-    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=9, shares={"local": 8}), "warning memory", "about 2.9 GB needed"),
-    (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--home or ORCH_HOME"),
-    (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1.0 MB free"),
-    (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "524 MB free"),
-    (
-        machine(memory_free_bytes=GB),
-        replace(MIRRORED, shares={"local": 8}),
-        "warning memory",
-        "1.1 GB of memory free, about 2.9 GB needed",
-    ),
-    (machine(shm=None), MIRRORED, "note shm", "/dev/shm has 0 B free"),
-    (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
-    (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024, or nofile in /etc/security/limits.conf"),
-    (machine(ports=Ports("Operation not permitted")), replace(MIRRORED, data_service=True), "error ports", "Operation not permitted"),
-    (machine(ports=Ports("Operation not permitted")), MWMS, "error ports", "Operation not permitted"),
-]
-
-
-@pytest.mark.parametrize(("facts", "wanted", "kind", "said"), ROWS, ids=[f"{row[2]}: {row[3]}" for row in ROWS])
-def test_what_is_wrong_is_found_and_has_a_remedy(facts: HostReport, wanted: Wanted, kind: str, said: str) -> None:
-    findings = [one for one in judge([facts], wanted) if f"{one.severity} {one.topic}" == kind]
-    assert len(findings) == 1, judge([facts], wanted)
-    assert said in f"{findings[0].what} {findings[0].why} {findings[0].remedy}"
-    assert findings[0].remedy
-    others = [one for one in judge([facts], wanted) if one not in findings and one.severity != "note"]
-    assert others == []
-
-
-def test_keras_3_is_no_matter_where_its_fit_works() -> None:
-    assert found(tensorflow(keras="3.4.1"), Wanted("one_device")) == []
-    assert ("warning", "keras") not in found(tensorflow(keras="3.10.0"), MWMS)
-    assert found(tensorflow(keras="3.15.1"), Wanted()) == found(tensorflow(keras="3.15.1"), MIRRORED) == []
-    assert ("warning", "keras") not in found(tensorflow(keras="3.15.1"), MWMS)
-    assert ("warning", "keras") not in found(tensorflow(keras="3.15.1"), replace(PS, tasks=1))
-
-
-def test_a_range_of_ports_that_is_too_small_is_an_error() -> None:
-    wanted = replace(MWMS, ports=(41000, 41005), shares={"local": 4})
-    taken = {str(port): "Address already in use" for port in range(41000, 41003)}
-    findings = judge([machine(ports=Ports(tried=6, busy=taken))], wanted)
-    assert [(one.severity, one.what) for one in findings if "41000" in one.what] == [("error", "3 of the ports 41000-41005 are free")]
-    findings = judge([machine(ports=Ports(tried=6, busy={"41000": "Address already in use"}))], wanted)
-    assert not [one for one in findings if "41000" in one.what]
+@golden.cases("findings.txt")
+def test_what_is_wrong_is_found_and_has_a_remedy(case: golden.Case) -> None:
+    """What differs from a sound host, and the requirements of the run."""
+    changes = yaml.safe_load(case.given)
+    wanted = from_json(Wanted, changes.pop("wanted"))
+    findings = judge([from_json(HostReport, changed(json.loads(json.dumps(asdict(SOUND))), changes))], wanted)
+    case.check("\n".join(f"{one.severity} {one.topic}: {one.what}; {one.why}; fix: {one.remedy}" for one in findings))
 
 
 def test_several_hosts_are_compared_and_share_their_findings() -> None:

@@ -4,77 +4,37 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from orchestrator.model.cause import graph_errors, remedies, together
 from orchestrator.model.state import events as ev
+from tests import golden
 from tests.model.cause.test_root_cause import T0, run
 from worker.protocol.messages import Evidence, Failure
 
 TF = "tensorflow.python.framework.errors_impl."
 TRACE = 'Traceback (most recent call last):\n  File "/w/train.py", line {}, in {}\n    {}\n{}: {}\n'
 DIFFERENT = "Collective instance 125 expected type 0 and data_type 2 but got type 1 and data_type 2"
-FAILURES = [
-    ("FileExistsError", "[Errno 17] File exists: 'logs/run'", "worker-0..1 make logs/run at the same time"),
-    (f"{TF}AlreadyExistsError", "logs/run; File exists", "worker-0..1 make logs/run at the same time"),
-    ("OSError", "[Errno 39] Directory not empty: 'logs'", "if worker-0..1 run this line at the same time: in one of them alone"),
-    ("FileNotFoundError", "[Errno 2] No such file or directory: 'a' -> 'b'", "run this line at the same time"),
-    (
-        f"{TF}InvalidArgumentError",
-        "allow_missing_files was set to false and ckpts/ckpt-1_temp/part-00000-of-00001 did not exist.NOT_FOUND: ckpts/ckpt-1_temp/part-"
-        "00000-of-00001 not found [Op:MergeV2Checkpoints]",
-        "worker-0..1 write ckpts/ckpt-1 at the same time",
-    ),
-    (
-        "BlockingIOError",
-        "[Errno 11] Unable to synchronously create file (unable to lock file, errno = 11, error message = 'Resource temporarily')",
-        "worker-0..1 write one file",
-    ),
-    ("sqlite3.OperationalError", "database is locked", "write one file"),
-    ("zipfile.BadZipFile", "File is not a zip file", "with --prepare COMMAND"),
-    ("EOFError", "Compressed file ended before the end-of-stream marker was reached", "download, unpack or write this file"),
-    (
-        "ValueError",
-        "Incomplete or corrupted file detected. The auto file hash does not match the provided value of x",
-        "download, unpack or write this file",
-    ),
-    ("ValueError", "EOF: reading array header, expected 128 bytes got 0", "download, unpack or write this file"),
-    ("OSError", "Unable to synchronously open file (file signature not found)", "download, unpack or write this file"),
-    (
-        f"{TF}DataLossError",
-        "Unable to open table file c/ckpt-1: DATA_LOSS: not an sstable (bad magic number)",
-        "download, unpack or write this file",
-    ),
-    (f"{TF}InternalError", DIFFERENT, "worker-0..1 differ: let all workers call"),
-    (f"{TF}InvalidArgumentError", "Shape mismatch in the collective instance 100. Op at device", "alike, in one order"),
-    (
-        f"{TF}InvalidArgumentError",
-        "Incompatible shapes: [8,1] vs. [16,1] [Op:Sub]",
-        "if 16 is the batch: each of 2 workers gets 8 rows",
-    ),
-    (
-        "ValueError",
-        'Input 0 of layer "x" is incompatible with the layer: expected shape=(16, 5), found shape=(8, 5)',
-        "build the model for these",
-    ),
-    ("ValueError", "Dimensions must be equal, but are 16 and 8 for '{{node sub}}'", "gets 8 rows"),
-    (f"{TF}InvalidArgumentError", "Input to reshape is a tensor with 80 values, but the requested shape has 160", "gets 80 rows"),
-    (f"{TF}InvalidArgumentError", "Matrix size-incompatible: In[0]: [16,16], In[1]: [8,4] [Op:MatMul]", "or any number (None)"),
-]
 
 
 def failure(kind: str, message: str, line: str = "do(it)", number: int = 12, at: float = 1.0, function: str = "<module>") -> Failure:
     return Failure(kind, message, TRACE.format(number, function, line, kind, message), at)
 
 
-@pytest.mark.parametrize(("kind", "message", "said"), FAILURES)
-def test_a_failure_that_one_task_alone_does_not_have_has_its_remedy(kind: str, message: str, said: str) -> None:
-    assert said in together.find(failure(kind, message), "worker-0..1", 2, all_alike=False).text
+def remedy_of(given: str) -> str:
+    kind, _, message = given.partition("\n")
+    return together.find(failure(kind, message), "worker-0..1", 2, all_alike=False).text
+
+
+@golden.cases("together.txt")
+def test_a_failure_that_one_task_alone_does_not_have_has_its_remedy(case: golden.Case) -> None:
+    case.check(remedy_of(case.given))
 
 
 def test_every_remedy_is_reached() -> None:
-    found = {together.find(failure(kind, message), "worker-0..1", 2, all_alike=False).text[-40:] for kind, message, _ in FAILURES}
+    found = {remedy_of(case.given)[-40:] for case in golden.read(Path(__file__).with_name("together.txt"))}
     assert {remedy.text[-40:] for remedy in together.every()} == found
 
 
