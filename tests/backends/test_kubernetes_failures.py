@@ -12,12 +12,19 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.backends.test_kubernetes_words import KUEUE
 from tests.conftest import IMPATIENT, Orch, Running
 from tests.kubernetes_bed.bed import Namespace
 from tests.live import LiveRun, wait_until, write_script
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+
+KUEUE = {
+    "type": "TerminationTarget",
+    "status": "True",
+    "reason": "WorkloadEvictedDueToPreempted",
+    "message": "Preempted to accommodate a workload (UID: 5a0c) due to prioritization in the ClusterQueue",
+}
+"""What Kueue writes into the status of a plain pod before it deletes the pod (kueue, pkg/controller/jobs/pod/pod_controller.go, `Stop`)."""
 
 GOES_ON = "print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nsleep()\n"
 ONCE = "print('attempt', os.environ['ORCH_ATTEMPT'], flush=True)\nif os.environ['ORCH_ATTEMPT'] == '1':\n    sleep()\n"
