@@ -22,6 +22,8 @@ from .connection.agent_link import AgentLink
 MOST_FILES = 20_000
 PART_BYTES = 1024 * 1024
 SCHEMA = ".orch.schema.json"
+COPIES = "code"
+"""The directory of a run with the files that its hosts get, until the end of the run."""
 _NEVER = {".git", ".orch", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
@@ -31,7 +33,6 @@ _SECRET = re.compile(
     r"[^/]+\.(?:pem|key|p12|pfx|keytab|ppk)|\.docker/config\.json|\.(?:aws|ssh|gnupg|kube)/.*)$"
 )
 """Paths of files that usually hold a secret. docs/security.md has the same list."""
-_CHANGED = "it was changed while orch copied it. fix: start again; name in .gitignore what is written all the time, or move it elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class WorkingDirectory:
     files: tuple[CodeFile, ...]
     secret: tuple[str, ...] = ()
     """The paths of the files that are left out because their names are those of secrets."""
+    copies: Path | None = None
+    """The directory with a copy of each file, by its digest: what `send` sends, to the hosts of later attempts, too."""
 
     def describe(self, way: str, instead: str) -> Iterator[str]:
         """Lines for the user. `way`: ``go into the ConfigMap``. `instead`: where a secret belongs."""
@@ -60,41 +63,37 @@ class WorkingDirectory:
         return Code(hashlib.sha256(text).hexdigest(), self.files)
 
     async def send(self, link: AgentLink) -> None:
-        """Send a host the files that it lacks, as they were when they were found: of one that has grown, its beginning.
+        """Send a host the files that it lacks, as they were when they were found.
 
-        Raises `OrchError` if the host can keep no copy, or a file is gone or was changed.
+        Raises `OrchError` if the host can keep no copy, or the copy here is gone.
         """
-        import hashlib
-
         wanted = await link.request(self.order, CodeWanted)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")
-        found = {file.digest: file for file in self.files}
+        assert self.copies is not None
         for digest in wanted.digests:
-            path, left, sent = found[digest].path if digest in found else digest, 0, hashlib.sha256()
             try:
-                with open(self.root / path, "rb") as file:
-                    left = found[digest].size
+                with open(self.copies / digest, "rb") as file:
+                    data = file.read(PART_BYTES)
                     while True:
-                        data = file.read(min(PART_BYTES, left))
-                        left -= len(data)
-                        sent.update(data)
-                        is_last = not data or not left
-                        if is_last and sent.hexdigest() != digest:
-                            raise OrchError(f"{path} cannot be sent to {link.host.name}: {_CHANGED}")
-                        link.order(CodePart(digest, last=is_last), data)
-                        if is_last:
+                        following = file.read(PART_BYTES)
+                        link.order(CodePart(digest, last=not following), data)
+                        if not following:
                             break
+                        data = following
                         await link.drain()  # otherwise all files would be in memory, once for each host
-            except (OSError, KeyError) as error:
-                raise OrchError(f"{path} cannot be sent: {error}") from None
+            except OSError as error:
+                raise OrchError(f"a file of {self.root} cannot be sent: {error}") from None
 
 
-def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secrets: bool = False) -> WorkingDirectory:
+def collect(
+    workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secrets: bool = False, copies: Path | None = None
+) -> WorkingDirectory:
     """Every file that git does not ignore; if git does not know the directory, every file outside the directories of `_NEVER`.
 
     `runs`: the directory of the runs, which is not copied. `needed`: a file that must be among the others, if it exists. `secrets`: also
-    files whose names are those of secrets. Files that orch has written are left out. Raises `UsageError`.
+    files whose names are those of secrets. Files that orch has written are left out. `copies`: the directory in which a copy of each file
+    is made, for `WorkingDirectory.send`. Of a file that grows meanwhile, such as a log, it is the beginning. Raises `UsageError`.
     """
     root = Path(workdir)
     sizes: dict[str, int] = {}
@@ -112,11 +111,27 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "", secr
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
         reasons = f"git ignores it (add !/{needed} to .gitignore), or it lies where runs are kept (name another directory with --home)"
         raise UsageError(f"{needed} would not be copied to the hosts: {reasons}")
-    try:
-        files = (CodeFile(path, digest_of(str(root / path), size), size, os.access(root / path, os.X_OK)) for path, size in sizes.items())
-        return WorkingDirectory(root, tuple(files), tuple(secret))
-    except OSError as error:
-        raise UsageError(f"{error.filename} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
+    files = []
+    for path, size in sizes.items():
+        try:
+            source = root / path if copies is None else _copy(root / path, size, copies)
+            files.append(CodeFile(path, digest_of(str(source), size), min(size, source.stat().st_size), os.access(root / path, os.X_OK)))
+            if copies is not None:
+                source.replace(copies / files[-1].digest)
+        except OSError as error:
+            raise UsageError(f"{root / path} cannot be copied to the hosts: {error.strerror}") from None
+    return WorkingDirectory(root, tuple(files), tuple(secret), copies)
+
+
+def _copy(path: Path, size: int, directory: Path) -> Path:
+    """Copy the first bytes of a file into a directory, under a name of its own."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    copy = directory / "copying"
+    with open(path, "rb") as file, open(copy, "wb") as kept:
+        while size > 0 and (data := file.read(min(PART_BYTES, size))):
+            kept.write(data)
+            size -= len(data)
+    return copy
 
 
 def _is_secret(root: Path, path: str) -> bool:

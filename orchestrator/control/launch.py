@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from worker.protocol import messages
 from worker.values.words import few
 
 from ..backends import Host
+from ..backends.code_sync import COPIES
 from ..backends.connection.agent_link import AgentLink, reach
 from ..backends.connection.agent_start import NotReachedError
 from ..errors import OrchError
@@ -112,6 +114,11 @@ class Launch:
         """The backend waits for hosts, in its words: a run that waits can be looked at."""
         self._start.run.make_latest()
         self._on_event(events.HostsAwaited(reason, now()))
+
+    async def end(self) -> None:
+        """The run is over: give the hosts back, and remove the copies of the files that they got."""
+        await self.release()
+        shutil.rmtree(self._start.run.path / COPIES, ignore_errors=True)
 
     async def release(self) -> None:
         """Give the hosts back."""

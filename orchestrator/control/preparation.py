@@ -16,7 +16,7 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import few
 
 from ..backends import Diagnosis, Host, slots_of
-from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
+from ..backends.code_sync import COPIES, WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AgentLink, reach
 from ..backends.connection.agent_start import NotReachedError
 from ..errors import OrchError, Problem, SpecError, UsageError
@@ -55,7 +55,7 @@ class Prepared:
     notes: tuple[str, ...]
     """Unusual facts about the hosts, which may be intended."""
     changes: tuple[str, ...]
-    """What is not as the spec, or the attempt before, has it: fewer workers, edited code."""
+    """What is not as the spec, or the attempt before, has it, such as fewer workers."""
     missing: tuple[Host, ...]
     """The hosts that an elastic cluster does without."""
     code: WorkingDirectory | None
@@ -90,8 +90,7 @@ class Preparation:
         is_given = tuple(hosts) == self._start.request.hosts
         while True:
             there = {name: host for name, host in every.items() if name not in reasons}
-            placed = self._place(attempt, fit(reasons) or full, there, is_given=is_given and not missing)
-            changes += _describe_edits(code, placed.code)
+            placed = self._place(attempt, fit(reasons) or full, there, code, is_given=is_given and not missing)
             code, self._placed = placed.code, placed
             failures = await self._start_agents(placed)
             unfit = {name: f"host {name} cannot be {'used' if why.is_mistake else 'reached'}: {why.text}" for name, why in failures.items()}
@@ -115,8 +114,13 @@ class Preparation:
         planned = await self._plan_and_hold(placed, facts)
         return Prepared(planned, tuple(self._notes(placed)), tuple(changes), missing, placed.code)
 
-    def _place(self, attempt: int, spec: ClusterSpec, hosts: Mapping[str, Host], *, is_given: bool) -> Placed:
-        """Choose the hosts of the tasks, and look at the working directory. `is_given`: the spec names these hosts. Raises `OrchError`."""
+    def _place(
+        self, attempt: int, spec: ClusterSpec, hosts: Mapping[str, Host], code: WorkingDirectory | None, *, is_given: bool
+    ) -> Placed:
+        """Choose the hosts of the tasks, and look at the working directory. `code`: the files of the attempt before.
+
+        `is_given`: the spec names these hosts. Raises `OrchError`.
+        """
         try:
             assignment = {name: tasks for name, tasks in plan.place(spec, slots_of(hosts.values())).items() if tasks}
         except SpecError as error:
@@ -128,19 +132,20 @@ class Preparation:
         spare_s = min((host.spare_s for host in chosen.values()), default=0.0)
         self._on_event(Allocated(attempt, tuple(chosen), now(), until, spare_s))
         try:
-            return Placed(spec, assignment, chosen, *self._describe_directory(spec, chosen))
+            return Placed(spec, assignment, chosen, *self._describe_directory(spec, chosen, code))
         except OSError as error:
             raise OrchError(f"the working directory {spec.workdir} cannot be read: {error}") from None
 
     def _describe_directory(
-        self, spec: ClusterSpec, hosts: Mapping[str, Host]
+        self, spec: ClusterSpec, hosts: Mapping[str, Host], code: WorkingDirectory | None
     ) -> tuple[WorkingDirectory | None, messages.WorkdirState | None]:
-        """The files to copy, and the state to compare."""
-        ways, code = {host.workdir.way: host.workdir for host in hosts.values()}, None
-        if "ship" in ways:
+        """The files to copy, which are those of the attempt before if there was one, and the state to compare."""
+        ways = {host.workdir.way: host.workdir for host in hosts.values()}
+        if "ship" in ways and code is None:
             is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
             needed, way = spec.program.target if is_file else "", ways["ship"]
-            code = collect(spec.workdir, way.limit_mb, runs=self._run.path.parent, needed=needed, secrets=way.secrets)
+            runs, copies = self._run.path.parent, self._run.path / COPIES
+            code = collect(spec.workdir, way.limit_mb, runs=runs, needed=needed, secrets=way.secrets, copies=copies)
         return code, describe_workdir(spec.workdir, spec.program) if "shared" in ways else None
 
     async def _start_agents(self, placed: Placed) -> dict[str, Diagnosis]:
@@ -341,15 +346,6 @@ def _misfit(spec: ClusterSpec, facts: messages.HostReady) -> str:
 def _has_replicas(spec: ClusterSpec, strategy: Strategy) -> bool:
     in_step = sum(count for kind, count in spec.counts.items() if strategy.role(kind).synchronous)
     return spec.keras.mode != "off" and strategy.mends_fit and (strategy.one_process or in_step > 1)
-
-
-def _describe_edits(former: WorkingDirectory | None, code: WorkingDirectory | None) -> list[str]:
-    """A line about files that are not as the attempt before has run them."""
-    if former is None or code is None:
-        return []
-    before = {file.path: file.digest for file in former.files}
-    edited = sorted(dict(before.items() ^ {file.path: file.digest for file in code.files}.items()))
-    return edited and [f"{few(edited)} {'was' if len(edited) == 1 else 'were'} edited since the run began: all tasks run the edited files"]
 
 
 def _describe_size(full: ClusterSpec, spec: ClusterSpec, reasons: Mapping[str, str]) -> list[str]:

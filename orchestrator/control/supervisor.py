@@ -75,7 +75,7 @@ class Supervisor:
             verdict = await self._await_end()
         except BaseException:
             await self._agents.kill()
-            await self._launch.release()
+            await self._launch.end()
             await self._given.backend.end(BROKEN)
             raise
         finally:
@@ -86,7 +86,7 @@ class Supervisor:
         if self._agents.has_lost_any:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
             self._given.backend.cancel(self._given.request.run)
-        await self._launch.release()
+        await self._launch.end()
         await self._given.backend.end(verdict.exit_code)
         gone = self._outputs.describe_gone(self._agents.describe_end) if not self._journal.is_full else []
         return replace(verdict, remarks=(*verdict.remarks, *await self._launch.end_trackers(verdict), *gone))

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,10 @@ import pytest
 from orchestrator.backends import code_sync
 from orchestrator.backends.code_sync import collect
 from orchestrator.backends.connection.agent_link import AgentLink
-from orchestrator.errors import OrchError, UsageError
+from orchestrator.errors import UsageError
 from tests.bed import Bed
 from tests.conftest import Completed, Orch, needs_git
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_until
 from worker.protocol.messages import Code, CodePart, CodeWanted
 
 pytestmark = [pytest.mark.root, needs_git]
@@ -68,6 +69,32 @@ def test_a_directory_that_is_copied(orch: Orch, bed: Bed, project: Path) -> None
     assert len(now) == len(kept) + 1  # only what had changed was sent
     assert now.items() >= kept.items()
     assert {path.stat().st_mode & 0o777 for path in (cache / "code").iterdir()} == {0o700}
+
+
+def test_a_restart_after_the_loss_of_a_host_runs_the_files_of_the_start(orch: Orch, bed: Bed, project: Path) -> None:
+    waits = f"import time\nwhile os.environ['ORCH_ATTEMPT'] == '1': open({str(project / 'begun')!r}, 'w').close(); time.sleep(0.1)\n"
+    (project / "script.py").write_text(f"import os\n{waits}{PROGRAM}")
+    options = (
+        "-H",
+        "hostA,hostB",
+        "--set",
+        f"backend.ssh={json.dumps(bed.ssh)}",
+        "--set",
+        "backend.code=ship",
+        "--max-restarts",
+        "1",
+        "--set",
+        "restart.lost_host=retry",
+    )
+    running = orch.start("up", "script.py", *options)
+    wait_until((project / "begun").exists, "file of the first attempt")
+    (project / "helper.py").write_text("WORD = 'second'\n")
+    run = LiveRun(project)
+    agent = next(event["pid"] for event in run.events() if event["event"] == "host_ready" and event["host"] == "hostA")
+    os.kill(agent, signal.SIGKILL)
+    running.wait(check=0)
+    assert [log.read_text().split()[0] for log in run.path.glob("attempt-2/worker-*/stdout.log")] == ["first", "first"]
+    assert not (run.path / "code").exists()
 
 
 def test_what_is_copied_is_said_and_secrets_stay_here(orch: Orch, bed: Bed, project: Path) -> None:
@@ -273,7 +300,7 @@ def test_a_file_that_cannot_be_read_is_not_left_out_without_a_word(tmp_path: Pat
 
     monkeypatch.setattr(code_sync, "open", refuse, raising=False)
     monkeypatch.setattr(code_sync, "digest_of", refuse)
-    with pytest.raises(UsageError, match=r"settings.yaml cannot be read"):
+    with pytest.raises(UsageError, match=r"settings.yaml cannot be copied to the hosts: Permission denied"):
         collect(str(tmp_path), 100, runs=tmp_path / ".orch")
 
 
@@ -307,19 +334,27 @@ class _Link:
     async def drain(self) -> None: ...
 
 
-def test_a_file_is_sent_as_it_was_found(tmp_path: Path) -> None:
-    """One that has grown since then, such as a log, by its beginning; one that was changed is named."""
+def test_a_file_is_sent_as_it_was_found_also_after_it_was_changed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("one")
     (tmp_path / "empty").touch()
-    code, link = collect(str(tmp_path), 100, runs=tmp_path / ".orch"), _Link()
-    for name in ("train.py", "empty"):
-        with (tmp_path / name).open("a") as file:
-            file.write(" and more")
-    asyncio.run(code.send(cast("AgentLink", link)))
-    assert sorted(link.sent.values()) == [b"", b"one"]
+    (tmp_path / "large").write_bytes(large := os.urandom(2 * code_sync.PART_BYTES))
+    code = collect(str(tmp_path), 100, runs=tmp_path / ".orch", copies=tmp_path / "copies")
     (tmp_path / "train.py").write_text("two")
-    with pytest.raises(OrchError, match=r"train.py cannot be sent to hostA: it was changed while orch copied it. fix: start again"):
-        asyncio.run(code.send(cast("AgentLink", _Link())))
+    (tmp_path / "empty").write_text("no more")
+    (tmp_path / "large").unlink()
+    link = _Link()
+    asyncio.run(code.send(cast("AgentLink", link)))
+    assert sorted(link.sent.values()) == sorted([b"", b"one", large])
+    assert {file.path: file.size for file in code.files} == {"train.py": 3, "empty": 0, "large": len(large)}
+
+
+def test_of_a_file_that_is_cut_while_it_is_copied_the_rest_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log").write_text("one")
+    monkeypatch.setattr(code_sync, "_refuse_too_much", lambda *_: (tmp_path / "log").write_text("x"))
+    code, link = collect(str(tmp_path), 100, runs=tmp_path / ".orch", copies=tmp_path / "copies"), _Link()
+    asyncio.run(code.send(cast("AgentLink", link)))
+    assert list(link.sent.values()) == [b"x"]
+    assert [file.size for file in code.files] == [1]
 
 
 def test_a_link_to_a_secret_is_a_secret(tmp_path: Path) -> None:

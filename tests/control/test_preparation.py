@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Backend, Host, Reaching, Request, RunFacts, Transport, Workdir, interpreters, local
+from orchestrator.backends.code_sync import COPIES, WorkingDirectory
 from orchestrator.backends.connection import agent_link
 from orchestrator.backends.connection.agent_link import AgentLink, LinkState
 from orchestrator.control import launch as launch_module
@@ -346,30 +347,34 @@ def test_after_a_restart_of_no_use_the_next_look_for_a_host_comes_later(tmp_path
     assert pauses == [10.0, 20.0, 40.0]
 
 
-def test_an_attempt_that_gets_its_hosts_anew_names_the_files_that_were_edited_since_the_one_before(tmp_path: Path) -> None:
+def test_each_attempt_runs_the_files_of_the_first_one(tmp_path: Path) -> None:
     class Shipped(SeveralHere):
         def request(self, run: RunFacts) -> Request:
             request = super().request(run)
             return replace(request, hosts=tuple(replace(host, workdir=Workdir("ship")) for host in request.hosts))
 
-    for name in ("train.py", "model.py"):
-        (tmp_path / name).write_text("print('one')")
+    (tmp_path / "train.py").write_text("print('one')")
     program = messages.Program("script", "train.py")
+    start = start_of(create_run(tmp_path / "home", "one"), Shipped(("red",), {}), spec_of(tmp_path, 1, program))
+    agents = Agents(start.run, lambda *_: None, lambda loss: None)
 
-    async def prepare() -> list[tuple[str, ...]]:
-        start = start_of(create_run(tmp_path / "home", "one"), Shipped(("red",), {}), spec_of(tmp_path, 1, program))
-        agents, found, code = Agents(start.run, lambda *_: None, lambda loss: None), [], None
-        for attempt in (1, 2, 3):
+    async def prepare() -> list[WorkingDirectory]:
+        found, code = [], None
+        for attempt in (1, 2):
             prepared = await Preparation(start, agents, lambda event: None).prepare(attempt, start.request.hosts, code=code)
             await agents.let_go()
-            code = prepared.code
-            found.append(prepared.changes)
-            if attempt == 2:
-                (tmp_path / "train.py").write_text("print('two')")
-                (tmp_path / "new.py").write_text("print('new')")
+            assert prepared.code is not None
+            found.append(code := prepared.code)
+            (tmp_path / "train.py").write_text("print('two')")
+            (tmp_path / "new.py").write_text("print('new')")
         return found
 
-    assert asyncio.run(prepare()) == [(), (), ("new.py, train.py were edited since the run began: all tasks run the edited files",)]
+    one, two = asyncio.run(prepare())
+    assert one == two
+    assert "new.py" not in {file.path for file in two.files}
+    assert "print('one')" in {sent.read_text() for sent in (start.run.path / COPIES).iterdir()}
+    asyncio.run(Launch(start, agents, lambda: None, lambda event: None).end())  # type: ignore[arg-type, return-value]
+    assert not (start.run.path / COPIES).exists()
 
 
 def test_the_end_of_a_run_is_prepared_once_while_its_tasks_end(tmp_path: Path) -> None:
