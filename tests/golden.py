@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,8 @@ class Case:
             assert answer == self.answer, f"{self.path.name}: make golden writes the new answer"
             return
         parts = _parts(self.path)
-        asked = [line for line in parts[self.place].split("\n") if line.startswith((">", "#"))]
-        parts[self.place] = "\n".join([*asked, *([answer] if answer else [])])
+        remarks, asked, _ = _split(parts[self.place])
+        parts[self.place] = "\n".join([*remarks, *asked, *([answer] if answer else [])])
         self.path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -47,12 +48,20 @@ def _parts(path: Path) -> list[str]:
     return _CASES.split(path.read_text(encoding="utf-8").rstrip("\n"))
 
 
+def _split(part: str) -> tuple[list[str], list[str], list[str]]:
+    """The remarks, the lines that are given, and the answer."""
+    lines = part.split("\n")
+    remarks = list(takewhile(lambda line: line.startswith("#"), lines))
+    given = list(takewhile(lambda line: line.startswith(">"), lines[len(remarks) :]))
+    return remarks, given, lines[len(remarks) + len(given) :]
+
+
 def read(path: Path) -> list[Case]:
     found = []
     for place, part in enumerate(_parts(path)):
-        lines = part.split("\n")
-        given = "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines if line.startswith(">"))
-        found.append(Case(path, place, given, "\n".join(line for line in lines if not line.startswith((">", "#")))))
+        _, given, answer = _split(part)
+        text = "\n".join(line.removeprefix(">").removeprefix(" ") for line in given)
+        found.append(Case(path, place, text, "\n".join(answer)))
     return found
 
 

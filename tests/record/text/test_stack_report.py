@@ -15,6 +15,7 @@ from orchestrator.record import stack_report
 from orchestrator.record.stack_report import StackAnswer
 from orchestrator.record.text import stack_frames
 from orchestrator.record.text.stack_frames import StackFrame
+from tests import golden
 
 
 def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (most recent call first):") -> str:
@@ -67,50 +68,11 @@ WORKER = Path(worker.__file__).parent
 LIBRARY = "/usr/lib/python3.11/site-packages"
 
 
-@pytest.mark.parametrize(
-    ("frames", "line", "expected"),
-    [
-        # A call of C code has no frame of its own; the line has its name, if there is but one in it.
-        (['"/home/me/a.py", line 5 in f'], "x = lock.acquire()", "in lock.acquire (a.py:5)"),
-        (['"/home/me/a.py", line 5 in f'], "x = g(h())", "in f (a.py:5)"),
-        (['"/home/me/a.py", line 5 in f'], "", "in f (a.py:5)"),
-        (['"/home/me/a.py", line 5 in f'], "while not done():", "in done (a.py:5)"),
-        (['"/home/me/a.py", line 5 in f'], "if (x and y):", "in f (a.py:5)"),
-        # Wrappers are passed over; an object that is called is named as the line names it.
-        (
-            [
-                f'"{LIBRARY}/tensorflow/python/eager/execute.py", line 53 in quick_execute',
-                f'"{LIBRARY}/tensorflow/python/eager/polymorphic_function/polymorphic_function.py", line 833 in __call__',
-                f'"{LIBRARY}/tensorflow/python/util/traceback_utils.py", line 150 in error_handler',
-                '"/home/me/a.py", line 5 in <module>',
-            ],
-            "loss = train_step(batch)",
-            "in train_step (a.py:5)",
-        ),
-        (
-            [
-                f'"{LIBRARY}/tensorflow/python/framework/ops.py", line 1 in raise_from',
-                f'"{LIBRARY}/tensorflow/python/distribute/input_lib.py", line 260 in __next__',
-                '"/home/me/a.py", line 5 in <module>',
-            ],
-            "train_step(next(batches))",
-            "in next (a.py:5)",
-        ),
-        (
-            [
-                f'"{LIBRARY}/keras/src/trainer.py", line 1 in fit',
-                f'"{LIBRARY}/keras/src/utils.py", line 1 in error_handler',
-                '"/home/me/a.py", line 5 in m',
-            ],
-            "",
-            "in fit (a.py:5)",
-        ),
-        # None of the frames is the user's.
-        (['"/usr/lib/python3.11/threading.py", line 1119 in join'], "", "in join (threading.py:1119)"),
-    ],
-)
-def test_a_place_is_the_users_own_line_and_the_call_that_it_is_in(frames: list[str], line: str, expected: str) -> None:
-    assert stack_report.place(stack_report.parse(dump(*frames)), lambda *_: line) == expected
+@golden.cases("places.txt")
+def test_a_place_is_the_users_own_line_and_the_call_that_it_is_in(case: golden.Case) -> None:
+    """The line of the source, and the frames. A call of C code has no frame of its own: the line names it, as it names an object."""
+    line, *frames = case.given.split("\n")
+    case.check(stack_report.place(stack_report.parse(dump(*frames)), lambda *_: line))
 
 
 @pytest.mark.parametrize("ours", ["/home/me/.cache/orch/worker-0123456789abcdef", "/home/me/.local/lib/orch/worker"])

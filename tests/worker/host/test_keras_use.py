@@ -48,29 +48,6 @@ FIT = "model.fit(d, epochs=2)"
 
 
 @pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        (f"{BUILT}{FIT}", 5),
-        (f"{BUILT}    {FIT}", 5),
-        (f"{BUILT}history = {FIT}", 5),
-        (f"{BUILT}if __name__ == '__main__':\n    {FIT}", 6),
-        (f"{BUILT}with tf.device('CPU'):\n    {FIT}", 6),
-        (f"{BUILT}def main():\n    print()\n    return {FIT}\nmain()", 7),
-        (f"{BUILT}def main():\n    {FIT}", 0),
-        (f"{BUILT}if x:\n    {FIT}", 0),
-        (f"{BUILT}if x:\n    sys.exit()\n{FIT}", 0),
-        (f"{BUILT}with contextlib.suppress(Exception):\n    {FIT}", 0),
-        (f"{BUILT}with contextlib.suppress(Exception):\n    sys.exit()\n{FIT}", 0),
-        (f"{BUILT}for x in y:\n    {FIT}", 0),
-        (f"{BUILT}SVC().fit(x, y)", 0),
-        (f"import keras\n{FIT}", 0),
-    ],
-)
-def test_a_fit_to_which_the_program_certainly_comes_is_known(source: str, line: int) -> None:
-    assert Source("a.py", ast.parse(source)).certain_fit() == line
-
-
-@pytest.mark.parametrize(
     ("version", "told", "said"),
     [
         ("3.9.2", {"ports": 2, "has_replicas": True}, "fit() of Keras 3.9.2 cannot work on several workers, because orch does not know"),

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import golden
 from worker.host.facts import program_files, program_notes
 from worker.host.facts.program_files import Source
 from worker.protocol.messages import Program
-
-OWN = "s.py seems to make a cluster of its own in one process ({}): then start it with --strategy none"
-SERVERS = (
-    "s.py:2 is for parameter servers (ParameterServerStrategy), and this run has none; its tasks would wait without end: --ps 1 (or more)"
-)
-EQUAL = "s.py:2 makes MultiWorkerMirroredStrategy, and this run has parameter servers: leave out --ps (ps: in orch.yaml), or make "
-EQUAL += "ParameterServerStrategy in the script"
-PS = "import tensorflow as tf\nstrategy = tf.distribute.experimental.ParameterServerStrategy(resolver)\n"
-WORKERS = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
 
 
 def sources(directory: Path, **files: str) -> list[Source]:
@@ -28,79 +20,17 @@ def sources(directory: Path, **files: str) -> list[Source]:
     return program_files.read_sources(programs, str(directory), {})
 
 
-@pytest.mark.parametrize(
-    ("text", "has_servers", "note"),
-    [
-        ("import portpicker\nport = portpicker.pick_unused_port()\n", False, OWN.format("portpicker")),
-        ("def create_in_process_cluster(n): ...\nr = create_in_process_cluster(3)\n", True, OWN.format("create_in_process_cluster")),
-        ("import multi_process_runner\nmulti_process_runner.run(print)\n", False, OWN.format("multi_process_runner")),
-        # what the program only has, and never calls
-        ("import os\nimport portpicker\n", False, ""),
-        ("def create_in_process_cluster(workers, ps): ...\n", False, ""),
-        ("import helpers\n", False, ""),
-        # orch's cluster is read
-        ("import os, portpicker\nif 'TF_CONFIG' not in os.environ:\n    portpicker.pick_unused_port()\n", False, ""),
-        (PS, False, SERVERS),
-        (PS, True, ""),
-        (WORKERS, True, EQUAL),
-        (WORKERS, False, ""),
-        (f"{PS}if not ps:\n    {WORKERS.splitlines()[1]}\n", False, ""),
-        (f"{PS}if not ps:\n    {WORKERS.splitlines()[1]}\n", True, ""),
-        (f"{WORKERS}tf.distribute.Server(cluster).join()\n", True, ""),
-        (f"{WORKERS}import worker\n", True, ""),
-    ],
-)
-def test_a_program_for_another_cluster_is_noted(tmp_path: Path, text: str, has_servers: bool, note: str) -> None:
-    read = sources(tmp_path, s=text, helpers="import portpicker\nportpicker.pick_unused_port()\n")
-    assert program_notes.find_notes(read, has_servers) == [note] * bool(note)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("import os\nprint(1)\nimport no_such_module.part\n", 3),
-        ("with open(__file__):\n    pass\nimport helpers\nfrom no_such_module import n\n", 4),
-        # at the beginning: it fails at once
-        ("'A text.'\nimport os\nX = 1\nimport no_such_module\n", 0),
-        # it may be optional, or stand where nobody can see it
-        ("print(1)\ntry:\n    import no_such_module\nexcept ImportError:\n    pass\n", 0),
-        ("print(1)\nif x:\n    import no_such_module\n", 0),
-        ("print(1)\nwith contextlib.suppress(ImportError):\n    import no_such_module\n", 0),
-        ("print(1)\nif x:\n    sys.exit()\nimport no_such_module\n", 0),
-        ("print(1)\nos.system('pip install no_such_module')\nimport no_such_module\n", 0),
-        ("print(1)\nsys.modules['no_such_module'] = keras\nimport no_such_module\n", 0),
-        ("print(1)\ndef plot():\n    import no_such_module\n", 0),
-        ("import sys\nsys.path.append('lib')\nimport no_such_module\n", 0),
-        ("print(1)\nimport json, helpers, numpy, worker\n", 0),
-    ],
-)
-def test_a_module_that_is_imported_late_and_is_missing_is_noted(tmp_path: Path, text: str, line: int) -> None:
-    found = program_notes.find_missing(sources(tmp_path, s=text, helpers=""), str(tmp_path), [{}])
-    how = f"install it with {sys.executable} -m pip, or leave the import out"
-    assert found == ([f"s.py:{line}: the module no_such_module is not installed, so the run would fail there: {how}"] if line else [])
-
-
-MADE = "import keras\nmodel = build()\nmodel.compile('sgd')\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            MADE + "model.save('out', save_format='tf')",
-            "s.py:4: save() of Keras 3 fails for 'out': end the name with .keras or .h5; for a SavedModel: model.export(path)",
-        ),
-        (MADE + "model.save_weights('w.h5')", "save_weights() of Keras 3 fails for 'w.h5': end the name with .weights.h5"),
-        (MADE + "model.save('a.keras')\nmodel.save('b.h5', save_format='h5')\nmodel.save_weights('w.weights.h5')", ""),
-        (MADE + "model.save()\nmodel.save(path)\nmodel.save(f'{a}{b}')\nmodel.export('out')\nimage.save('out')", ""),
-        ("import torch\nmodel.fit(1)\nmodel.save('out')", ""),
-    ],
-)
-def test_a_name_that_keras_3_does_not_save_to_is_noted(tmp_path: Path, text: str, said: str) -> None:
-    (source,) = sources(tmp_path, s=text)
-    found = program_notes.find_saves(source)
-    assert said in found
-    assert bool(found) is bool(said)
+@golden.cases("programs.txt")
+def test_what_is_said_of_a_program(tmp_path: Path, case: golden.Case) -> None:
+    """It has a neighbour that makes a cluster of its own."""
+    read = sources(tmp_path, s=f"{case.given}\n", helpers="import portpicker\nportpicker.pick_unused_port()\n")
+    (source,) = (source for source in read if source.path == "s.py")
+    said = [f"without servers: {note}" for note in program_notes.find_notes(read, False)]
+    said += [f"with servers: {note}" for note in program_notes.find_notes(read, True)]
+    said += program_notes.find_missing([source], str(tmp_path), [{}])
+    said += filter(None, [program_notes.find_saves(source)])
+    line = source.certain_fit()
+    case.check("\n".join([*said, *([f"fit of Keras, certainly, in line {line}"] if line else [])]).replace(sys.executable, "PYTHON"))
 
 
 @pytest.mark.parametrize(
