@@ -14,12 +14,14 @@ import pytest
 from worker.protocol import task_files
 from worker.task.checkpoints import save_orders
 from worker.task.checkpoints.fit_session import FitSession
+from worker.task.checkpoints.training_session import TrainingSession
 
 FORK = """
 import os, signal, time
 from pathlib import Path
 from worker.task.checkpoints import save_orders
 from worker.task.checkpoints.fit_session import FitSession
+from worker.task.checkpoints.training_session import TrainingSession
 
 save_orders.begin(7)
 children = []
@@ -75,7 +77,8 @@ def test_a_training_that_turns_out_not_to_be_saved_says_so_and_a_later_one_is_ab
     save_orders.end()
     assert (tmp_path / "saving").read_text() == "ready 0\n", "one of two trainings is still saved"
     fit = object.__new__(FitSession)
-    fit._is_announced, fit._snapshots = True, None
+    fit._session = TrainingSession(None, None, None, None)  # type: ignore[arg-type]
+    fit._session._can_save = True
     fit._turn_off("a variable was made in the first step")
     fit._turn_off("again")
     save_orders.begin(5)

@@ -7,16 +7,15 @@ from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import Any
 
-from ...formats import saves
 from ...values.words import few
 from .. import patches
 from ..context import context
 from ..patches.features import SAVES
 from ..patches.import_hooks import print_once
-from . import callback_state, input_check, random_state, restoring, save_orders, variables
+from . import callback_state, input_check, random_state, restoring, variables
 from .saver import place_of
 from .series import Series
-from .snapshots import TrainingSnapshots
+from .training_session import TrainingSession
 
 MARK = "_orch_checkpoint"
 """An attribute of the callback that asks for saves."""
@@ -140,7 +139,8 @@ class FitSession:
         self.is_on = True
         self._fit, self._model, self._callbacks = fit, fit.model, fit.callbacks
         self._every = asked.every or context().settings.checkpoints.every
-        self._series = Series(place_of(asked.dir, asked.keep, strategy), f"fit-{fit.number}", strategy)
+        series = Series(place_of(asked.dir, asked.keep, strategy), f"fit-{fit.number}", strategy)
+        self._session = TrainingSession(series, self._every, self._variables, lambda: self._document(is_over=False))
         self._first: int | None = None
         self._epoch = self._batch = 0
         self._before = 0
@@ -156,11 +156,8 @@ class FitSession:
         self._is_stopped = False
         self._is_first_step = True
         """No step was trained since this program began."""
-        self._snapshots: TrainingSnapshots | None = None
         self._late: dict[str, Any] = {}
         """The optimizers of the model, besides its own, that had no variables before the first step, by their attributes."""
-        self._is_announced = False
-        """The controller was told that this fit can save on order."""
 
     @property
     def steps(self) -> int:
@@ -169,8 +166,7 @@ class FitSession:
     def end(self) -> None:
         """The fit is over, also if it was not saved."""
         self.is_on = False
-        self._series.wait()
-        self._end_snapshots()
+        self._session.end()
 
     # --- what is saved -------------------------------------------------------------------------
 
@@ -178,7 +174,7 @@ class FitSession:
         others = {f"model.{name}": one for name, one in vars(self._model).items() if hasattr(one, "apply_gradients")}
         others = {name: one for name, one in others.items() if one is not self._model.optimizer}
         named = variables.collect({"model": self._model, "optimizer": self._model.optimizer, **others, **self._fit.more_variables()})
-        return [*named, *random_state.generators(self._series.strategy, wanted)]
+        return [*named, *random_state.generators(self._session.series.strategy, wanted)]
 
     def _unbuilt(self) -> dict[str, Any]:
         found = {
@@ -202,14 +198,10 @@ class FitSession:
                     self._late[name].build([there[each] for each in wanted])
 
     def _write(self, kind: str) -> None:
-        named = self._variables()
-        if not self._can_restore(named):
-            return
-        document, arrays = self._document(is_over=kind in ("epoch", "final") or self._is_stopped)
-        self._saved = self.steps
-        self._series.write(self.steps, named, document, kind=kind, arrays=arrays)
-        if self._snapshots is not None:
-            self._snapshots.saved()
+        if self._can_restore(self._variables()):
+            document, arrays = self._document(is_over=kind in ("epoch", "final") or self._is_stopped)
+            self._saved = self.steps
+            self._session.write(self.steps, kind, document, arrays)
 
     def _can_restore(self, named: list[variables.NamedVariable]) -> bool:
         """True if a restart could set all variables before its first step. If not, this fit is not saved."""
@@ -236,16 +228,9 @@ class FitSession:
         }
         return document, arrays
 
-    def _end_snapshots(self) -> None:
-        if self._snapshots is not None:
-            self._snapshots.end()
-
     def _turn_off(self, why: str) -> None:
         self.is_on = False
-        self._end_snapshots()
-        if self._is_announced:
-            self._is_announced = False
-            save_orders.end()
+        self._session.give_up()
         print_once(f"checkpoints: this fit is not saved: {why}")
 
     def _facts(self) -> dict[str, Any]:
@@ -262,7 +247,7 @@ class FitSession:
     def begin(self) -> None:
         import tensorflow as tf
 
-        if isinstance(self._series.strategy, tf.distribute.ParameterServerStrategy):
+        if isinstance(self._session.series.strategy, tf.distribute.ParameterServerStrategy):
             self._turn_off("under ParameterServerStrategy a training cannot continue exactly, because steps may run twice")
             return
         self._fit.build()
@@ -275,16 +260,10 @@ class FitSession:
         named = self._variables()
         self._names = [each.name for each in named]
         self._begun = callback_state.begin(self._callbacks.callbacks)
-        self._found = self._series.choose()
+        self._found = self._session.find()
         if self._found is not None:
             self._continue(self._found)
-        elif self._series.is_expected:
-            self._series.tell(
-                f"{self._series.name} begins at step 0, for there is no complete checkpoint; {restoring.lost(self._series, 0)}"
-            )
-        self._snapshots = TrainingSnapshots(self._series, self._variables, self.steps)
-        self._is_announced = True
-        save_orders.begin(self.steps)
+        self._session.begin(self.steps)
 
     def _check_input(self) -> None:
         data = self._fit.data()
@@ -299,7 +278,7 @@ class FitSession:
     def _continue(self, found: restoring.FoundSave) -> None:
         document, model = found.document, self._model
         self._build_late(document.get("optimizers", {}))
-        self._series.restore(found, self._variables(found.tensors))
+        self._session.restore(found)
         arrays = {name: variables.array(one) for name, one in found.tensors.items() if name.startswith(f"{callback_state.ARRAYS}/")}
         callback_state.restore(self._callbacks.callbacks, document["fit"]["callbacks"], arrays, self._logs)
         at = document["input"]
@@ -315,11 +294,7 @@ class FitSession:
         input_check.tell_of_other(at, self._facts())
         is_over = epoch >= epochs
         place = f"after step {self._batch} of it" if self._batch else "from its beginning"
-        where = "; this training is over" if is_over else f" (epoch {self._epoch + 1}, {place})"
-        self._series.tell(
-            f"{self._series.name} continues at step {self.steps}{where}, saved {saves.age(document):.0f} s ago by "
-            f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self.steps)}"
-        )
+        self._session.tell_of_restart(found, "; this training is over" if is_over else f" (epoch {self._epoch + 1}, {place})")
 
     def on_epoch_begin(self, epoch: int, *_: Any) -> None:
         found, self._found = self._found, None
@@ -332,20 +307,13 @@ class FitSession:
 
     def on_train_batch_end(self, batch: int, *_: Any) -> None:
         before, self._batch = self.steps, int(batch) + 1
-        assert self._snapshots is not None
-        self._series.reach(self.steps, is_kept=self._snapshots.reach(self.steps))
+        self._session.reach(self.steps)
         if self._is_first_step:
             self._is_first_step = False
             if not self._can_restore(self._variables()):
                 return
-        is_save_due = self._snapshots.after_step(self.steps, lambda: self._document(is_over=False))
         is_last = self._batch >= (self._callbacks.params.get("steps") or float("inf"))  # the end of the epoch saves
-        is_ordered = save_orders.is_due(before, self.steps, self._series)
-        is_save_due = is_save_due or bool(self._every and self.steps // self._every > before // self._every)
-        if is_ordered or (is_save_due and not is_last):
-            self._write("")
-        if is_ordered:
-            save_orders.leave(self._series, self.steps)
+        self._session.after_step(before, self.steps, lambda: self._write(""), is_saved_soon=is_last)
 
     def on_epoch_end(self, epoch: int, *_: Any) -> None:
         is_due = not self._every or self.steps // self._every > self._saved // self._every
@@ -357,10 +325,10 @@ class FitSession:
     def on_train_end(self, *_: Any) -> None:
         if self._first is None:  # a fit without an epoch
             self._first = self._epoch
-        if self._series.is_over(self.steps):  # restored, and nothing was trained since
+        if self._session.series.is_over(self.steps):  # restored, and nothing was trained since
             return
         self._write("final")
-        self._series.wait()
+        self._session.series.wait()
 
 
 def _raw(variable: Any) -> Any:

@@ -17,9 +17,9 @@ from ..observe import reports
 from ..patches import refusal
 from ..patches.import_hooks import print_once
 from ..strategy import strategy_builder
-from . import input_check, random_state, restoring, save_orders, variables, world_facts
+from . import input_check, random_state, restoring, variables, world_facts
 from .series import Place, Series
-from .snapshots import TrainingSnapshots
+from .training_session import TrainingSession
 
 EVERY = 100
 """The number of steps between two saves, if neither the program nor the spec says one."""
@@ -82,7 +82,6 @@ class Saver:
                 "checkpoints: under ParameterServerStrategy a restart is not exact: a step of a lost worker may run twice. "
                 "more: orch help resume"
             )
-        self._every = every or context().settings.checkpoints.every or EVERY
         self._objects = objects
         _build_optimizers(objects, self._strategy)
         self._steps = 0
@@ -90,13 +89,16 @@ class Saver:
         self._is_iterating, self._is_positioned = False, self._coordinator is not None
         self._facts: dict[str, Any] = {}
         """What `input_check.facts` says of the data, before the restart and now; empty: no batch was asked for."""
-        self._series = Series(place_of(dir, keep, self._strategy), f"loop-{next(_loops)}", self._strategy)
+        series = Series(place_of(dir, keep, self._strategy), f"loop-{next(_loops)}", self._strategy)
+        every = every or context().settings.checkpoints.every or EVERY
+        self._session = TrainingSession(series, every, self._variables, lambda: (self._document(), {}))
         self._iterated = -1
         """The epoch whose batches the program has asked for."""
-        self._restore()
-        self._snapshots = TrainingSnapshots(self._series, self._variables, self._steps)
+        if (found := self._session.find()) is not None:
+            self._continue(found)
+        # A snapshot of a coordinator's training would have to wait for all of its workers.
+        self._session.begin(self._steps, in_memory=self._coordinator is None)
         random_state.watch()
-        save_orders.begin(self._steps)
 
     @property
     def steps(self) -> int:
@@ -120,16 +122,9 @@ class Saver:
                 "checkpoints: the input of this loop begins again after a restart, in the middle of the training. "
                 "fix: iterate over saver.batches(dataset), or give worker.files start=saver.steps"
             )
-        # A coordinator's training has no snapshots, with which the agent would note the step.
-        self._series.reach(self._steps, is_kept=self._coordinator is None and self._snapshots.reach(self._steps))
+        self._session.reach(self._steps)
         reports.report({"step": self._steps, **({"epoch": self._at.epoch + 1} if self._is_iterating else {}), **values})
-        # A snapshot of a coordinator's training would have to wait for all of its workers, too.
-        is_save_due = self._coordinator is None and self._snapshots.after_step(self._steps, lambda: (self._document(), {}))
-        is_ordered = save_orders.is_due(before, self._steps, self._series)
-        if is_ordered or is_save_due or self._steps // self._every > before // self._every:
-            self.save()
-        if is_ordered:
-            save_orders.leave(self._series, self._steps)
+        self._session.after_step(before, self._steps, self.save)
 
     def save(self) -> None:
         """Save now. All workers make this call after the same step. The values are copied, and a thread writes them."""
@@ -137,7 +132,7 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until the last save is on the disk. The end of the program waits, too."""
-        self._series.wait()
+        self._session.series.wait()
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left of `count`, from 0; at the end of each epoch a save is made.
@@ -148,8 +143,7 @@ class Saver:
             yield self._at.epoch
             self._left_out, self._at = _Position(), _Position(self._at.epoch + 1)
             self._write("epoch" if self._at.epoch < count else "final")
-        self.wait()
-        self._snapshots.end()
+        self._session.end()
 
     def batches(self, data: Any) -> Iterator[Any]:
         """The batches of one epoch of the data, or those that are left of it after a restart.
@@ -193,7 +187,7 @@ class Saver:
     def _distributed(self, dataset: Any) -> Any:
         made = self.__dict__.setdefault("_made", {})
         if id(dataset) not in made:
-            with shuffle_order.of_training(self._series.name):
+            with shuffle_order.of_training(self._session.series.name):
                 parts = distribute.distribute(dataset, batch=None, strategy=self._strategy, options=None, data_service=False)
             made[id(dataset)] = dataset, parts
         return made[id(dataset)][1]
@@ -208,29 +202,17 @@ class Saver:
     def _write(self, kind: str) -> None:
         if self._coordinator is not None:
             self._coordinator.join()
-        self._series.write(self._steps, self._variables(), self._document(), kind=kind)
-        self._snapshots.saved()
+        self._session.write(self._steps, kind, self._document())
 
-    def _restore(self) -> None:
-        found = self._series.choose()
-        if found is None:
-            if self._series.is_expected:
-                self._series.tell(
-                    f"{self._series.name} begins at step 0, for there is no complete checkpoint; {restoring.lost(self._series, 0)}"
-                )
-            return
+    def _continue(self, found: restoring.FoundSave) -> None:
         document = found.document
-        self._series.restore(found, self._variables(found.tensors))
+        self._session.restore(found)
         self._steps = document["step"]
         at = document["input"]
         self._facts = {name: value for name, value in at.items() if name not in ("epoch", "batch")}
         self._left_out, self._at = _Position(at["epoch"], at["batch"]), _Position(at["epoch"], at["batch"])
         where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}".replace("batchs", "batches")
-        over = "; this training was over" if document["kind"] == "final" else f" ({where})"
-        self._series.tell(
-            f"{self._series.name} continues at step {self._steps}{over}, saved {saves.age(document):.0f} s ago by "
-            f"{restoring.attempt_of(document)}; {restoring.lost(self._series, self._steps)}"
-        )
+        self._session.tell_of_restart(found, "; this training was over" if document["kind"] == "final" else f" ({where})")
 
 
 def _strategy_of(objects: dict[str, Any]) -> Any:
