@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,8 +33,15 @@ ONE = "one process"
 _POLL_S = 0.02
 
 
-def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEPS, limit_s: float = 300.0) -> Comparison:
-    """Run the first steps of a program twice, side by side, and compare them.
+def verify(
+    spec: ClusterSpec,
+    home: str | os.PathLike[str],
+    *,
+    steps: int = STEPS,
+    limit_s: float = 300.0,
+    imported: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Run the first steps of a program twice, side by side, and compare them. `imported`: the variables of `one_import`, in which this is.
 
     Raises `UsageError` for a cluster that cannot be compared, `RunFailed` if the program fails, and `OrchError` if it takes no step, or
     longer than the limit.
@@ -41,7 +49,7 @@ def verify(spec: ClusterSpec, home: str | os.PathLike[str], *, steps: int = STEP
     spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
     spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, word=spec.verify.word))
-    with one_import(spec) as variables:
+    with one_import(spec) if imported is None else nullcontext(imported) as variables:
         begin = partial(start, home=home, env={**os.environ, **variables})
         found, many, run_of_one, run = _compare({ONE: _alone(spec), f"{workers} workers": spec}, workers, begin, limit_s)
         discard(run_of_one)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..api import read_spec
+from ..backends.warm_process import one_import
 from ..checks.same_training import Comparison, sentences
 from ..checks.training_steps import STEPS
 from ..verify import verify
@@ -27,12 +28,16 @@ def assert_same_training(
     itself. `settings`: as for `orchestrator.launch`. Returns the comparisons.
     """
     __tracebackhide__ = True
-    found = []
-    for count in (workers,) if isinstance(workers, int) else workers:
-        if count > 1:
-            spec = read_spec(program, {**settings, "workers": count, **({"args": words} if words else {})}, os.environ)
-            made = verify(spec, os.path.join(home or os.environ.get("ORCH_HOME") or ".orch", "verify"), steps=steps, limit_s=timeout)
-            if not made.is_same:
-                raise AssertionError(f"{os.fspath(program)} with {count} workers: " + "\n".join(sentences(made)))
-            found.append(made)
+    counts = [count for count in ((workers,) if isinstance(workers, int) else workers) if count > 1]
+    given = {**settings, **({"args": words} if words else {})}
+    specs = {count: read_spec(program, {**given, "workers": count}, os.environ) for count in counts}
+    runs = os.path.join(home or os.environ.get("ORCH_HOME") or ".orch", "verify")
+    found: list[Comparison] = []
+    if not counts:
+        return found
+    with one_import(specs[counts[0]]) as imported:
+        for count, spec in specs.items():
+            found.append(verify(spec, runs, steps=steps, limit_s=timeout, imported=imported))
+            if not found[-1].is_same:
+                raise AssertionError(f"{os.fspath(program)} with {count} workers: " + "\n".join(sentences(found[-1])))
     return found
