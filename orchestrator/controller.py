@@ -126,7 +126,7 @@ def refusal(cluster: Cluster, verdict: Verdict) -> OrchError | None:
     """The error of a run that ended before it had tasks; None: the run has a report of its end."""
     if cluster.tasks or verdict.cause is None or verdict.outcome not in (Outcome.BROKEN, Outcome.FAILED):
         return None
-    return (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what)
+    return (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what, verdict.cause.remedy)
 
 
 def _keep_imports(start: RunStart, cluster: Cluster, viewer: Messages) -> None:

@@ -15,9 +15,16 @@ TERMINATED = 143
 
 
 class OrchError(Exception):
-    """orch or its backend has failed (exit code 125)."""
+    """orch or its backend has failed (exit code 125). The text has a line for what happened, one for `fix`, and one for `more`."""
 
     exit_code = BROKEN
+
+    def __init__(self, what: str = "", fix: str = "", more: str = "") -> None:
+        """`fix`: what to do. `more`: the topic of `orch help` about it."""
+        lines = (what, f"fix: {fix}" if fix else "", f"more: orch help {more}" if more else "")
+        super().__init__("\n".join(filter(None, lines)))
+        self.line = "; ".join(filter(None, (what, fix)))
+        """The text for a place that has one line."""
 
 
 class UnansweredError(OrchError):

@@ -427,8 +427,9 @@ SETTINGS = {field.name for section in BACKENDS.values() for field in fields(sect
 def place_names(module: str, source: str) -> Iterator[str]:
     """Where a module names a backend in a text, reads a backend's settings or imports its module: each should ask the backend instead."""
     tree = ast.parse(source)
+    foreign = {name for name in BACKENDS if not module.startswith(f"{backends.MODULES.get(name)}.")}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in BACKENDS:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in foreign:
             yield f"{module}:{node.lineno}: names a backend: {node.value!r}"
         if isinstance(node, ast.Attribute) and node.attr in SETTINGS and ast.unparse(node.value).endswith(".backend"):
             yield f"{module}:{node.lineno}: reads a backend's settings: {ast.unparse(node)}"

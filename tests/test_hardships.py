@@ -138,7 +138,7 @@ def test_where_no_thread_can_be_started_a_run_is_refused_in_words(orch: Orch, sc
     no_thread = 'def start(self):\n    raise RuntimeError("can\'t start new thread")\n'
     (tmp_path / "sitecustomize.py").write_text(f"import threading\n{no_thread}threading.Thread.start = start\n")
     done = orch("up", "wait.py", env={"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}, check=125)
-    assert done.err == "error: orch cannot show the run: can't start new thread; raise the limit of processes (ulimit -u)\n"
+    assert done.err == "error: orch cannot show the run: can't start new thread\n       fix: raise the limit of processes (ulimit -u)\n"
     assert not list(tmp_path.glob(".orch/runs/*"))
 
 
@@ -149,7 +149,10 @@ def test_where_no_pair_of_sockets_can_be_made_a_run_is_refused_in_words(orch: Or
     (tmp_path / "sitecustomize.py").write_text(f"import socket\n{refuse}socket.socketpair = refuse\n")
     for words in (("up", "wait.py"), ("doctor",)):
         done = orch(*words, env={"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}, check=125)
-        assert "error: orch cannot wait for anything: Operation not permitted; raise the limit of open files (ulimit -n), or " in done.err
+        assert (
+            "error: orch cannot wait for anything: Operation not permitted\n       fix: raise the limit of open files (ulimit -n), or "
+            in done.err
+        )
         assert "Traceback" not in done.err
         assert "never awaited" not in done.err
 
@@ -159,7 +162,7 @@ def test_a_limit_that_keeps_a_task_from_starting_is_named(orch: Orch, script: Sc
     for limit in (6, 16):  # too few for the run itself, and for a task
         limited = ("/bin/sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh")
         done = orch("up", "wait.py", "-n", "2", "--set", "preload=[]", check=125, by=limited)
-        assert "Too many open files; raise the limit of open files (ulimit -n)" in done.err
+        assert re.search(r"Too many open files(;|\n +fix:) raise the limit of open files \(ulimit -n\)", done.err)
 
 
 def test_too_few_open_files_are_said_in_words(orch: Orch, script: Script, tmp_path: Path) -> None:

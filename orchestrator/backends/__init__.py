@@ -179,10 +179,8 @@ class Diagnosis:
     """Another try may help."""
     is_mistake: bool = False
     """The host answers, and a setting of the spec does not fit it."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.cause}; {self.remedy}" if self.remedy else self.cause
+    about: str = ""
+    """The topic of `orch help`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class Ssh(NamedHosts):
         return Request(run, tuple(_host(run.spec, _settings(run.spec), named) for named in _settings(run.spec).hosts), reaching=REACHING)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        return local.explain(failure) if host.is_here else explain(host.name, failure, _by_hand(host.transport.argv))
+        told = local.explain(failure) if host.is_here else explain(host.name, failure, _by_hand(host.transport.argv))
+        return replace(told, about="ssh")
 
     def cancel(self, run: RunFacts) -> Cleanup:
         """Kill the tasks on this machine only: on the other hosts, an agent without a controller ends its tasks by itself."""
@@ -159,5 +160,5 @@ def _explain_ssh(host: str, said: str, by_hand: str) -> Diagnosis:
             told = remedy.format(host=host, ssh=by_hand, forget=forget[1] if forget else f"ssh-keygen -R {host}")
             return Diagnosis(complaint.rstrip("."), told)
     if _PASSING.search(said):
-        return Diagnosis(f"{text}; its sshd may take no more connections now", "raise MaxStartups there, or try again", passing=True)
+        return Diagnosis(text, "its sshd may take no more connections now: raise MaxStartups there, or try again", passing=True)
     return Diagnosis(text, f"try it: {by_hand} true")

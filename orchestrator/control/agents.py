@@ -74,7 +74,7 @@ class Agents:
 
     def describe_end(self, host: str) -> str:
         """Return how the last connection to a host has ended."""
-        return self._left[host].describe_end()
+        return self._left[host].diagnose_end().cause
 
     # --- the end -------------------------------------------------------------------------------
 

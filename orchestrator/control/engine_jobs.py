@@ -109,7 +109,7 @@ class _Renewer:
                 return is_alone
             except OrchError as error:
                 if heard.word.state != "ended":  # of a job that has ended there may be nothing left to ask
-                    engine_files.keep_heard(self._run.path, replace(heard, trouble=str(error)))
+                    engine_files.keep_heard(self._run.path, replace(heard, trouble=error.line))
                 return False
 
 
@@ -161,7 +161,7 @@ def _ask(runs: list[RunDir]) -> None:
             words = engine.ask({job: submitted for job, run in jobs.items() if (submitted := engine_files.read_submission(run.path))})
         except OrchError as error:
             for job, run in jobs.items():
-                engine_files.keep_heard(run.path, submission.ask_in_vain(run.heard(), str(error), now(), ends[job]))
+                engine_files.keep_heard(run.path, submission.ask_in_vain(run.heard(), error.line, now(), ends[job]))
         else:
             for job, run in jobs.items():
                 engine_files.keep_heard(run.path, submission.listen(run.heard(), words.get(job, FORGOTTEN), now(), ends[job]))

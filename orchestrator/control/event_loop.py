@@ -21,5 +21,5 @@ def run(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 end.close()
     except OSError as error:
         remedy = "raise the limit of open files (ulimit -n), or let the sandbox of this machine allow socketpair"
-        raise OrchError(f"orch cannot wait for anything: {error.strerror or error}; {remedy}") from None
+        raise OrchError(f"orch cannot wait for anything: {error.strerror or error}", remedy) from None
     return asyncio.run(begin())

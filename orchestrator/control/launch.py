@@ -125,4 +125,4 @@ class Launch:
         try:
             await self._allocation.aclose()
         except OrchError as error:
-            self._on_event(events.RunNoted(f"the hosts were not given back: {error}", now()))
+            self._on_event(events.RunNoted(f"the hosts were not given back: {error.line}", now()))

@@ -93,12 +93,13 @@ class Preparation:
             placed = self._place(attempt, fit(reasons) or full, there, code, is_given=is_given and not missing)
             code, self._placed = placed.code, placed
             failures = await self._start_agents(placed)
-            unfit = {name: f"host {name} cannot be {'used' if why.is_mistake else 'reached'}: {why.text}" for name, why in failures.items()}
+            verbs = {name: "used" if why.is_mistake else "reached" for name, why in failures.items()}
+            unfit = {name: f"host {name} cannot be {verbs[name]}: {why.cause}" for name, why in failures.items()}
             try:
                 if unfit:
                     # In a restart a file system may not be mounted again yet.
                     kind = UsageError if attempt == 1 and all(why.is_mistake for why in failures.values()) else OrchError
-                    raise kind("\n".join(unfit.values()))
+                    raise kind(_tell(unfit, failures), more=next((why.about for why in failures.values() if why.about), ""))
                 self._refuse_problems(placed)
                 found = await self._find_addresses(placed)
                 break
@@ -226,7 +227,7 @@ class Preparation:
             of_host = {name: next((line for line in lines if name in line), lines[0]) for name in error.worst()}
             return {name: f"host {name} cannot be used: {line}" for name, line in of_host.items()}
         facts = self._agents.facts
-        whys = {name: "; ".join(filter(None, (facts[name].trouble, *facts[name].problems))) for name in placed.hosts}
+        whys = {name: "; ".join(filter(None, (facts[name].trouble, *facts[name].problems))).partition("\n")[0] for name in placed.hosts}
         return {name: f"host {name} cannot be used: {why}" for name, why in whys.items() if why}
 
     def _notes(self, placed: Placed) -> list[str]:
@@ -333,6 +334,14 @@ class Preparation:
             if holders:
                 return {name: holders}
         return {}
+
+
+def _tell(unfit: Mapping[str, str], failures: Mapping[str, Diagnosis]) -> str:
+    """Return the lines about hosts that cannot be used: above each remedy the hosts that need it."""
+    by_remedy: dict[str, list[str]] = {}
+    for name, why in failures.items():
+        by_remedy.setdefault(why.remedy, []).append(unfit[name])
+    return "\n".join(line for remedy, lines in by_remedy.items() for line in (*lines, *([f"fix: {remedy}"] if remedy else [])))
 
 
 def _misfit(spec: ClusterSpec, facts: messages.HostReady) -> str:

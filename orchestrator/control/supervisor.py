@@ -108,7 +108,7 @@ class Supervisor:
             await self._launch.await_missing()
         except OrchError as error:
             if self._end.done():  # the wait for hosts was cancelled, and has left something
-                self.note(str(error))
+                self.note(error.line)
             else:
                 self._on_event(events.NotPlanned(str(error), error.exit_code, now()))
         except OSError as error:
@@ -182,7 +182,7 @@ class Supervisor:
 
     def _on_lost(self, loss: LostError) -> None:
         if loss.overdue_s is None:
-            self._on_event(events.HostLost(loss.host, loss.reason, now(), loss.ended_at))
+            self._on_event(events.HostLost(loss.host, loss.reason, now(), loss.ended_at, loss.remedy))
         else:
             self._on_event(events.HostLost(loss.host, f"{loss.reason}; its agent will stop its tasks", now(), now() - loss.overdue_s))
 

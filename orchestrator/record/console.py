@@ -83,7 +83,7 @@ class Console(Messages):
         try:
             threading.Thread(target=self._run_thread, name="console", daemon=True).start()
         except RuntimeError as error:
-            raise OrchError(f"orch cannot show the run: {error}; raise the limit of processes (ulimit -u)") from None
+            raise OrchError(f"orch cannot show the run: {error}", "raise the limit of processes (ulimit -u)") from None
 
     # --- called by the supervisor --------------------------------------------------------------
 

@@ -56,7 +56,8 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
         lines += [f"  more: orch help {cause.about}"] if cause.about else []
         lines += _describe_others(cause, cluster)
     elif cause is not None:
-        lines.append(f"  {cause.what}")
+        lines += [f"  {line}" for line in cause.what.splitlines()]
+        lines += [f"  fix: {cause.remedy}"] if cause.remedy else []
         if verdict.outcome is Outcome.TIMED_OUT:
             lines += _describe_stacks(run, cluster, cluster.tasks)
         lines += [] if run.is_gone else [f"  logs: {directory}"]

@@ -65,7 +65,7 @@ def create_run(home: Path, run_id: str) -> RunDir:
 
 def cannot_keep(path: Path, error: OSError) -> OrchError:
     """The error for a directory in which a run cannot be made or written."""
-    return OrchError(f"cannot keep a run in {path}: {error.strerror or error}; {remedy_for(error)}")
+    return OrchError(f"cannot keep a run in {path}: {error.strerror or error}", remedy_for(error))
 
 
 def remedy_for(error: OSError) -> str:

@@ -97,7 +97,7 @@ def test_the_slots_of_a_place_are_counted_before_anything_starts(yard: Path) -> 
 
 def test_what_is_wrong_there_is_said_in_the_places_own_words(yard: Path) -> None:
     (yard / "crates.txt").write_text("red 2\nshut 1\n")
-    assert "host shut cannot be reached: the crate shut is shut; open it" in orch(yard, "up", check=125).stderr
+    assert "host shut cannot be reached: the crate shut is shut\n       fix: open it\n" in orch(yard, "up", check=125).stderr
     (yard / "crates.txt").unlink()
     assert "backend.crates: there is no file 'crates.txt' (name one with a crate a line)" in orch(yard, "up", check=2).stderr
     (yard / "orch.yaml").write_text(SPEC.replace("crates:", "crate:"))

@@ -238,8 +238,13 @@ def test_the_code_42_may_be_another_one_for_the_engine() -> None:
 def test_the_doctor_says_what_is_known_and_what_is_missing(orch: Orch) -> None:
     unknown = orch("doctor", "--join", env=CLEAN, check=1).out
     assert "none is recognised" in unknown
-    assert "give --nodes N" in unknown
-    assert "give --node-index I" in unknown
+    assert unknown.splitlines()[-5:] == [
+        "error    --join: the number of nodes is not known here (no engine is recognised here)",
+        "         fix: --nodes N",
+        "error    --join: which of the nodes this is, is not known here (no engine is recognised here)",
+        "         fix: --node-index I, from 0 on; node 0 takes the run",
+        "         more: orch help join",
+    ]
     known = orch("doctor", "--join", env={**CLEAN, **STEP, "SLURM_PROCID": "3", "SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, check=0).out
     assert re.search(r"^nodes +2 +\(SLURM_STEP_NUM_NODES\)$", known, re.MULTILINE)
     assert re.search(r"^engine +Slurm$", known, re.MULTILINE)

@@ -264,7 +264,8 @@ def test_a_kubectl_is_needed_by_a_run_and_not_by_a_plan(orch: Any, script: Any) 
     script("print(1)", "x.py")
     words = ("x.py", "--backend", "kubernetes", "--image", "tf:1", "--set", "backend.kubectl=[no-kubectl]")
     orch("plan", *words, check=0)
-    message = "error: cannot make the pods: there is no program no-kubectl on PATH here; install kubectl, or name it with backend.kubectl\n"
+    message = "error: cannot make the pods: there is no program no-kubectl on PATH here\n"
+    message += "       fix: install kubectl, or name it with backend.kubectl\n       more: orch help kubernetes\n"
     assert orch("up", *words, check=2).err == message
 
 

@@ -33,7 +33,7 @@ def test_what_kubectl_complains_of(case: golden.Case) -> None:
 
 
 def test_a_kubectl_that_says_nothing() -> None:
-    assert str(to_error("cannot make the pods", "")) == "cannot make the pods: it did not say why"
+    assert str(to_error("cannot make the pods", "")) == "cannot make the pods: it did not say why\nmore: orch help kubernetes"
 
 
 @golden.cases("texts/kubectl_exec.txt")
@@ -48,7 +48,8 @@ def test_a_python_that_is_too_old_is_told_as_elsewhere() -> None:
     host = Host("x-0", "", sees_run_dir=False, transport=Transport(("kubectl",)))
     said = "orch: /usr/bin/python3 is Python 3.6\ncommand terminated with exit code 96"
     told = Kubernetes().explain(host, StartFailure("kubectl", 96, said))
-    assert told == Diagnosis("/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", "set python: for x-0", is_mistake=True)
+    words = ("/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", "set python: for x-0")
+    assert told == Diagnosis(*words, is_mistake=True, about="kubernetes")
 
 
 # --- the status of a pod --------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def test_a_pod_that_is_gone_does_not_go_on_though_it_was_seen_running(monkeypatc
     lost = StartFailure("kubectl", 1, "", had_answered=True)
     assert backend.explain(host, lost).cause.endswith("the pod goes on on n1")
     answers[0] = None
-    assert backend.explain(host, lost) == Diagnosis("the pod was deleted")
+    assert backend.explain(host, lost) == Diagnosis("the pod was deleted", about="kubernetes")
 
 
 def test_what_a_run_waits_for() -> None:
@@ -138,7 +139,7 @@ def test_a_watch_that_ends_is_begun_again_without_a_loss(tmp_path: Path) -> None
 
 def test_a_watch_that_is_forbidden_ends_the_wait(tmp_path: Path) -> None:
     said = 'Error from server (Forbidden): pods is forbidden: User "me" cannot watch resource "pods" in API group "" in the namespace "ml"'
-    with pytest.raises(OrchError, match='cannot watch the pods: User "me" may not watch pods in the namespace ml; ask for a Role'):
+    with pytest.raises(OrchError, match='cannot watch the pods: User "me" may not watch pods in the namespace ml\nfix: ask for a Role'):
         wait_for(tmp_path, f"echo '{said}' >&2; exit 1", ["x-0"])
 
 
@@ -212,8 +213,8 @@ def test_pods_that_cannot_be_deleted_are_told_with_the_command_that_deletes_them
     )
     with pytest.raises(OrchError) as caught:
         asyncio.run(lend(backend, request))
-    first, second, third = str(caught.value).splitlines()
-    assert first.startswith("cannot make the pods: exceeded quota; ask for less")
+    first, fix, more, second, third = str(caught.value).splitlines()
+    assert (first, fix[:18], more) == ("cannot make the pods: exceeded quota", "fix: ask for less ", "more: orch help kubernetes")
     assert second.startswith("the pods were not deleted: The connection to the server a:1 was refused")
     options = f"{tmp_path}/kubectl --context=lab --namespace=ml"
     assert third.endswith(f": {options} delete service orch-x-1a2b3c4d --ignore-not-found --wait=false".partition(" --ignore")[0])
@@ -236,7 +237,7 @@ def test_a_deletion_that_fails_once_is_tried_again(
     backend, request = request_of(script)
     with pytest.raises(OrchError) as caught:
         asyncio.run(lend(backend, request))
-    assert "\n" not in str(caught.value)
+    assert "not deleted" not in str(caught.value)
     assert (tmp_path / "calls").read_text().count("delete") == 2
 
 
@@ -247,8 +248,9 @@ def test_where_nothing_was_made_nothing_is_told_of_pods(
     monkeypatch.setattr(kubectl, "DELETE_PAUSES_S", (0.0, 0.0))
     with pytest.raises(OrchError) as caught:
         asyncio.run(lend(*request_of(script)))
-    (said,) = str(caught.value).splitlines()
+    said, _, more = str(caught.value).splitlines()
     assert said.startswith("cannot make the pods: ")
+    assert more == "more: orch help kubernetes"
 
 
 def test_a_wait_that_is_cancelled_tells_of_the_pods_that_are_left(

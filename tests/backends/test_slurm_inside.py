@@ -93,7 +93,7 @@ def test_an_allocation_of_several_kinds_of_nodes_is_refused(orch: Orch, slurm: S
     write_script(tmp_path, "")
     done = start(orch, nodes="-N1 : -N1").wait(check=2)
     assert re.search(
-        r"Slurm's job \d+ is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use. fix: ask for one kind", done.err
+        r"Slurm's job \d+ is a heterogeneous one \(SLURM_HET_SIZE=2\), which orch cannot use\n       fix: ask for one kind", done.err
     ), done
 
 

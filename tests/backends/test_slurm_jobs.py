@@ -239,7 +239,7 @@ def test_a_squeue_that_fails_once_tells_nothing_of_the_jobs(tmp_path: Path, monk
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{failing}\necho '{line}'\n")
     (tmp_path / "squeue").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(OrchError, match=r"cannot ask Slurm: Socket timed out.*scontrol ping"):
+    with pytest.raises(OrchError, match=r"cannot ask Slurm: Socket timed out.*\nfix: .*scontrol ping"):
         SlurmEngine().ask(jobs)
     assert SlurmEngine().ask(jobs)["7"].state == "running"
 
@@ -257,7 +257,7 @@ def test_the_run_of_an_sbatch_that_answers_too_late_is_kept_and_its_job_can_be_f
     spec = parse(documents.from_data({"script": "train.py", "name": "digits", "backend": {"type": "slurm"}}, "test"), workdir=str(tmp_path))
     begun = starting.create(tmp_path / ".orch", spec)
     run = begun.run
-    with pytest.raises(UnansweredError, match=f"squeue --me --name digits names the job.*its run is kept: {run.path}"):
+    with pytest.raises(UnansweredError, match=f"so its run is kept: {run.path}\nfix: squeue --me --name digits names the job"):
         starting.submit(begun)
     assert run.path.is_dir()
     assert not run.lock.is_held()

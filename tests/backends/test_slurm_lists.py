@@ -229,7 +229,7 @@ def test_a_slurmctld_that_is_not_found_is_no_refusal(monkeypatch: pytest.MonkeyP
         "echo 'sbatch: fatal: Could not establish a configuration source' >&2\nexit 1\n"
     )
     program.chmod(0o755)
-    said = r"slurmctld cannot be asked: resolve_ctls.*Unknown host; is this a login node of the cluster\?"
+    said = r"slurmctld cannot be asked: resolve_ctls.*Unknown host\nfix: is this a login node of the cluster\?"
     with pytest.raises(OrchError, match=said) as caught:
         run_program((str(program), "--test-only"), "Slurm refuses the job")
     assert caught.value.exit_code == 125

@@ -181,9 +181,9 @@ def test_a_run_directory_that_the_nodes_do_not_see(place: Place, slurm: SlurmBed
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--set", "backend.partition=nope"], "Invalid partition name specified; sinfo -s names the partitions"),
+        (["--set", "backend.partition=nope"], "Invalid partition name specified\n       fix: sinfo -s names the partitions"),
         (["--set", "backend.options={foo: 1}"], "unrecognized option '--foo=1'"),
-        (["--nodes", "4"], "Requested node configuration is not available; sinfo -o"),
+        (["--nodes", "4"], "Requested node configuration is not available\n       fix: sinfo -o"),
         (["-n", "5", "--set", "backend.ntasks_per_node=2"], "5 tasks do not fit into 4 slots"),
         (["--python", "/no/python"], "there is no Python /no/python"),
         (["--home", "/dev/shm/orch-runs"], "is in the memory of this machine (tmpfs), which no node sees"),

@@ -198,7 +198,8 @@ def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch: 
     bed["hostB"].stop_sshd()
     bed["hostB"].start_sshd(key="hostC")
     done = up(orch, bed, "hostA,hostB,nowhere.invalid,stranger", check=125)
-    lines = {line.split("host ")[1].split()[0]: line for line in done.err.splitlines() if "cannot be reached" in line}
+    told = re.findall(r"(host (\S+) cannot be reached: .*\n +fix: .*)", done.err)
+    lines = {host: line for line, host in told}
     assert set(lines) == {"hostA", "hostB", "nowhere.invalid", "stranger"}
     assert "Connection refused" in lines["hostA"]
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in lines["hostB"]
@@ -210,7 +211,7 @@ def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch: 
 def test_a_refused_key_and_a_wrong_user(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     done = up(orch, bed, "nobody-there@hostA", check=125)
-    assert re.search(r"host hostA cannot be reached: .*Permission denied \(publickey\).*ssh-copy-id hostA", done.err)
+    assert re.search(r"host hostA cannot be reached: .*Permission denied \(publickey\)\n +fix: .*ssh-copy-id hostA", done.err)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_a_python_that_is_too_old_says_so(orch: Orch, bed: Bed, script: Callable
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}" "$@"\n')
     old.chmod(0o755)
     done = up(orch, bed, "hostA", "--python", "~/old", check=2)
-    assert "is Python 3.6; orch needs 3.10 or newer there; set python: for hostA" in done.err
+    assert "is Python 3.6; orch needs 3.10 or newer there\n       fix: set python: for hostA\n       more: orch help ssh" in done.err
 
 
 def test_hosts_whose_tensorflow_differs_are_said_before_the_start(

@@ -30,7 +30,8 @@ def test_why_there_is_no_agent(case: golden.Case) -> None:
     """The exit code of ssh, and what it has said."""
     code, _, said = case.given.partition("\n")
     found = ssh.explain("hostB", StartFailure("ssh", int(code), said), "ssh -F c hostB")
-    case.check(f"{found.text}{' (this may pass)' if found.passing else ''}")
+    fix = f"\nfix: {found.remedy}" if found.remedy else ""
+    case.check(f"{found.cause}{' (this may pass)' if found.passing else ''}{fix}")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_the_command_by_hand_has_the_users_own_options() -> None:
 def test_an_ssh_that_is_not_there(orch: Orch, script: Callable[..., Path]) -> None:
     script("")
     done = orch("up", "script.py", "-H", "hostA", "--set", f"backend.ssh={json.dumps(['/no/such/ssh'])}", check=2)
-    assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err
+    assert "'/no/such/ssh' cannot be run: No such file or directory\n       fix: install the OpenSSH client, or set backend.ssh" in done.err
 
 
 def test_the_first_way_back_shares_no_connection_and_is_otherwise_the_command() -> None:
@@ -180,6 +181,6 @@ def test_hosts_that_are_named_one_by_one_add_up(orch: Orch, script: Callable[...
 def test_what_a_host_says_is_no_advice_of_ssh(banner: str) -> None:
     """Its banner comes on the stream of ssh's own words."""
     changed = f"{banner}\nREMOTE HOST IDENTIFICATION HAS CHANGED\n"
-    assert "if that is right, ssh-keygen -R hostB, then" in ssh.explain("hostB", StartFailure("ssh", 255, changed), "ssh hostB").text
+    assert "if that is right, ssh-keygen -R hostB, then" in ssh.explain("hostB", StartFailure("ssh", 255, changed), "ssh hostB").remedy
     own = '  ssh-keygen -f "/home/me/.ssh/known_hosts" -R "[hostB]:2222"\r\n'
-    assert '-R "[hostB]:2222", then' in ssh.explain("hostB", StartFailure("ssh", 255, f"{own}{changed}"), "ssh hostB").text
+    assert '-R "[hostB]:2222", then' in ssh.explain("hostB", StartFailure("ssh", 255, f"{own}{changed}"), "ssh hostB").remedy

@@ -166,9 +166,9 @@ def test_an_interpreter_that_is_too_old_says_so(orch: Orch, tmp_path: Path) -> N
     text = "import runpy, sys; sys.version_info = (3, 9, 18); del sys.argv[0], sys.argv[:sys.argv[0] == '-I']; "
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}runpy.run_path(sys.argv[0], run_name=\'__main__\')" "$@"\n')
     old.chmod(0o755)
-    words = f"{sys.executable} is Python 3.9; orch needs 3.10 or newer; set"
-    complaint(orch("up", "hello.py", "--python", "./old"), 125, f"host local cannot be used: {words} python: or --python")
-    complaint(orch("warm", "start", "--python", "./old"), 125, f"{words} --python")
+    words = f"{sys.executable} is Python 3.9; orch needs 3.10 or newer"
+    complaint(orch("up", "hello.py", "--python", "./old"), 125, f"host local cannot be used: {words}\n       fix: set python: or --python")
+    complaint(orch("warm", "start", "--python", "./old"), 125, f"{words}; set --python")
 
 
 def test_a_missing_working_directory_is_named(orch: Orch, tmp_path: Path) -> None:

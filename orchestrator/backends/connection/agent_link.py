@@ -19,7 +19,7 @@ from worker.protocol.channel import ChannelError
 from worker.protocol.messages import Bye, Ping
 
 from ...errors import OrchError
-from .. import Host, Reaching, Transport
+from .. import Diagnosis, Host, Reaching, Transport
 from .agent_channel import AgentChannel
 from .agent_pipes import UNKNOWN, AgentProgram
 from .agent_process import limit_log
@@ -40,9 +40,9 @@ SIGN_BYTES = 1024
 class LostError(OrchError):
     """An agent sends nothing more."""
 
-    def __init__(self, host: str, reason: str, overdue_s: float | None = None, ended_at: float | None = None) -> None:
-        super().__init__(f"host {host} cannot be used: {reason}")
-        self.host, self.reason, self.overdue_s, self.ended_at = host, reason, overdue_s, ended_at
+    def __init__(self, host: str, reason: str, overdue_s: float | None = None, ended_at: float | None = None, remedy: str = "") -> None:
+        super().__init__(f"host {host} cannot be used: {reason}", remedy)
+        self.host, self.reason, self.overdue_s, self.ended_at, self.remedy = host, reason, overdue_s, ended_at, remedy
         """`overdue_s`: for how many seconds the silence of the agent has been more than a pause. The agent may still live behind a broken
         connection; then it counts its controller as lost, and ends. None: the channel has ended. `ended_at`: when, if it took time to find
         out why."""
@@ -219,25 +219,25 @@ class AgentLink:
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=ENDING_S)
 
-    def _lose(self, reason: str, overdue_s: float | None = None, ended_at: float | None = None) -> None:
+    def _lose(self, reason: str, overdue_s: float | None = None, ended_at: float | None = None, remedy: str = "") -> None:
         """Nothing more comes: report this, unless the controller has let the agent go, and raise it in every request that waits."""
         if self._lost is not None:
             return
-        self._lost = LostError(self.host.name, reason, overdue_s, ended_at)
+        self._lost = LostError(self.host.name, reason, overdue_s, ended_at, remedy)
         self._channel.is_over.set()
         self._channel.end()
         if not self._is_leaving:
             self._on_lost(self._lost)
         self._requests.fail(self._lost)
 
-    def describe_end(self) -> str:
+    def diagnose_end(self) -> Diagnosis:
         """Return how the channel has ended."""
         code, broken = self._channel.ended
         failure = self._start.failure(code)
         if self._state >= LinkState.ANSWERED or self._start.transport.brings_worker:
-            return broken or failure.text
+            return Diagnosis(broken or failure.text)
         told = self._start.explain(self.host, failure)
-        return (replace(told, cause=broken) if broken else told).text
+        return replace(told, cause=broken) if broken else told
 
     # --- signs of life -----------------------------------------------------------------------------
 
@@ -274,7 +274,8 @@ class AgentLink:
 
     async def _read(self) -> None:
         await self._read_channel()
-        ended_at, channel = now(), self._channel
+        ended_at: float | None = now()
+        channel = self._channel
         while not channel.ended[1] and await self._come_back():
             await self._read_channel()
             ended_at = now()
@@ -282,9 +283,11 @@ class AgentLink:
         if self._start.transport.explains_end and self._state == LinkState.ANSWERED and not channel.ended[1]:
             if self._foretold is not None:
                 await asyncio.wait([self._foretold])
-            self._lose((await self._start.ask_why(channel.ended[0])).text, ended_at=ended_at)
+            told = await self._start.ask_why(channel.ended[0])
         else:
-            self._lose("its agent has ended" if self._is_leaving else channel.cut or self.describe_end())
+            ended_at, cut = None, "its agent has ended" if self._is_leaving else channel.cut
+            told = Diagnosis(cut) if cut else self.diagnose_end()
+        self._lose(told.cause, ended_at=ended_at, remedy=told.remedy)
 
     async def _read_channel(self) -> None:
         process, broken = self._channel.process, ""
@@ -335,7 +338,7 @@ class AgentLink:
             return False
         from .reconnection import BRIEF_S, NobodyWaitsError, Return, limit_of_try, pauses
 
-        channel.cut = channel.cut or self.describe_end()
+        channel.cut = channel.cut or self.diagnose_end().cause
         cut_at, is_told, argv, other = time.monotonic(), False, transport.way_back or transport.argv, transport.argv
         for pause_s in pauses():
             async with channel.gate:

@@ -29,7 +29,7 @@ class NotReachedError(Exception):
     """An agent did not come up."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.text)
+        super().__init__(diagnosis.cause)
         self.diagnosis = diagnosis
 
 
@@ -116,9 +116,10 @@ class AgentStart:
         """The error says whether the program is the wrong one, or this machine is short of something."""
         failure = StartFailure(transport.argv[0], error=error)
         if error.errno in _NO_PROGRAM:
-            return UsageError(explain(self._host, failure).text)
-        remedy = "this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit"
-        return OrchError(f"{failure.text}; {remedy}")
+            told = explain(self._host, failure)
+            return UsageError(told.cause, told.remedy)
+        remedy = "raise the limit of open files (ulimit -n), of processes (ulimit -u) or of memory, of which this machine is short"
+        return OrchError(failure.text, remedy)
 
 
 def read_log(log: Path, start: int = 0) -> str:

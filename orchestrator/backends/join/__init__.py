@@ -54,7 +54,7 @@ BACK_S = 60.0
 """How long a node that was lost has to dial again, where a restart needs it."""
 _MISSING = {
     "nodes": ("the number of nodes is not known here", "--nodes N"),
-    "node_index": ("which of the nodes this is, is not known here", "--node-index I, from 0; 0 takes the run"),
+    "node_index": ("which of the nodes this is, is not known here", "--node-index I, from 0 on; node 0 takes the run"),
 }
 
 
@@ -75,9 +75,10 @@ def _problems(settings: JoinSettings) -> list[Problem]:
     if seat.advice:
         return [Problem("--join", f"{seat.engine}: {seat.advice}")]
     by = f"{seat.engine} does not tell it" if seat.engine else "no engine is recognised here"
-    found = [Problem("--join", f"{what} ({by})", f"give {how}") for key, (what, how) in _MISSING.items() if getattr(settings, key) is None]
+    missing = ((what, how) for key, (what, how) in _MISSING.items() if getattr(settings, key) is None)
+    found = [Problem("--join", f"{what} ({by})\nfix: {how}") for what, how in missing]
     if not found and not seat.engine and (settings.node_index or 0) >= (settings.nodes or 1):
-        found.append(Problem("--node-index", f"there is no node {settings.node_index} of {settings.nodes}", "the first one is 0"))
+        found.append(Problem("--node-index", f"there is no node {settings.node_index} of {settings.nodes}\nfix: count from 0"))
     return found
 
 
@@ -95,7 +96,7 @@ class Join(HasNoEngine):
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         settings = _settings(spec)
         if settings.node_index:
-            return (Problem("--node-index", f"node {settings.node_index} does not take the run", "start orch up --join there"),)
+            return (Problem("--node-index", f"node {settings.node_index} does not take the run\nfix: start orch up --join there"),)
         return _problems(settings)
 
     def request(self, run: RunFacts) -> Request:
@@ -186,7 +187,7 @@ class Join(HasNoEngine):
         unlike = sorted({host.slots or 1 for host in hosts})
         if len(unlike) > 1 and request.run.spec.size > sum(host.slots or 1 for host in hosts):
             slots = few([f"{host.name}:{host.slots or 1}" for host in hosts], 8)
-            raise UsageError(f"the nodes have unlike numbers of slots ({slots}): give the number of workers, -n N")
+            raise UsageError(f"the nodes have unlike numbers of slots ({slots})", "give the number of workers, -n N", "join")
         return hosts
 
     def _nodes(self) -> list[DialledLine]:
@@ -219,7 +220,8 @@ class Join(HasNoEngine):
                 subprocess.run(("scontrol", "requeue", job), check=False, stdin=subprocess.DEVNULL)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        return local.explain(failure) if host.is_here else remote_worker.explain(host.name, failure, by="its orch")
+        told = local.explain(failure) if host.is_here else remote_worker.explain(host.name, failure, by="its orch")
+        return replace(told, about="join")
 
     def cancel(self, run: RunFacts) -> Cleanup:
         others = tuple(host.name for host in self._hosts[1:])
@@ -268,7 +270,8 @@ def describe(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
         problems.append(str(error))
     if again := joining.requeue_of(seat.engine):
         lines.append(f"42, again    {again}")
-    return [*lines, *(f"error    {problem}" for problem in problems)], not problems
+    lines += ["error    " + problem.replace("\n", "\n         ") for problem in problems]
+    return [*lines, *(["         more: orch help join"] if problems else [])], not problems
 
 
 _LABELS = {

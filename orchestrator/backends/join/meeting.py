@@ -192,7 +192,7 @@ class ByPmi:
             if thread.is_alive():
                 self._say(f"not all processes of the launcher have come after {time.monotonic() - began:.0f} s")
         if not isinstance(done[0], str):
-            raise OrchError(f"the nodes cannot meet by the launcher (PMI): {done[0]}; --join-dir or --join-at is another way")
+            raise OrchError(f"the nodes cannot meet by the launcher (PMI): {done[0]}", "meet by --join-dir or --join-at", "join")
         return done[0]
 
     def withdraw(self) -> None:
@@ -206,15 +206,14 @@ def meet(settings: JoinSettings, home: str, say: Callable[[str], None]) -> Meeti
     if secret and (where or settings.node_index == 0):
         return ByPort(where or "localhost", secret)
     if settings.join_at:
-        raise UsageError(_NO_SECRET.format(why=f"--join-at {settings.join_at}"))
+        raise no_secret(f"--join-at {settings.join_at}")
     if pmi.is_there(env) and not settings.join_dir:
         return ByPmi(env, say)
     if settings.join_dir or seat.shares_files or not seat.engine:
         return ByFile(settings.join_dir or home, f"{settings.job or 'no job'} {seat.attempt}")
-    raise UsageError(_NO_SECRET.format(why=f"{seat.engine}: the nodes share no file that orch knows of (--join-dir DIR names one)"))
+    raise no_secret(f"{seat.engine}: the nodes share no file that orch knows of (--join-dir DIR names one)")
 
 
-_NO_SECRET = (
-    f"{{why}}: the nodes need a secret that no one else has, in {TOKEN}, the same on all of them. "
-    "fix: make one with openssl rand -hex 32, and pass it as the engine passes secrets"
-)
+def no_secret(why: str) -> UsageError:
+    what = f"{why}: the nodes need a secret that no one else has, in {TOKEN}"
+    return UsageError(what, "make one with openssl rand -hex 32, and pass it to all nodes as the engine passes secrets", "join")

@@ -47,7 +47,7 @@ from .. import (
 )
 from . import pod_states
 from .kubectl import ask, by_hand, create, create_owner, delete_owner, kubectl_argv, refuse_without_exec
-from .kubectl_errors import explain_exec, without_end
+from .kubectl_errors import ABOUT, explain_exec, without_end
 from .object_names import INSIDE, MAIN, object_name, of_turn, selector_of
 from .pod_wait import PodWait, read_pod
 from .pods import PodWish, gpus_of, pod_template
@@ -126,6 +126,9 @@ class Kubernetes(TellsNobody):
         await give_back()
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
+        return replace(self._explain(host, failure), about=ABOUT)
+
+    def _explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         if failure.error is not None:
             return Diagnosis(failure.text, "install kubectl, or name it with backend.kubectl")
         if failure.had_answered:
@@ -141,7 +144,7 @@ class Kubernetes(TellsNobody):
             try:
                 found = read_pod(self._used, pod)
             except OrchError as error:
-                return Diagnosis(f"{failure.text}; {error}", passing=True)
+                return Diagnosis(f"{failure.text}; {error.line}", passing=True)
             if found is not None:
                 self._seen[pod] = found
             last = self._seen.get(pod)
@@ -159,7 +162,7 @@ class Kubernetes(TellsNobody):
             words = ("delete", "service", "-l", selector_of(name), "--ignore-not-found", "--wait=false", "-o", "name")
             gone = ask(kubectl_argv(settings, *words), "the pods were not deleted").split()
         except OrchError as error:
-            return Cleanup(hint=f"{error}\n{by_hand(settings, '-l', selector_of(name))}")
+            return Cleanup(hint=f"{error.line}\n{by_hand(settings, '-l', selector_of(name))}")
         return Cleanup(hint=f"its pods were deleted, with the Service {gone[0].rpartition('/')[2]}" if gone else "it has no pods left")
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from ...errors import OrchError, UnansweredError, UsageError
-from .kubectl_errors import PassingError, no_answer, to_error
+from .kubectl_errors import ABOUT, PassingError, no_answer, to_error
 
 ANSWER_S = 60.0
 """How long kubectl may take for one answer."""
@@ -72,7 +72,7 @@ def pin(place: Where, doing: str) -> dict[str, str]:
 def refuse_without_exec(place: Where, doing: str) -> None:
     """Raise `OrchError` if the user lacks the right without which nothing that is made could be used. Blocks."""
     if call(kubectl_argv(place, "auth", "can-i", "create", "pods", "--subresource=exec"), doing).stdout.startswith("no"):
-        raise OrchError(f"{doing}: you may not create pods/exec there, by which orch reaches its pods; ask for a Role that has it")
+        raise OrchError(f"{doing}: you may not create pods/exec there, by which orch reaches its pods", "ask for a Role that has it", ABOUT)
 
 
 def create_owner(place: Where, text: str, doing: str) -> str:
@@ -95,7 +95,7 @@ def delete_owner(place: Where, owner: str) -> bool:
             raise
         except OrchError as error:
             if pause_s is None or not isinstance(error, (PassingError, UnansweredError)):
-                raise OrchError(f"{error}\n{by_hand(place, owner)}") from None
+                raise OrchError(error.line, by_hand(place, owner)) from None
             time.sleep(pause_s)
     raise AssertionError("the last try returns or raises")
 
@@ -123,7 +123,8 @@ def call(argv: Sequence[str], doing: str, given: str = "", limit_s: float = ANSW
     except subprocess.TimeoutExpired:
         raise no_answer(doing, limit_s) from None
     except FileNotFoundError:
-        raise UsageError(f"{doing}: there is no program {argv[0]} on PATH here; install kubectl, or name it with backend.kubectl") from None
+        what = f"{doing}: there is no program {argv[0]} on PATH here"
+        raise UsageError(what, "install kubectl, or name it with backend.kubectl", ABOUT) from None
     except OSError as error:
         raise OrchError(f"{doing}: {argv[0]} cannot be run: {error.strerror or error}") from None
 

@@ -12,6 +12,7 @@ from worker.values.fast_dataclass import dataclass
 from ...errors import OrchError, UnansweredError, UsageError
 from .. import Diagnosis
 
+ABOUT = "kubernetes"
 _FORBIDDEN = re.compile(
     r'(?P<who>User "[^"]*") cannot (?P<verb>\w+) resource "(?P<what>[\w./-]+)" in API group "[^"]*"'
     r'(?: in the namespace "(?P<where>[^"]*)")?'
@@ -89,9 +90,7 @@ def diagnose(said: str) -> tuple[Diagnosis, bool]:
     if (found := _FORBIDDEN.search(said)) is not None:
         where = f" in the namespace {found['where']}" if found["where"] else ""
         text = f"{found['who']} may not {found['verb']} {found['what']}{where}"
-        return Diagnosis(
-            text, f"ask for a Role that has {found['verb']} on {found['what']} (docs/kubernetes.md lists what orch needs)"
-        ), False
+        return Diagnosis(text, f"ask for a Role that has {found['verb']} on {found['what']}"), False
     for rule in RULES:
         if re.search(rule.sign, said, re.IGNORECASE):
             return Diagnosis(complaint, rule.remedy, passing=rule.passing), rule.is_mistake
@@ -105,12 +104,12 @@ class PassingError(OrchError):
 def to_error(doing: str, said: str) -> OrchError:
     """The exception for a kubectl that has failed."""
     told, is_mistake = diagnose(said)
-    return (UsageError if is_mistake else PassingError if told.passing else OrchError)(f"{doing}: {told.text}")
+    return (UsageError if is_mistake else PassingError if told.passing else OrchError)(f"{doing}: {told.cause}", told.remedy, ABOUT)
 
 
 def no_answer(doing: str, limit_s: float) -> OrchError:
     """The exception for a kubectl that has not ended."""
-    return UnansweredError(f"{doing}: kubectl has not answered for {limit_s:g} s; {_ADDRESS}")
+    return UnansweredError(f"{doing}: kubectl has not answered for {limit_s:g} s", _ADDRESS, ABOUT)
 
 
 _EXEC_SIGNS = re.compile(r"executable file not found|no such file or directory|permission denied|exec format error", re.IGNORECASE)

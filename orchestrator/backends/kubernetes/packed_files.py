@@ -23,6 +23,7 @@ from ...model.settings import ClusterSpec, KubernetesSettings
 from ...model.settings.parse import to_document
 from .. import RunFacts
 from ..code_sync import collect
+from .kubectl_errors import ABOUT
 from .pods import HOME
 
 PART_BYTES = 1_000_000
@@ -49,8 +50,9 @@ def pack(run: RunFacts, settings: KubernetesSettings) -> tuple[bytes, ...]:
     data = tar(_files(run, settings), limit)
     if len(data) > limit:
         raise UsageError(
-            f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB. "
-            "fix: put it into the image (backend.code_in_image: true), name data in .gitignore, or run without -d"
+            f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB",
+            "put it into the image (backend.code_in_image: true), name data in .gitignore, or run without -d",
+            ABOUT,
         )
     return tuple(data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
 
@@ -106,8 +108,9 @@ def tar(files: Iterable[Packed], most: int) -> bytes:
                 made.addfile(info, io.BytesIO(file.data))
                 if archive.tell() > most:
                     raise UsageError(
-                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed). "
-                        "fix: put it into the image, and write backend.code_in_image: true"
+                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed)",
+                        "put it into the image, and write backend.code_in_image: true",
+                        ABOUT,
                     )
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read, and is to be sent to the pods: {error.strerror}") from None

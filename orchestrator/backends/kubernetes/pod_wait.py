@@ -16,7 +16,7 @@ from ...errors import OrchError, UnansweredError
 from ...model.settings import KubernetesSettings
 from .holder import RENEW, RENEW_S
 from .kubectl import ask, kubectl_argv, watch
-from .kubectl_errors import PassingError
+from .kubectl_errors import ABOUT, PassingError
 from .object_names import MAIN
 from .pod_states import PULLS, REMEDIES, PodState, describe_end, describe_waiting, read
 
@@ -75,7 +75,7 @@ class PodWait:
                     async for item in items:
                         self._take(item)
             except (PassingError, UnansweredError) as error:
-                self._trouble = str(error)
+                self._trouble = error.line
             await asyncio.sleep(ASK_AGAIN_S)
             self._unseen_since |= dict.fromkeys(self._states, time.monotonic())
             self._states = {}
@@ -106,7 +106,7 @@ class PodWait:
                 try:
                     pod = await asyncio.to_thread(read_pod, self._settings, name)
                 except (PassingError, UnansweredError) as error:
-                    self._trouble = str(error)
+                    self._trouble = error.line
                     return
                 if pod is None:
                     raise OrchError(f"{name}: {describe_end(None)}")
@@ -121,8 +121,7 @@ class PodWait:
             if state.has_ended or pulls:
                 remedy = REMEDIES.get(state.reason, "")
                 told = self._events.get(name, "") if state.reason in PULLS else ""
-                text = f"{name}: {told or state.waits}"
-                raise OrchError(f"{text}; {remedy}" if remedy else text)
+                raise OrchError(f"{name}: {told or state.waits}", remedy, ABOUT)
 
     def _tell(self) -> None:
         words = self._trouble or describe_waiting(self._names, self._states, self._events)

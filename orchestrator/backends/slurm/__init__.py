@@ -39,7 +39,7 @@ from ..engines import controller_argv
 from . import allocation
 from .allocation import JobDetails
 from .batch_script import NAME, OUTPUT, BatchScript
-from .complaints import explain_step
+from .complaints import ABOUT, explain_step
 from .engine import SlurmEngine, find_details
 from .step_command import step_command
 
@@ -90,7 +90,8 @@ class Slurm(TellsNobody):
         return None if _settings(spec).allocation else SlurmEngine()
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        return explain_step(failure) or remote_worker.explain(host.name, failure, by="srun")
+        told = explain_step(failure) or remote_worker.explain(host.name, failure, by="srun")
+        return replace(told, about=ABOUT)
 
     def cancel(self, run: RunFacts) -> Cleanup:
         """An agent without a controller ends its tasks by itself, and Slurm ends whatever is left when the job ends."""

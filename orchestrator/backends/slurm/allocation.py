@@ -13,6 +13,7 @@ from worker.values.words import count_of, few
 
 from ...errors import OrchError, UsageError
 from ...model.settings import NodeSpec
+from .complaints import ABOUT
 from .node_list import expand, expand_counts
 from .queue import parse_time
 
@@ -94,13 +95,15 @@ def refuse(env: Mapping[str, str]) -> None:
     job, count, kinds = env["SLURM_JOB_ID"], env.get("SLURM_STEP_NUM_TASKS", "1"), env.get("SLURM_HET_SIZE", "0")
     if kinds.isdecimal() and int(kinds) > 1:
         raise UsageError(
-            f"Slurm's job {job} is a heterogeneous one (SLURM_HET_SIZE={kinds}), which orch cannot use. "
-            "fix: ask for one kind of nodes; --backend local uses this machine alone"
+            f"Slurm's job {job} is a heterogeneous one (SLURM_HET_SIZE={kinds}), which orch cannot use",
+            "ask for one kind of nodes; --backend local uses this machine alone",
+            ABOUT,
         )
     if count.isdecimal() and int(count) > 1 and "SLURM_PROCID" in env:
         raise UsageError(
-            f"srun has started orch {count} times; orch starts the tasks on the nodes itself. "
-            "fix: leave srun out, and name the number of tasks with --workers; or add --join, and orch is one run on all of them"
+            f"srun has started orch {count} times; orch starts the tasks on the nodes itself",
+            "leave srun out, and name the number of tasks with --workers; or add --join, and orch is one run on all of them",
+            ABOUT,
         )
 
 

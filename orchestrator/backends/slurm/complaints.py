@@ -6,6 +6,7 @@ import re
 
 from .. import Diagnosis, StartFailure
 
+ABOUT = "slurm"
 _SAID = re.compile(
     r"^(?:(?:srun|sbatch|squeue|scancel|scontrol|salloc): (?:error: |fatal: )?|slurm_\w+ error: |allocation failure: )(?P<text>.*)$"
 )

@@ -19,7 +19,7 @@ from .. import Request, RunFacts, slots_of
 from ..engines import Channel
 from .allocation import JobDetails, parse_details
 from .batch_script import NAME, sbatch_argv
-from .complaints import diagnose
+from .complaints import ABOUT, diagnose
 from .programs import run_program, try_program
 from .queue import FORMAT, parse_queue
 
@@ -43,9 +43,8 @@ class SlurmEngine:
             job = run_program(sbatch_argv(file), "cannot submit to Slurm").strip().partition(";")[0]
         except UnansweredError as error:
             look = f"squeue --me --name {shlex.quote(request.run.spec.name)} names the job, and scancel ends it"
-            raise UnansweredError(
-                f"{error}; the job may be queued all the same: {look}; its run is kept: {request.run.directory}"
-            ) from None
+            what = f"{error.line}\nthe job may be queued all the same, so its run is kept: {request.run.directory}"
+            raise UnansweredError(what, look, ABOUT) from None
         if not job.isdecimal():
             raise OrchError(f"sbatch has named no job: {job!r}")
         return Submission(job, f"Slurm's job {job}", time.time(), place=place, is_shared=True)
@@ -54,7 +53,8 @@ class SlurmEngine:
         argv = ("squeue", "-h", "-t", "all", "-j", ",".join(jobs), "-o", FORMAT)
         out, complaint = try_program(argv, "cannot ask Slurm")
         if complaint and _UNKNOWN not in complaint:  # said if Slurm has forgotten all of the jobs
-            raise OrchError(f"cannot ask Slurm: {diagnose(complaint).text}")
+            told = diagnose(complaint)
+            raise OrchError(f"cannot ask Slurm: {told.cause}", told.remedy, ABOUT)
         found, now = parse_queue(out), time.time()
         words = {job: found[job].word(now) for job, made in jobs.items() if job in found and found[job].is_of(made.run_id)}
         for job in jobs.keys() - words.keys() if len(words) < len(jobs) else ():
@@ -127,10 +127,11 @@ def _refuse(request: Request) -> None:
         raise UsageError(f"there is no script {script}")
     for host in request.hosts[:1]:
         if os.path.isabs(host.python) and not os.access(host.python, os.X_OK):
-            raise UsageError(f"there is no Python {host.python}; set python: or --python")
+            raise UsageError(f"there is no Python {host.python}", "set python: or --python", ABOUT)
     for what, path in (("run directory", request.run.directory), ("working directory", spec.workdir)):
         if (kind := kind_of(path)) in _MEMORY:
             raise UsageError(
-                f"the {what} {path} is in the memory of this machine ({kind}), which no node sees. "
-                "fix: --home DIR, in a directory that all machines share, such as your home (findmnt -T DIR names its file system)"
+                f"the {what} {path} is in the memory of this machine ({kind}), which no node sees",
+                "--home DIR, in a directory that all machines share, such as your home (findmnt -T DIR names its file system)",
+                ABOUT,
             )

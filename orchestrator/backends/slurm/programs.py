@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 
 from ...errors import OrchError, UnansweredError, UsageError
-from .complaints import UNREACHED, complaint_of, diagnose
+from .complaints import ABOUT, UNREACHED, complaint_of, diagnose
 
 ANSWER_S = 60.0
 """How long one of Slurm's programs may take. A slurmctld that is busy answers late."""
@@ -33,10 +33,10 @@ def run_program(argv: Sequence[str], doing: str) -> str:
     """
     out, complaint, said = _call(argv, doing)
     if complaint:
-        told = diagnose(complaint, said).text
+        told = diagnose(complaint, said)
         if any(sign in said for sign in UNREACHED):
-            raise OrchError(f"slurmctld cannot be asked: {told}")
-        raise (UsageError if any(sign in said for sign in _MISTAKES) else OrchError)(f"{doing}: {told}")
+            raise OrchError(f"slurmctld cannot be asked: {told.cause}", told.remedy, ABOUT)
+        raise (UsageError if any(sign in said for sign in _MISTAKES) else OrchError)(f"{doing}: {told.cause}", told.remedy, ABOUT)
     return out
 
 
@@ -49,9 +49,10 @@ def _call(argv: Sequence[str], doing: str) -> tuple[str, str, str]:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=ANSWER_S)
     except FileNotFoundError:
-        raise OrchError(f"{doing}: there is no {argv[0]} on PATH here; load Slurm's module, or go to a login node") from None
+        raise OrchError(f"{doing}: there is no {argv[0]} on PATH here", "load Slurm's module, or go to a login node", ABOUT) from None
     except subprocess.TimeoutExpired:
-        raise UnansweredError(f"{doing}: {argv[0]} has not answered for {ANSWER_S:g} s; is slurmctld up? scontrol ping tells") from None
+        what = f"{doing}: {argv[0]} has not answered for {ANSWER_S:g} s"
+        raise UnansweredError(what, "is slurmctld up? scontrol ping tells", ABOUT) from None
     except OSError as error:
         raise OrchError(f"{doing}: {argv[0]}: {error.strerror or error}") from None
     if done.returncode == 0:

@@ -248,7 +248,7 @@ def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
         state = task.state if task.has_ended else TaskState.LOST
         cluster = update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
     what = f"lost host {event.host}: {event.reason}" if cluster.tasks else f"host {event.host} cannot be used: {event.reason}"
-    cause = Cause(what, event.at, host=event.host)
+    cause = Cause(what, event.at, host=event.host, remedy=event.remedy)
     ending = cluster.ending
     if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
         # The tasks on other hosts noticed the loss before the controller, and failed because of it.

@@ -95,6 +95,7 @@ class HostLost:
     at: float
     overdue_at: float | None = None
     """For a host that is silent, the time from which its silence was too long; or the time of its end, if it took time to find out why."""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,6 @@ def _headline_at_exit(cause: Cause, running: Sequence[str]) -> str:
 def headline(cause: Cause) -> str:
     """A cause in a few words: ``worker-1 failed (exit code 7)``."""
     if not cause.task:
-        return cause.what
+        return "\n".join(line for line in cause.what.splitlines() if not line.startswith(("fix: ", "more: ")))
     code = f" ({describe_code(cause.code, cause.killed)})" if cause.code else ""
     return f"{cause.task} {cause.what}{code}"

@@ -333,7 +333,7 @@ def test_a_place_that_knows_why_an_agent_ended_is_asked_and_may_take_its_time(tm
         return await lost
 
     loss = asyncio.run(run())
-    assert loss.reason == "its pod was deleted; make another one"
+    assert (loss.reason, loss.remedy) == ("its pod was deleted", "make another one")
     ((failure, asked_at),) = asked
     assert (failure.code, failure.had_answered) == (-signal.SIGKILL, True)
     assert loss.ended_at is not None
@@ -370,7 +370,7 @@ def test_too_many_open_files_are_no_wrong_command_line(tmp_path: Path, brings_wo
             await link.open(Transport((program,), brings_worker), plainly)
 
     for program, room, code, complaint in (
-        ("true", 2, 125, "'true' cannot be run: Too many open files; .*ulimit -n"),
+        ("true", 2, 125, "'true' cannot be run: Too many open files\nfix: .*ulimit -n"),
         ("/no/such/program", 50, 2, "cannot be run: No such file or directory$"),
         (str(tmp_path), 50, 2, "cannot be run: Permission denied$"),
     ):

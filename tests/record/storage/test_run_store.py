@@ -100,7 +100,7 @@ def test_a_home_without_room_for_its_gitignore_is_hidden_by_the_next_run(tmp_pat
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*--home") as raised:
+    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*\nfix: .*--home") as raised:
         create_run(tmp_path / place, "one")
     assert raised.value.exit_code == 125
     assert entries(tmp_path) == {"file"}

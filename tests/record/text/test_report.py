@@ -15,6 +15,7 @@ from orchestrator.model.state.cluster import Cause, Cluster, Outcome, Secondary,
 from orchestrator.record.report import report
 from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_store import create_run
+from orchestrator.record.text.event_messages import headline
 from tests.record.states import BAD, TAMED, cluster, exited, lost
 from worker.formats import saves
 from worker.protocol.messages import Failure
@@ -183,6 +184,19 @@ def test_a_long_traceback_does_not_hide_the_message(run: RunDir) -> None:
 def test_an_end_that_no_task_has_caused_is_told_with_its_reason(run: RunDir) -> None:
     text = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, Cluster(), Path("shown"))
     assert text.splitlines() == ["train-1 failed after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]
+
+
+def test_a_lost_host_is_told_with_what_to_do_and_in_few_words_without(run: RunDir) -> None:
+    lost_host = lifecycle.step(cluster(), events.HostLost("local", "the pod was evicted", 110.0, remedy="ask for more memory"))[0]
+    assert lost_host.ending is not None
+    cause = lost_host.ending.cause
+    assert cause is not None
+    lines = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 110.5, cause), run, lost_host, Path("shown")).splitlines()
+    assert lines[1:3] == ["  lost host local: the pod was evicted", "  fix: ask for more memory"]
+    refused = Cause("host b cannot be reached: refused\nfix: start its sshd\nmore: orch help ssh", 110.0)
+    lines = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 110.5, refused), run, Cluster(), Path("shown")).splitlines()
+    assert lines[1:4] == ["  host b cannot be reached: refused", "  fix: start its sshd", "  more: orch help ssh"]
+    assert headline(refused) == "host b cannot be reached: refused"
 
 
 def test_a_code_that_means_something_else_here_is_explained(run: RunDir) -> None:
