@@ -199,6 +199,7 @@ class Preparation:
             has_servers=spec.counts.get("ps", 0) > 0,
             has_replicas=_has_replicas(spec, strategy),
             saves=spec.checkpoints.fit,
+            saves_to="" if "://" in spec.checkpoints.dir else spec.checkpoints.dir,
             log_limit=spec.log_limit,
             private_network=spec.network == "private",
             escapes=host.transport.forwards_lines,

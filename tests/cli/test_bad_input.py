@@ -398,3 +398,11 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
 
 def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:
     assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "error: it said: red\\x01\n       and more"
+
+
+def test_a_directory_in_which_no_checkpoint_can_be_saved_is_refused_before_a_task_starts(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("print('started')\n")
+    (tmp_path / "file").touch()
+    done = orch("up", "hello.py", "-n", "2", "--checkpoint", "--set", f"checkpoints.dir={tmp_path}/file/x")
+    told = complaint(done, 2, f"error: checkpoints.dir: '{tmp_path}/file/x' cannot be used: '{tmp_path}/file' is not a directory\n")
+    assert told.endswith("       fix: --set checkpoints.dir=DIR, on a disk that all hosts share\n")

@@ -127,6 +127,8 @@ class Hello:
     """Whether several replicas may train in step, and orch may change Keras for them."""
     saves: bool = False
     """Whether Keras's `fit` must save, as the section `checkpoints` says."""
+    saves_to: OsText = ""
+    """The directory that the user has named for checkpoints; checked as `programs` are. Empty: none, or one that is no file system's."""
     log_limit: Size | None = None
     """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False

@@ -132,3 +132,18 @@ def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "s.py").write_text("import model")
     (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
     assert not needs_template(TENSORFLOW, [Program("script", "s.py")], tmp_path)
+
+
+def test_a_directory_for_checkpoints_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "gone").symlink_to("nowhere")
+    find = program_checks.find_no_room_for_saves
+    for fits in ("", ".", "new/one", str(tmp_path / "new")):
+        assert find(fits, str(tmp_path)) == [], fits
+    for name in ("file", "file/under/it", "gone/x"):
+        (told,) = find(name, str(tmp_path))
+        first = str(tmp_path / name.partition("/")[0])
+        assert told.splitlines()[0] == f"checkpoints.dir: {name!r} cannot be used: {first!r} is not a directory"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (told,) = find("new/one", str(tmp_path))
+    assert told.startswith(f"checkpoints.dir: 'new/one' cannot be used: you may not write in {str(tmp_path)!r}\nfix: ")

@@ -41,7 +41,7 @@ def _describe_left_out(source: Source) -> str:
 def check(hello: Hello) -> Checks:
     """Read the tasks' programs and the working directory, and find TensorFlow."""
     cwd, envs, template = hello.cwd, hello.search_envs, hello.template
-    problems = find_problems(hello.programs, cwd, envs)
+    problems = [*find_problems(hello.programs, cwd, envs), *find_no_room_for_saves(hello.saves_to, cwd)]
     sources = read_sources(hello.programs, cwd, envs[0])
     notes = program_notes.find_notes(sources, hello.has_servers) if hello.ports else []  # only a task of a cluster needs a port
     notes += program_notes.find_missing(sources, cwd, envs)
@@ -99,6 +99,17 @@ def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[
         elif program.kind == "command":
             found.append(_check_command(program.target, cwd, envs))
     return [problem for problem in found if problem]
+
+
+def find_no_room_for_saves(directory: str, cwd: str) -> list[str]:
+    """Why checkpoints cannot be written to a directory, which need not be there yet; empty if they can, or no directory is given."""
+    path = os.path.join(cwd, directory) if directory else ""
+    while path and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not path or (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
+        return []
+    why = f"you may not write in {path!r}" if os.path.isdir(path) else f"{path!r} is not a directory"
+    return [f"checkpoints.dir: {directory!r} cannot be used: {why}\nfix: --set checkpoints.dir=DIR, on a disk that all hosts share"]
 
 
 def _check_script(target: str, cwd: str) -> str | None:
