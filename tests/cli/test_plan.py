@@ -45,6 +45,9 @@ def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
     for name, task in planned(orch, "hello.py", "-n", "2").items():
         block = text[text.index(f"\n{name} on local\n") :]
         assert json.loads(block.partition("TF_CONFIG=")[2].partition("\n")[0]) == task["tf_config"]
+        own = {*block.split("\n\n")[0].split("\n"), *text.partition("\nall tasks\n")[2].split("\n\n")[0].split("\n")}
+        assert own >= {f"  {name}={value}" for name, value in task["env"].items()}
+    assert text.count("WORLD_SIZE=2") == 2, "what all tasks have alike, here LOCAL_WORLD_SIZE and WORLD_SIZE, comes once"
 
 
 def test_a_table_of_the_tasks_comes_first(orch: Orch) -> None:

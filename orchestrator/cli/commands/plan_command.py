@@ -100,20 +100,27 @@ def _lines(planned: Plan, is_short: bool) -> Iterator[str]:
     yield ""
     envs = list(_environments(planned))
     yield from _table(planned, envs)
-    for task, env in zip(planned.tasks, envs, strict=True):
+    told = [] if is_short else [list(_variables(task, env)) for task, env in zip(planned.tasks, envs, strict=True)]
+    alike = set(told[0]).intersection(*told) if len(told) > 1 else set()
+    if alike:
+        yield from ("", "all tasks", *(line for line in told[0] if line in alike))
+    for task, lines in zip(planned.tasks, told or [[]] * len(planned.tasks), strict=True):
         yield ""
         yield f"{task.id} on {task.host}"
         if text := planned.tf_config(task):
             yield f"  TF_CONFIG={text}"
-        if is_short:
-            continue
-        for section, values in _sections(task).items():
-            for name, value in sorted(values.items()):
-                yield f"  {section}.{name}: {json_text(value)}"
-        for name, value in sorted(env.items()):
-            yield f"  {name}={value}"
-        for name in task.order.unset:
-            yield f"  without {name}"
+        yield from (line for line in lines if line not in alike)
+
+
+def _variables(task: PlannedTask, env: Mapping[str, str]) -> Iterator[str]:
+    """The lines about the settings of a task, and about its variables."""
+    for section, values in _sections(task).items():
+        for name, value in sorted(values.items()):
+            yield f"  {section}.{name}: {json_text(value)}"
+    for name, value in sorted(env.items()):
+        yield f"  {name}={value}"
+    for name in task.order.unset:
+        yield f"  without {name}"
 
 
 def _table(planned: Plan, envs: Sequence[Mapping[str, str]]) -> list[str]:
