@@ -47,7 +47,10 @@ VARIABLES = """
 
 [spec.md](spec.md#what-a-script-can-use) has the variables that orch sets in each task.
 """
-SET_BY_ORCH = {"verify.steps", "verify.word", "verify.batch_of", "backend.job", "backend.allocation", "checkpoints.resume_older"}
+SET_BY_ORCH = {
+    *("verify.steps", "verify.word", "verify.batch_of", "scale.measure"),
+    *("backend.job", "backend.allocation", "checkpoints.resume_older"),
+}
 """Keys of a `spec.yaml` that a command of orch writes."""
 
 

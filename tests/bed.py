@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-NAMES = ("hostA", "hostB", "hostC")
+NAMES: tuple[str, ...] = ("hostA", "hostB", "hostC")
 PREFIX = "orchbed"
 PATIENCE_S = 60.0
 DAEMONS: set[int] = set()

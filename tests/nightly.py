@@ -38,6 +38,7 @@ _SLOW_TESTS = (  # each group takes about as long
     "tests/real/test_resume.py tests/real/test_restarts.py tests/real/test_preemption.py tests/real/test_private_network.py",
     "tests/real/test_examples.py tests/real/test_shards.py tests/real/test_t[aepu]*.py tests/real/test_p[il]*.py tests/real/test_by*.py",
     "tests/real/test_verify.py tests/real/test_patched_names.py tests/real/test_goodput.py tests/real/test_links.py",
+    "tests/real/test_scale.py",
     "tests/worker tests/testing tests/insight tests/cli tests/test_[a-z]*.py tests/real/test_chaos.py",
 )
 _AREAS = (

@@ -44,6 +44,7 @@ ANSWERS = (
             "finding",
             "rules",
             "same_training",
+            "scaling",
             "tensorflow_rules",
             "tpu_report",
             "training_rows",
@@ -65,7 +66,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "orchestrator.functions": ("orchestrator.errors",),
     "orchestrator.api": ("orchestrator.control", "orchestrator.functions", "orchestrator.handle", "orchestrator.sources", *PLACES),
-    "orchestrator.verify": ("orchestrator.api", "orchestrator.checks", "orchestrator.handle", *PLACES),
+    **dict.fromkeys(
+        ("orchestrator.scale", "orchestrator.verify"), ("orchestrator.api", "orchestrator.checks", "orchestrator.handle", *PLACES)
+    ),
     "orchestrator.cell_magic": ("orchestrator.api", "orchestrator.cli", "orchestrator.errors"),
     "orchestrator.handle": ("orchestrator.control.requests", "orchestrator.functions", *PLACES),
     "orchestrator.sources": MODEL,

@@ -43,6 +43,7 @@ NOT_RUN = {
     r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",
     r"orch (stacks|restart|profile)": "it needs a run that goes on: test_stacks.py, test_restarts.py and test_pace.py in tests/",
     r"orch verify": "it trains: tests/real/test_verify.py",
+    r"orch scale": "it trains: tests/real/test_scale.py",
     r"orch placement": "it needs a log of TensorFlow: tests/cli/test_placement.py",
 }
 """Commands of the documents that are not run here, and why. Those of orch are parsed."""

@@ -47,7 +47,8 @@ COMMANDS = {
     "compare": ("commands.compare_command", "Show where two runs differ."),
     "profile": ("commands.profile_command", "Profile a run with TensorFlow's profiler."),
     "placement": ("commands.placement_command", "Show on which devices operations ran."),
-    "verify": ("commands.verify_command", "Say whether workers train as one process does."),
+    "verify": ("commands.trial_commands", "Say whether workers train as one process does."),
+    "scale": ("commands.trial_commands", "Say why more workers are not faster."),
     "doctor": ("commands.doctor_command", "Check whether these machines can run a cluster."),
     "init": ("commands.setup_commands", "Write an orch.yaml to fill in."),
     "shards": ("commands.shards_command", "Show which files each worker will read."),
@@ -61,7 +62,7 @@ GROUPS = {
     "Run": ("up", "plan", "wait", "restart", "down"),
     "Look": ("ps", "logs", "top", "stacks", "report", "metrics"),
     "Understand": ("checkpoints", "compare", "profile", "placement"),
-    "Prepare": ("verify", "doctor", "init", "shards", "tpu", "warm"),
+    "Prepare": ("verify", "scale", "doctor", "init", "shards", "tpu", "warm"),
     "More": ("prune", "completion", "help"),
 }
 """The commands below each heading of ``orch --help``."""

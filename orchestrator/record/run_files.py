@@ -20,6 +20,8 @@ MOST_BYTES = 64 << 20
 
 SAME_TRAINING = "same_training.json"
 """The result of `orch verify`, in the run of the workers."""
+SCALED = "scaled.json"
+"""The result of `orch scale`, in the run of the last size."""
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -6,6 +6,7 @@ The templates are ``page.html`` and ``page.css``. Jinja escapes every text, beca
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from ..model.state.cluster import Outcome, TaskState, TaskStatus
 from ..model.state.progress import describe as describe_progress
 from ..record import report
 from ..record.run_directory import RunDir
-from ..record.run_files import SAME_TRAINING, read_file
+from ..record.run_files import SAME_TRAINING, SCALED, read_file
 from ..record.text import timeline
 from ..record.text.event_messages import describe_outcome, headline
 from ..record.text.format import describe_moment, describe_seconds
@@ -100,6 +101,7 @@ def contents(run: RunDir, story: Story) -> dict[str, Any]:
         "startup": _startup(story),
         "notes": _notes(story),
         "same_training": _same_training(run),
+        "scaled": _scaled(run),
         "spec": _spec_text(run),
         "placement": _placement(run, story),
         "logs": _logs(run, story),
@@ -287,6 +289,23 @@ def _same_training(run: RunDir) -> dict[str, Any]:
         ]
         return {"text": [hide_secrets(clean(line)) for line in found["text"]], "findings": findings}
     return {}
+
+
+def _scaled(run: RunDir) -> dict[str, Any]:
+    """The result of `orch scale`, if the run was of the last size: its text, and of each size the parts of a step as bars."""
+    with contextlib.suppress(OSError, OrchError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+        found = json.loads(read_file(run.path / SCALED))
+        bars = []
+        for size in found["sizes"]:
+            ends = list(itertools.accumulate(float(took) / float(size["step"]) * charts.WIDE for took in size["parts"].values()))
+            parts = [clean(part) for part in size["parts"]]
+            bars.append((count_of(int(size["workers"]), "worker"), list(zip(parts, [0.0, *ends], ends, strict=False))))
+        return {"text": hide_secrets("\n".join(clean(line) for line in found["text"])), "bars": bars, "kinds": PARTS}
+    return {}
+
+
+PARTS = {"computing": "trains", "exchange": "peers", "waiting": "missing", "input": "input", "Python": "starts"}
+"""The parts of a step, and the colour of each."""
 
 
 def _placement(run: RunDir, story: Story) -> str:

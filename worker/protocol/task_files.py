@@ -22,7 +22,9 @@ APART = "orch_trains_apart"
 """The key of the lines that say whether `fit` trains a model that this task has for itself (task/keras/fit.py)."""
 PROGRESS = "orch_progress"
 """The key of the lines that say how far the training is (task/observe/time_left.py)."""
-OWN_KEYS = frozenset({INPUT, SERVES, APART, PROGRESS})
+SCALE = "orch_scale"
+"""The key of the lines that tell where the time of the steps goes (task/observe/step_parts.py)."""
+OWN_KEYS = frozenset({INPUT, SERVES, APART, PROGRESS, SCALE})
 """A line of `worker.report` has none of these keys."""
 SAVING = "saving"
 """What the training says of saves on order (task/checkpoints/save_orders.py): lines of a state of `frames.TaskSaves` and a step."""

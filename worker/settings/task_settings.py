@@ -8,6 +8,7 @@ from .collective_settings import CollectiveSettings
 from .device_settings import DeviceSettings
 from .input_settings import InputSettings
 from .keras_settings import KerasSettings
+from .scale_settings import ScaleSettings
 from .tpu_settings import TpuSettings
 from .verify_settings import VerifySettings
 
@@ -32,3 +33,4 @@ class TaskSettings:
     tpu: TpuSettings = TpuSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     verify: VerifySettings = VerifySettings()
+    scale: ScaleSettings = ScaleSettings()

@@ -121,10 +121,15 @@ def _import_changes(order: dict[str, Any]) -> list[Change]:
         changes += [lambda log_dir: sigterm.keep_sigterm(), joined_server.watch, own_paths.watch]
         if settings.get("collectives", {}).get("measured", True):
             changes.append(step_times.watch)
+    # Last: around all that the others replace.
     if settings.get("verify"):
         from .observe import record_hooks
 
-        changes.append(record_hooks.watch)  # last: around all that the others replace
+        changes.append(record_hooks.watch)
+    if settings.get("scale"):
+        from .observe import step_parts
+
+        changes.append(step_parts.watch)
     return changes
 
 
@@ -191,6 +196,7 @@ def _exit_code(code: object) -> int:
 
 SECTIONS = {
     "verify": "observe.recorder",
+    "scale": "observe.step_parts",
     "tpu": "strategy.tpu_environment",
     "devices": "strategy.device_setup",
     "collectives": "strategy.collective_timeouts",

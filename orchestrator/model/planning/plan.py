@@ -324,7 +324,7 @@ def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> Ta
     """The settings that the bootstrap applies in a task. The sections of a strategy are for Python tasks that train."""
     reached = trains(tasks.type) and spec.program.kind != "command"
     own = named(spec.strategy).sections_inside if reached else ()
-    sections = {section: getattr(spec, section) for section in (*own, "keras", "checkpoints", "verify")}
+    sections = {section: getattr(spec, section) for section in (*own, "keras", "checkpoints", "verify", "scale")}
     # Under FILE, which AUTO may be, another number of workers would read other global batches.
     read = replace(tasks.input, auto_shard="data") if spec.least_workers else tasks.input
     return TaskSettings(strategy=spec.strategy, devices=devices, input=read, **sections)

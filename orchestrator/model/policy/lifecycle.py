@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.protocol.task_files import APART, INPUT, PROGRESS, SERVES
+from worker.protocol.task_files import APART, INPUT, PROGRESS, SCALE, SERVES
 
 from ...errors import BROKEN, DEADLINE
 from ..cause import root_cause
@@ -136,7 +136,7 @@ def _is_stale(cluster: Cluster, event: Event) -> bool:
 
 
 def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
-    values = dict(event.values)
+    values = {name: value for name, value in event.values.items() if name != SCALE}
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
     serves = values.pop(SERVES, cluster.tasks[event.task].serves) is True
     apart = values.pop(APART, cluster.tasks[event.task].trains_apart) is True

@@ -11,6 +11,7 @@ from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.declare import setting
 from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import KerasSettings
+from worker.settings.scale_settings import ScaleSettings
 from worker.settings.tpu_settings import TpuSettings
 from worker.settings.verify_settings import VerifySettings
 from worker.values.fast_dataclass import dataclass
@@ -276,6 +277,7 @@ class ClusterSpec:
     )
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind=keys_of_all)
     verify: VerifySettings = setting(VerifySettings(), "A run of a few steps for `orch verify`: the number of steps, or a mapping as here.")
+    scale: ScaleSettings = setting(ScaleSettings(), "A run that is measured, for `orch scale`.")
 
     @property
     def counts(self) -> dict[str, int]:

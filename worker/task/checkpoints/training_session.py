@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...formats import saves
+from ..shared import shared
 from . import restoring, save_orders, variables
 from .series import Series
 from .snapshots import TrainingSnapshots
@@ -67,7 +68,8 @@ class TrainingSession:
             save_orders.leave(self.series, step)
 
     def write(self, step: int, kind: str, document: dict[str, Any], arrays: dict[str, Any] | None = None) -> None:
-        self.series.write(step, self._named(()), document, kind=kind, arrays=arrays)
+        if not shared("scale", dict):  # orch scale measures the training alone
+            self.series.write(step, self._named(()), document, kind=kind, arrays=arrays)
         if self._snapshots is not None:
             self._snapshots.saved()
 

@@ -208,7 +208,7 @@ def _meeting_of(launcher: Any) -> _Meeting | None:
     found: _Meeting | None = vars(launcher).get("_orch_meeting")
     if found is not None or "_orch_meeting" in vars(launcher):
         return found
-    if _is_counted(launcher):
+    if is_counted(launcher):
         if not _launchers:
             _on_first()
         found = _Meeting()
@@ -222,7 +222,7 @@ def _meeting_of(launcher: Any) -> _Meeting | None:
     return found
 
 
-def _is_counted(launcher: Any) -> bool:
+def is_counted(launcher: Any) -> bool:
     """True if this launcher is of the first replica of the task, among several replicas, and on a CPU."""
     import tensorflow as tf
 

@@ -338,25 +338,28 @@ def _mark(made: Recorder, model: Any) -> None:
 
 
 def _fit(made: Recorder, callback: Any) -> Any:
-    place = 5  # of the callbacks, in Keras 3 and in Keras 2
-
     def fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         made.line_of_fit = failure.calling_line()
-        given = args[place] if len(args) > place else kwargs.get("callbacks")
-        if type(given).__name__ == "CallbackList":
-            return real(self, *args, **kwargs)
-        own = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
-        left = [each for each in own if type(each).__name__ not in _WRITERS]
-        if len(left) < len(own):
-            print_once(
-                "orch verify leaves out callbacks that write files: "
-                + ", ".join(sorted({type(each).__name__ for each in own} & set(_WRITERS)))
-            )
-        if len(args) > place:
-            return real(self, *args[:place], [callback(), *left], *args[place + 1 :], **kwargs)
-        return real(self, *args, **{**kwargs, "callbacks": [callback(), *left]})
+        args, kwargs = with_callbacks(callback, args, kwargs, "orch verify")
+        return real(self, *args, **kwargs)
 
     return fit
+
+
+def with_callbacks(callback: Any, args: tuple[Any, ...], kwargs: dict[str, Any], who: str, others: tuple[str, ...] = ()) -> tuple[Any, Any]:
+    """The arguments of `fit` with a callback of orch's, and without those of the program that write files, or have one of these names."""
+    place = 5  # of the callbacks, in Keras 3 and in Keras 2
+    given = args[place] if len(args) > place else kwargs.get("callbacks")
+    if type(given).__name__ == "CallbackList":
+        return args, kwargs
+    own = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    left = [each for each in own if type(each).__name__ not in (*_WRITERS, *others)]
+    if len(left) < len(own):
+        what = "callbacks that write files" + (", or stop" if others else "")
+        print_once(f"{who} leaves out {what}: " + ", ".join(sorted({type(each).__name__ for each in own if each not in left})))
+    if len(args) > place:
+        return (*args[:place], [callback(), *left], *args[place + 1 :]), kwargs
+    return args, {**kwargs, "callbacks": [callback(), *left]}
 
 
 def _callback(made: Recorder, base: Any) -> Any:

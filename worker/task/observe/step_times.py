@@ -186,6 +186,11 @@ def mark(step: float) -> None:
         pace.mark(step)
 
 
+def newest() -> float:
+    """Return the number of the newest step that the program, or `fit`, has told; 0: neither has."""
+    return 0.0 if _state.pace is None else _state.pace.step
+
+
 def begin_fit() -> None:
     """Keras's `fit` begins, and will call `advance`."""
     _state.fits += 1

@@ -369,6 +369,13 @@ NAMES: dict[str, Name] = {
     "tf_keras.OptimizerV2.apply_gradients": Name(
         "tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients", "gradients as they are applied", "self, grads_and_vars"
     ),
+    # TensorFlow: what `orch scale` measures, and leaves out.
+    "Context.call_function": Name(f"{_CONTEXT}.call_function", "the time in graphs", "self, name, tensor_inputs, num_outputs"),
+    "Checkpoint.save": Name("tensorflow.python.checkpoint.checkpoint:Checkpoint.save", "a trial saves nothing", "self, file_prefix"),
+    "Checkpoint.write": Name("tensorflow.python.checkpoint.checkpoint:Checkpoint.write", "as Checkpoint.save", "self, file_prefix"),
+    "CheckpointManager.save": Name(
+        "tensorflow.python.checkpoint.checkpoint_management:CheckpointManager.save", "as Checkpoint.save, and removes none", "self"
+    ),
     # Python, and the tools of tests.
     "os.environ": Name("os:_Environ", "a program that replaces TF_CONFIG is noticed"),
     "warnings.warn": Name(

@@ -32,6 +32,8 @@ from .features import (
     REPORTS_2,
     SAVES,
     SAVES_2,
+    SCALE,
+    SCALE_2,
     SERVING,
     SIGTERM,
     STEP,
@@ -253,6 +255,17 @@ FEATURES: dict[str, Feature] = {
         "orch verify cannot compare",
         needs=(VERIFY,),
     ),
+    SCALE: Feature(
+        _names(
+            "Context.call_function DistributedIteratorBase.get_next DistributedIteratorBase.get_next_as_optional "
+            "CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather Trainer.fit "
+            "saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5 save_and_return_nodes "
+            "Checkpoint.save Checkpoint.write CheckpointManager.save"
+        ),
+        "measures",
+        "orch scale cannot measure",
+    ),
+    SCALE_2: Feature(_names("tf_keras.Model.fit"), "measures", "orch scale cannot measure", needs=(SCALE,)),
     DEVICES: Feature((), "changes", "the section devices has no effect"),
     PACE: Feature((), "measures", "orch does not know how fast the steps are, and what they wait for"),
 }

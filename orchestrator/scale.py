@@ -1,0 +1,159 @@
+"""Runs some steps of a program with several numbers of workers, and tells why more are not as many times faster: `orch scale`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from worker.protocol.task_files import SCALE
+from worker.settings.checkpoint_settings import CheckpointSettings
+from worker.settings.scale_settings import ScaleSettings
+from worker.settings.verify_settings import VerifySettings
+from worker.values.words import count_of
+
+from .api import start
+from .backends import load
+from .checks.scaling import ALL, EACH, Answer, Row, Size, answer, measured_s, size_of, to_json, way_of
+from .errors import OrchError, UsageError
+from .handle import Run, RunFailed
+from .model.settings import ClusterSpec
+from .model.settings.device_rules import VISIBLE
+from .model.settings.run_sections import Restart
+from .model.state.events import TaskReported
+from .model.strategies import DEFAULT
+from .record.event_log import EventReader
+from .record.run_files import SCALED
+from .record.run_store import discard, list_runs
+from .record.samples import read_samples
+
+_POLL_S = 0.1
+FULL = 0.9
+"""The share of the cores of a host from which on they are all in use."""
+
+
+def scale(
+    spec: ClusterSpec,
+    home: str | os.PathLike[str],
+    sizes: Sequence[int],
+    *,
+    seconds: float = 30.0,
+    limit_s: float = 600.0,
+    batch_argument: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> Answer:
+    """Measure each size for so many seconds after its warm-up, and tell why the largest one is not as many times faster.
+
+    `batch_argument`: the argument of the script that takes the size of a batch, to measure the other way of dividing it, too.
+    `say`: gets a line before each size. Raises `UsageError` for a cluster that cannot be measured, `RunFailed` if the program fails, and
+    `OrchError` if it ends before its steps were measured, or has made too few when the limit is over.
+    """
+    _check(spec)
+    tasks = tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator")  # it trains nothing
+    timeouts = replace(spec.timeouts, run_s=None, save_before_s=None)
+    spec = replace(spec, tasks=tasks, timeouts=timeouts, restart=Restart(), tensorboard="", checkpoints=CheckpointSettings())
+    spec = replace(spec, verify=VerifySettings(), scale=ScaleSettings(True))
+    old = list_runs(Path(home))
+    found, others, notes = list[Size](), list[Size](), list[str]()
+
+    def measure(workers: int, batch: int = 0) -> Size:
+        say(f"{count_of(workers, 'worker')}{f', with a batch of {batch}' if batch else ''}: {seconds:g} s after the warm-up")
+        run = start(_of_size(spec, workers, batch_argument if batch else "", batch), home)
+        with run:
+            rows = _measure(run, workers, seconds, limit_s)
+            run.stop(now=True)
+        return replace(size_of(rows, shares=_shares(run, workers)), batch=batch)
+
+    found = [measure(workers) for workers in sizes]
+    way, one = way_of(found), found[0].examples / sizes[0]
+    if batch_argument and way not in (ALL, EACH):
+        notes.append("--batch-argument: not tried, because the batches of the sizes follow no rule that orch knows")
+    for size in found[1:] if batch_argument and way in (ALL, EACH) else ():
+        others.append(measure(size.workers, round(found[0].examples * size.workers if way == ALL else one / size.workers)))
+        if abs(others[-1].examples / size.examples - 1) < 0.01:
+            notes.append(f"--batch-argument: the script trains on the same batches with --{batch_argument.lstrip('-')}")
+            break
+    for run in old:
+        discard(run)
+    made = answer(found, others, notes)
+    newest = list_runs(Path(home))[-1]
+    newest.write(SCALED, json.dumps(to_json(made)))
+    newest.make_latest()
+    return made
+
+
+def _check(spec: ClusterSpec) -> None:
+    if spec.program.kind == "command":
+        raise UsageError("orch scale measures Python programs")
+    if load(spec).engine(spec) is not None:
+        raise UsageError("orch scale waits in no queue: run it inside of an allocation, or with -H on hosts over SSH")
+    others = sorted({tasks.type for tasks in spec.tasks} - {"worker", "evaluator", "data_worker"})
+    if others or spec.strategy != DEFAULT.name:
+        what = f"tasks of the type {others[0]}" if others else f"the strategy {spec.strategy}"
+        raise UsageError(f"orch scale measures workers of {DEFAULT.name}, which take their steps together, and not {what}")
+
+
+def _of_size(spec: ClusterSpec, workers: int, argument: str, batch: int) -> ClusterSpec:
+    tasks = tuple(replace(each, count=workers, least=0) if each.type == "worker" else each for each in spec.tasks)
+    given = (f"--{argument.lstrip('-')}", str(batch)) if argument else ()
+    program = replace(spec.program, args=(*spec.program.args, *given))
+    return replace(spec, name=f"{spec.name}-{workers}"[-40:].lstrip("-_."), tasks=tasks, program=program)
+
+
+def _measure(run: Run, workers: int, seconds: float, limit_s: float) -> dict[str, list[Row]]:
+    """Wait until all workers have been measured for long enough, or the program has ended."""
+    reader, rows = EventReader(run.run_dir), dict[str, list[Row]]()
+    limit, is_over = time.monotonic() + limit_s, False
+    while True:
+        is_over = not run.is_running  # what is read after this is all
+        for event in reader.new():
+            if isinstance(event, TaskReported) and isinstance(row := event.values.get(SCALE), list):
+                known = rows.setdefault(event.task, [])
+                if not known or row[0] > known[-1][0]:
+                    known.append(row)
+        least = min(map(measured_s, rows.values())) if len(rows) == workers else 0.0
+        if least >= seconds or (is_over and least):
+            break
+        if is_over:
+            result = run.wait()
+            if result.exit_code:
+                raise RunFailed(result)
+            what = f"the script ended before {count_of(workers, 'worker')} had trained for {seconds:g} s after the warm-up"
+            raise OrchError(f"{what}. fix: more epochs or steps, as its arguments after --; its output: {run.run_dir}")
+        if time.monotonic() > limit:
+            seen = f"orch saw steps of {len(rows)} of {count_of(workers, 'worker')}"
+            raise OrchError(f"{seen} in {limit_s:g} s: --limit gives more time, worker.report(step=...) tells of steps; {run.run_dir}")
+        time.sleep(_POLL_S)
+    if workers > 1 and not any(row[6] for found in rows.values() for row in found) and not _has_gpus(run):
+        raise UsageError("the workers exchange nothing: each trains for itself. fix: build the model in the scope of worker.strategy()")
+    return rows
+
+
+def _has_gpus(run: Run) -> bool:
+    planned = run._run.read_plan()
+    return planned is not None and any(task.order.env.get(VISIBLE) for task in planned.members)
+
+
+def _shares(run: Run, workers: int) -> str:
+    """What the workers of a run share, in words; empty: each has a host, or a GPU, of its own."""
+    planned = run._run.read_plan()
+    hosts = Counter(task.host for task in planned.members if task.id.type == "worker") if planned is not None else Counter()
+    (host, count), *_ = hosts.most_common(1) or [("", 0)]
+    if count < 2 or _has_gpus(run):
+        return ""
+    uses = [sample.use for sample in read_samples(run.run_dir) if sample.host == host][2:]
+    cores, used = (uses[-1].cores, sum(use.cpu for use in uses) / 100 / len(uses)) if uses else (0, 0.0)
+    is_here = any(facts.is_here for facts in planned.hosts if facts.name == host) if planned is not None else False
+    who = f"all {count} workers" if count == workers else f"{count} of {workers} workers"
+    what = f"{who} share the {cores or ''} cores of {'this machine' if is_here else host}, of which {used:.1f} are in use"
+    is_full = used >= FULL * cores
+    follows = (
+        "more workers cannot be faster there, and each part of a step waits for cores"
+        if is_full
+        else "a speed-up there tells nothing of hosts"
+    )
+    return f"{what}: {follows}"
