@@ -244,9 +244,9 @@ def serve() -> NoReturn:
     Never returns: TensorFlow's servers do not end by themselves. orch stops them when the chief is done.
     Raises ValueError if there is no valid TF_CONFIG.
     """
-    from .task.strategy import serve as module
+    from .task.strategy import servers
 
-    module.serve()
+    servers.serve()
 
 
 def report(**values: Any) -> None:

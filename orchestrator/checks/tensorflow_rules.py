@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worker.settings import keras_3, releases
+from worker.settings import releases
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from worker.settings.releases import NEWEST_PYTHON
 from worker.settings.tpu_settings import AUTO, LOCAL
@@ -96,14 +96,14 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
         what = f"tf.keras is Keras {found.keras}, whose Model.fit cannot work under {under}"
         remedy = "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy"
         yield warning("keras", what, "custom training loops work, with Keras models too", remedy)
-    elif keras_3.is_old(found.keras):
+    elif releases.is_old(found.keras):
         what = f"tf.keras is Keras {found.keras}, and orch mends {releases.KNOWN_KERAS}"
-        yield warning("keras", what, keras_3.describe_old(found.keras), _install(facts))
+        yield warning("keras", what, releases.describe_old(found.keras), _install(facts))
 
 
 def _off(found: TensorFlow, facts: HostReport) -> Iterator[Finding]:
     """The features that are off, because orch does not know the names that it replaces in these releases."""
-    if found.off and not keras_3.is_old(found.keras):
+    if found.off and not releases.is_old(found.keras):
         first, why = next(iter(found.off.items()))
         what = f"{count_of(len(found.off), 'feature')} of orch {'is' if len(found.off) == 1 else 'are'} off: {', '.join(found.off)}"
         yield warning("releases", what, f"{releases.KNOWN}; {first}: {why}", _install(facts))

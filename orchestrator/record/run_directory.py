@@ -14,7 +14,7 @@
       agents/HOST.log               messages of an agent; template-N.log: output of an import
       attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt begun ended (worker/host, worker/task)
       checkpoints/                  ORCH_CHECKPOINT_DIR of the tasks
-      data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/data_service_server.py)
+      data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/servers.py)
       controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
       call.seal                     of a run of a function (engine_files.py)

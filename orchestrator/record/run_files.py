@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -43,10 +44,17 @@ def open_own(path: Path, flags: int) -> int:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file under another name, then renames it. So a reader finds the whole file, or none."""
+    with open_whole(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def open_whole(path: Path, *, is_shared: bool = False) -> Iterator[IO[bytes]]:
+    """As `write_whole`. `is_shared`: others may write into the directory, and a file of theirs must not get the bytes."""
     aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")  # two threads may write the same file
     try:
-        with open(aside, "wb", opener=private_opener) as file:
-            file.write(data)
+        with open(aside, "xb" if is_shared else "wb", opener=private_opener) as file:
+            yield file
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)

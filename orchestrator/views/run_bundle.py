@@ -11,6 +11,7 @@ from worker.protocol import task_files
 from worker.values.redact import redact, redact_json
 
 from ..record.run_directory import RunDir
+from ..record.run_files import open_whole
 
 MOST_OF_A_FILE = 4 << 20
 """Of a larger file, the archive has the beginning and the end, half of this each."""
@@ -25,18 +26,8 @@ def write_bundle(run: RunDir, path: Path, page: str) -> int:
     """Write the archive, in place of an older one. Returns how many values were left out as secrets (see `redact`). Raises OSError."""
     if is_device(path):
         raise OSError(errno.EINVAL, "an archive is written to a file")
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        count = _write(run, aside, page)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return count
-
-
-def _write(run: RunDir, path: Path, page: str) -> int:
     count = 0
-    with open(path, "xb", opener=private) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with open_whole(path, is_shared=True) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{run.run_id}/report.html", page.encode("utf-8", "backslashreplace"))
         for folder, folders, names in os.walk(run.path):
             if Path(folder) == run.path:
@@ -60,23 +51,13 @@ def write_private(path: Path, data: bytes) -> None:
     if is_device(path):
         path.write_bytes(data)
         return
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(aside, "xb", opener=private) as file:
-            file.write(data)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with open_whole(path, is_shared=True) as file:
+        file.write(data)
 
 
 def is_device(path: Path) -> bool:
     """True if this is no file, or the name of an open one, such as ``/dev/stdout``, which no other file must replace."""
     return (path.exists() and not path.is_file()) or str(path.absolute()).startswith(("/dev/", "/proc/"))
-
-
-def private(path: str, flags: int) -> int:
-    """An opener of files that no one else can read: a page has log lines, arguments and settings."""
-    return os.open(path, flags, 0o600)
 
 
 def _shown(name: str) -> str:

@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.backends.code_sync import describe_workdir
 from tests.conftest import needs_git
-from worker.host.facts import workdir_check as there
 from worker.machine import workdir
 from worker.protocol.messages import Program
 
@@ -50,7 +49,7 @@ def copy(here: Path) -> Path:
 
 def compare(here: Path, other: Path, program: Program = SCRIPT) -> tuple[str, str]:
     """What is wrong with the directory `other`, and what is only noted."""
-    problems, notes = there.compare(describe_workdir(str(here), program), str(other))
+    problems, notes = workdir.compare(describe_workdir(str(here), program), str(other))
     return "; ".join(problems), "; ".join(notes)
 
 

@@ -1,6 +1,6 @@
 """The state of a working directory on this machine: its program's file, the commit, and whether there are changes.
 
-`read_state` is called where orch runs, and on each host that should have the same directory. host/facts/workdir_check.py compares them.
+`read_state` is called where orch runs, and `compare` on each host that should have the same directory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from ..protocol.messages import WorkdirState
 
 GIT_S = 10.0
 """How long git may take, in seconds. After that, orch takes the directory for one that is not in git."""
+REMEDY = "make it the same, or write backend: {code: ship}"
 
 
 def read_state(cwd: str, program: str) -> WorkdirState:
@@ -52,3 +53,30 @@ def _read_git(cwd: str) -> tuple[str, bool]:
     head, lines = b"# branch.oid ", done.stdout.splitlines()
     commit = next((line[len(head) :].decode() for line in lines if line.startswith(head)), "")
     return commit, any(not line.startswith(b"# ") for line in lines)
+
+
+def compare(there: WorkdirState, cwd: str) -> tuple[list[str], list[str]]:
+    """Compare `cwd` with `there`, the directory where orch runs.
+
+    Returns the problems, which end the start, and the notes: each at most one sentence.
+    """
+    here = read_state(cwd, there.program)
+    if (here.inode, here.mtime_ns) == (there.inode, there.mtime_ns) and here.digest == there.digest:
+        return [], []  # both hosts see the same disk
+    what = _difference(there, here)
+    if what:
+        return [f"{cwd!r} is not what it is where orch runs: {what}; {REMEDY}"], []
+    if here.commit and there.commit and not here.has_changes:
+        return [], []
+    why = "it has changes that are not committed" if here.commit and there.commit else "git does not know it"
+    return [], [f"{cwd!r} could not be compared as a whole with the directory where orch runs: {why}"]
+
+
+def _difference(there: WorkdirState, here: WorkdirState) -> str:
+    if here.digest != there.digest:
+        return f"{there.program} is {'different' if here.digest else 'missing'}"
+    if not (here.commit and there.commit):
+        return ""
+    if here.commit != there.commit:
+        return f"its commit is {here.commit[:10]} and not {there.commit[:10]}"
+    return "" if here.has_changes == there.has_changes else "only one of the two has changes that are not committed"

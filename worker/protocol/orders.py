@@ -22,7 +22,7 @@ class Program:
     kind: Literal["script", "module", "command", "function", "serve", "data_service", "tensorboard"]
     """``script``: a Python file. ``module``: as ``python -m``. ``command``: any program, looked up on the PATH of the task's environment.
     ``serve``: orch's own `tf.distribute.Server`, for a worker or ps task whose script starts none. ``data_service``: a server of tf.data;
-    see `task/strategy/data_service_server.py`. ``function``: the one of `StartTasks.call`."""
+    see `task/strategy/servers.py`. ``function``: the one of `StartTasks.call`."""
     target: OsText = ""
     """The path, the module or the program; the name of a function; empty for orch's own."""
     args: tuple[OsText, ...] = ()

@@ -38,13 +38,13 @@ def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
 
 
 _OWN = {
-    "serve": "strategy.serve",
-    "data_service": "strategy.data_service_server",
-    "tensorboard": "observe.tensorboard_server",
-    "calls": "fixture.calls",
-    "function": "sent_function",
+    "serve": "strategy.servers:serve",
+    "data_service": "strategy.servers:serve_data",
+    "tensorboard": "strategy.servers:serve_tensorboard",
+    "calls": "fixture.calls:serve",
+    "function": "sent_function:serve",
 }
-"""orch's own programs, by kind: the module of this package whose function `serve` is the program."""
+"""orch's own programs, by kind: a module of this package, and its function that is the program."""
 
 
 def _prepare_own(kind: str, args: list[str]) -> Callable[[], None]:
@@ -56,7 +56,8 @@ def _prepare_own(kind: str, args: list[str]) -> Callable[[], None]:
     def run() -> None:
         from importlib import import_module
 
-        import_module(f"{__package__}.{_OWN[kind]}").serve(*args)
+        module, _, function = _OWN[kind].partition(":")
+        getattr(import_module(f"{__package__}.{module}"), function)(*args)
 
     return run
 

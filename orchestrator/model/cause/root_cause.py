@@ -14,13 +14,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from worker.protocol.frames import OWN_CLUSTER
 from worker.protocol.messages import Failure
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import BROKEN, DEADLINE
 from ..state.cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
 from ..task_names import group_tasks
-from . import earlier_notes, peer_errors, remedies, together
+from . import peer_errors, remedies, together
 from .peer_errors import Loss
 
 LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
@@ -28,6 +29,8 @@ _CRASHES = frozenset(128 + number for number in (4, 6, 7, 8, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: signals that orch never sends."""
 _STOOD = "stopped"
 """How the condition of a stopped process begins: ``stopped (SIGSTOP)``, ``stopped by a debugger``."""
+_PLACE = re.compile(r"(?P<path>\S+):(?P<line>\d+)\b")
+"""The place in a program at the beginning of a note that a host gave before the start: ``train.py:12``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
     others = [Secondary(other.task, other.at, other.code, _describe(cluster, loss)) for other, loss in losses]
     task = cluster.tasks[cause.task]
     remedy = remedies.of_stalled(cause.suspect) if cause.suspect else _remedy(cluster, task)
-    remedy = earlier_notes.add(remedy, cluster, task)
+    remedy = _with_note(remedy, cluster, task)
     cause = replace(cause, remedy=remedy.text, about=remedy.about, secondary=tuple(sorted(others, key=lambda other: other.at)))
     return replace(ending, cause=cause, exit_code=given_code(cause))
 
@@ -63,6 +66,26 @@ def _remedy(cluster: Cluster, task: TaskStatus) -> remedies.Remedy:
         if found != remedies.NONE:
             return found
     return remedies.find(task, serves=cluster.policy.role(task).serves)
+
+
+def _with_note(remedy: remedies.Remedy, cluster: Cluster, task: TaskStatus) -> remedies.Remedy:
+    """The remedy for the failure of `task`, with the note about the line that has failed, or about why no task came to a cluster: the
+    report repeats what a host said before the start, after all that was printed meanwhile.
+
+    Of an import that has failed, the remedy says more than the note.
+    """
+    trace = task.failure.traceback if task.failure is not None else ""
+    if task.failure is not None and task.failure.type.endswith(("ImportError", "ModuleNotFoundError")):
+        return remedy
+    for note in cluster.notes:
+        said = f"as a line before the start said: {note}"
+        if place := _PLACE.match(note):
+            frame = rf'File "(?:[^"]*/)?{re.escape(place["path"].removeprefix("./"))}", line {place["line"]}\b'
+            if re.search(frame, trace):
+                return remedy._replace(text=said)
+        elif OWN_CLUSTER in note and task.code and all(other.up_at is None for other in cluster.members):
+            return remedy._replace(text="; ".join(filter(None, (said, remedy.text))))
+    return remedy
 
 
 def _in_step(cluster: Cluster) -> list[TaskStatus]:

@@ -31,7 +31,7 @@ from .gpu_assignment import TaskGpus
 
 DISPATCHER = TaskId(DATA_SERVICE[0], 0)
 """The dispatcher of a tf.data service, whose address a reader needs. A dispatcher and its workers make the input that a script passes to
-`tf.data.experimental.service.distribute`. orch runs these servers (worker/task/strategy/data_service_server.py). They have no TF_CONFIG
+`tf.data.experimental.service.distribute`. orch runs these servers (worker/task/strategy/servers.py). They have no TF_CONFIG
 and no rank."""
 
 

@@ -99,7 +99,7 @@ WORKDIR = Text("(?s)[^~].*", "must be a path that is written in full: only a she
 class Number(Kind):
     """A finite number from `minimum` to `maximum`. A `minimum` of None: every number above 0."""
 
-    WHOLE, WHAT = False, "number"
+    WHOLE, WHAT, HAS_UNITS = False, "number", False
 
     minimum: float | None
     maximum: float
@@ -120,7 +120,12 @@ class Number(Kind):
         return value if self.WHOLE else float(value)
 
     def _value(self, node: Node) -> Any:
-        return node.value
+        found = self._parse(node.value) if self.HAS_UNITS and isinstance(node.value, str) else None
+        return node.value if found is None else found
+
+    def _parse(self, text: str) -> float | None:
+        """The number of a text with a unit; None: it is none."""
+        raise NotImplementedError
 
     def _written(self, limit: float) -> str:
         """A limit as a user would write it."""
@@ -128,7 +133,8 @@ class Number(Kind):
 
     def json_schema(self) -> JsonSchema:
         least = {"exclusiveMinimum": 0} if self.minimum is None else {"minimum": self.minimum}
-        return {"type": "integer" if self.WHOLE else "number", **least, "maximum": self.maximum}
+        schema: JsonSchema = {"type": "integer" if self.WHOLE else "number", **least, "maximum": self.maximum}
+        return {"anyOf": [schema, {"type": "string"}]} if self.HAS_UNITS else schema
 
 
 class Integer(Number):
@@ -140,45 +146,34 @@ class Duration(Number):
     """A span of time: a number of seconds, or a text with units."""
 
     __slots__ = ()
-    WHAT = "time"
+    WHAT, HAS_UNITS = "time", True
 
-    def _value(self, node: Node) -> Any:
-        found = seconds_of(node.value) if isinstance(node.value, str) else None
-        return node.value if found is None else found
-
-    def json_schema(self) -> JsonSchema:
-        return {"anyOf": [Number.json_schema(self), {"type": "string"}]}
+    def _parse(self, text: str) -> float | None:
+        return seconds_of(text)
 
 
 class Bytes(Integer):
     """A size: a number of bytes, or a text with a unit."""
 
     __slots__ = ()
-    WHAT = "size"
+    WHAT, HAS_UNITS = "size", True
 
-    def _value(self, node: Node) -> Any:
-        found = bytes_of(node.value) if isinstance(node.value, str) else None
-        return node.value if found is None else found
+    def _parse(self, text: str) -> int | None:
+        return bytes_of(text)
 
     def _written(self, limit: float) -> str:
         return size_text(int(limit))
-
-    def json_schema(self) -> JsonSchema:
-        return {"anyOf": [Number.json_schema(self), {"type": "string"}]}
 
 
 class Megabytes(Integer):
     """A size: a number of MB, or a text with a unit. TensorFlow's MB is 1024 KB, as a unit's."""
 
     __slots__ = ()
-    WHAT = "whole number of MB"
+    WHAT, HAS_UNITS = "whole number of MB", True
 
-    def _value(self, node: Node) -> Any:
-        found = bytes_of(node.value) if isinstance(node.value, str) else None
-        return node.value if found is None else found >> 20
-
-    def json_schema(self) -> JsonSchema:
-        return {"anyOf": [Number.json_schema(self), {"type": "string"}]}
+    def _parse(self, text: str) -> int | None:
+        found = bytes_of(text)
+        return None if found is None else found >> 20
 
 
 class Flag(Kind):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from worker.protocol.messages import Program
 from worker.settings.checkpoint_settings import CheckpointSettings
@@ -18,9 +18,9 @@ from worker.values.fast_dataclass import dataclass
 
 from ..strategies import DEFAULT, STRATEGIES, implied, named, with_section
 from .backend_sections import BackendSpec, LocalSettings, keys_of_all
-from .kinds import NAME, WORKDIR, Bytes, OneOf, PortRange
-from .prepare_section import Prepare
+from .kinds import ANY_TEXT, NAME, WORKDIR, Bytes, JsonSchema, OneOf, PortRange, Text
 from .task_sections import TASKS, TaskDevices, TaskSpec, trains
+from .tree import Node, refusal
 
 PROGRAM_KINDS: tuple[Literal["script", "module", "command", "function"], ...] = ("script", "module", "command", "function")
 """The keys for the program; a spec has exactly one. Only `orchestrator.launch` writes the last."""
@@ -42,6 +42,41 @@ class DefaultsKey:
     """The key `defaults`; `ClusterSpec.env` and the values of each task type are made of it."""
 
     defaults: Defaults = setting(Defaults(), "Settings of every task. A task type can have other ones under tasks.")
+
+
+class CommandLine(Text):
+    """A text for the shell, or a list of a program and its arguments. The value is always a list."""
+
+    __slots__ = ()
+
+    def read(self, node: Node) -> Any:
+        if not isinstance(node.value, list):
+            return ("/bin/sh", "-c", Text.read(self, node))
+        words = tuple(ANY_TEXT.read(item) for item in node.value)
+        if not words or not words[0]:
+            raise refusal(node.place, "must begin with a program", "write [./fetch.sh, data], or a text for the shell")
+        return words
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": ["string", "number", "boolean", "array"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """The command that prepares a host. `run`: the program and its arguments; empty: no command."""
+
+    SHORTHAND = "run"
+
+    run: tuple[str, ...] = setting(
+        (),
+        "A command that each host runs once before its tasks start, such as a download: a text for the shell; in orch.yaml also a list.",
+        kind=CommandLine(),
+        example="python download.py",
+        words="none",
+        flag="--prepare",
+        metavar="CMD",
+    )
+    hosts: Literal["all", "first"] = setting("all", "Which hosts run the command: all, or first, for a directory that all hosts share.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.task.observe import reports
-from worker.task.strategy import data_service_server
+from worker.task.strategy import servers
 from worker.values.codec import to_json
 
 VARIABLES = (
@@ -60,7 +60,7 @@ def test_a_data_server_that_orch_has_not_started_says_so(monkeypatch: pytest.Mon
     for name, text in told.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(ValueError, match="is no server of a tf"):
-        data_service_server.serve("a:1")
+        servers.serve_data("a:1")
 
 
 def test_by_hand_it_is_a_lone_chief() -> None:

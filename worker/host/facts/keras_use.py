@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.messages import Hello
-from ...settings import keras_3, releases
+from ...settings import releases
 from ...settings.keras_settings import LEGACY, install_keras_2, is_legacy, minor_release
 from . import host_facts, program_notes
 from .import_path import find_module
@@ -96,7 +96,7 @@ def describe_old(sources: Iterable[Source], hello: Hello) -> str:
     if not hello.has_replicas or not any(_names_keras(source) for source in sources):
         return ""
     version = host_facts.find_keras("keras", hello.search_envs[0], hello.cwd) or ""
-    return f"{keras_3.describe_old(version)}: {sys.executable} -m {releases.INSTALL_KERAS}" if keras_3.is_old(version) else ""
+    return f"{releases.describe_old(version)}: {sys.executable} -m {releases.INSTALL_KERAS}" if releases.is_old(version) else ""
 
 
 def _names_keras(source: Source) -> bool:

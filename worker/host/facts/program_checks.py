@@ -47,7 +47,7 @@ def check(hello: Hello) -> Checks:
     notes += program_notes.find_missing(sources, cwd, envs)
     notes += [_describe_left_out(source) for source in sources if source.left_out]
     if hello.compare is not None and not problems:
-        from .workdir_check import compare  # most agents compare nothing
+        from ...machine.workdir import compare  # most agents compare nothing
 
         problems, differences = compare(hello.compare, cwd)
         notes += differences

@@ -51,13 +51,13 @@ def _change_keras_2(is_reported: bool) -> None:
 
 def _change_keras_3(is_reported: bool, is_exact: bool) -> None:
     """Change what this release of Keras has."""
-    from ...settings import keras_3
+    from ...settings import releases
     from . import callbacks, fit, loops, optimizer, parts, saving
 
     if fit.TRAINER not in sys.modules:  # Keras 2, or another backend than TensorFlow
         return
     in_cluster = "TF_CONFIG" in os.environ
-    if keras_3.is_old(str(getattr(sys.modules["keras"], "__version__", ""))):  # what orch prints about numbers is true of later ones
+    if releases.is_old(str(getattr(sys.modules["keras"], "__version__", ""))):  # what orch prints about numbers is true of later ones
         if in_cluster:
             fit.mend()  # refuses
         return

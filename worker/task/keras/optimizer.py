@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...settings import keras_3
+from ...settings import releases
 from .. import patches
 from ..patches.features import STEP, WARNINGS
 from ..patches.import_hooks import print_once
@@ -134,7 +134,7 @@ def _name_penalties(model: Any) -> None:
     (keras/src/layers/layer.py, `Layer.__call__`).
     """
     replicas = model.distribute_strategy.num_replicas_in_sync
-    is_sum = keras_3.release(sys.modules["keras"].__version__) < (3, 14)
+    is_sum = releases.release(sys.modules["keras"].__version__) < (3, 14)
     layers = model._flatten_layers() if replicas > 1 and is_sum else ()
     if any(getattr(layer, "activity_regularizer", None) is not None for layer in layers):
         print_once(f"activity_regularizer: before Keras 3.14 its penalty in {replicas} replicas is 1/{replicas} of that in one process")

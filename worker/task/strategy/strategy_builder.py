@@ -61,7 +61,7 @@ def _multi_worker_mirrored(task: Context) -> Any:
 
 def _parameter_server(task: Context) -> Any:
     if only_serves(task):
-        from .serve import serve
+        from .servers import serve
 
         serve()
     return _distribute().ParameterServerStrategy(_distribute().cluster_resolver.TFConfigClusterResolver())
