@@ -7,12 +7,28 @@ from collections.abc import Mapping
 from orchestrator.model.policy import lifecycle
 from orchestrator.model.settings import Restart, Timeouts
 from orchestrator.model.state import events
-from orchestrator.model.state.cluster import Cluster, Policy
+from orchestrator.model.state.cluster import Cause, Cluster, Policy, Verdict
 from worker.protocol.messages import Failure
 
 BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"
 """What a task may say to command a terminal; `TAMED` is what is shown of it."""
 TAMED = "red \\x01\\x9b"
+
+
+class Told:
+    """A cluster whose history is told, and what has come of it."""
+
+    cluster: Cluster
+
+    @property
+    def verdict(self) -> Verdict:
+        assert self.cluster.verdict is not None
+        return self.cluster.verdict
+
+    @property
+    def cause(self) -> Cause:
+        assert self.verdict.cause is not None
+        return self.verdict.cause
 
 
 def begun(

@@ -13,7 +13,7 @@ from orchestrator.model.settings import Restart, Timeouts
 from orchestrator.model.state import events as ev
 from orchestrator.model.state.cluster import Cluster, Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.task_names import group_tasks
-from tests.record.states import begun
+from tests.record.states import Told, begun
 from worker.protocol.messages import Failure
 from worker.protocol.task_files import INPUT
 
@@ -23,7 +23,7 @@ WORKERS = {"worker-0": "a", "worker-1": "a", "worker-2": "b"}
 SERVERS = {"chief-0": "a", "worker-0": "a", "ps-0": "b"}
 
 
-class History:
+class History(Told):
     """A cluster to which things happen. `did` collects every action."""
 
     def __init__(self, policy: Policy = MIRRORED, tasks: dict[str, str] | None = None) -> None:
@@ -59,8 +59,7 @@ class History:
                 self.end(name, 143, at=at, stopped=True)
         for name in list(self.cluster.tasks):
             self.happen(ev.TaskSwept(name, 1, at))
-        assert self.cluster.verdict is not None
-        return self.cluster.verdict
+        return self.verdict
 
 
 def raised(at: float) -> Failure:
@@ -162,45 +161,39 @@ def test_the_first_failure_stops_the_others_and_gives_the_code() -> None:
     history.end("worker-0", 1, at=111.0)  # by itself, in the turmoil
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 7)
-    assert verdict.cause is not None
-    assert verdict.cause.task == "worker-1"
+    assert history.cause.task == "worker-1"
 
 
 def test_a_failure_that_came_first_but_was_heard_of_later_is_the_cause() -> None:
     history = History().start_all()
     history.end("worker-1", 1, at=110.0)
     history.end("worker-0", 3, at=110.2, failure=raised(109.5))
-    verdict = history.sweep_all()
-    assert verdict.cause is not None
-    assert (verdict.cause.task, verdict.exit_code) == ("worker-0", 3)
+    history.sweep_all()
+    assert (history.cause.task, history.verdict.exit_code) == ("worker-0", 3)
 
 
 def test_a_task_that_was_dying_when_we_stopped_it_is_the_cause() -> None:
     history = History().start_all()
     history.end("worker-1", 1, at=110.0)
     history.end("worker-2", 1, at=110.1, stopped=True, failure=raised(109.9))
-    verdict = history.sweep_all()
-    assert verdict.cause is not None
-    assert verdict.cause.task == "worker-2"
+    history.sweep_all()
+    assert history.cause.task == "worker-2"
 
 
 def test_an_exception_that_our_own_stop_raised_is_never_the_cause() -> None:
     history = History().start_all()
     history.end("worker-1", 1, at=110.0, failure=raised(110.0))
     history.end("worker-2", 1, at=111.0, stopped=True, failure=raised(110.5))
-    verdict = history.sweep_all()
-    assert verdict.cause is not None
-    assert verdict.cause.task == "worker-1"
+    history.sweep_all()
+    assert history.cause.task == "worker-1"
 
 
 @pytest.mark.parametrize("code", [124, 125])
 def test_codes_that_mean_something_else_here_are_given_as_1(code: int) -> None:
     history = History().start_all()
     history.end("worker-0", code)
-    verdict = history.sweep_all()
-    assert verdict.exit_code == 1
-    assert verdict.cause is not None
-    assert verdict.cause.code == code
+    assert history.sweep_all().exit_code == 1
+    assert history.cause.code == code
 
 
 def test_a_parameter_server_run_is_over_when_its_chief_is() -> None:
@@ -215,8 +208,7 @@ def test_a_server_that_leaves_before_the_chief_is_a_failure(server: str) -> None
     history.end(server, 0)
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
-    assert verdict.cause is not None
-    assert "before the training was done" in verdict.cause.what
+    assert "before the training was done" in history.cause.what
 
 
 def test_a_failing_evaluator_does_not_fail_the_training() -> None:
@@ -256,23 +248,20 @@ def test_a_lost_host_ends_the_run_with_125_and_names_the_host() -> None:
     assert history.cluster.tasks["worker-2"].state is TaskState.LOST
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, 125)
-    assert verdict.cause is not None
-    assert "lost host b" in verdict.cause.what
+    assert "lost host b" in history.cause.what
 
 
 def test_tasks_that_their_dying_agent_stopped_are_not_the_cause() -> None:
     history = History(tasks={"worker-0": "a"}).start_all()
     assert history.end("worker-0", 143, stopped=True) == []
     history.happen(ev.TaskSwept("worker-0", 1, 110.0), ev.HostLost("a", "its agent ended with exit code 1", 110.1))
-    assert history.cluster.verdict is not None
-    assert history.cluster.verdict.exit_code == 125
+    assert history.verdict.exit_code == 125
 
 
 def test_a_task_that_cannot_be_started_is_our_failure() -> None:
     history = History(tasks={"worker-0": "a"})
     history.happen(ev.TaskNotStarted("worker-0", 1, "no such file", 101.0))
-    assert history.cluster.verdict is not None
-    assert history.cluster.verdict.exit_code == 125
+    assert history.verdict.exit_code == 125
 
 
 def test_a_full_disk_ends_the_run() -> None:
@@ -289,8 +278,7 @@ def test_the_start_deadline_names_who_was_late() -> None:
     history.happen(ev.Tick(110.0))
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
-    assert verdict.cause is not None
-    assert "waiting for worker-1: timed out; worker-2: no port is open yet" in verdict.cause.what
+    assert "waiting for worker-1: timed out; worker-2: no port is open yet" in history.cause.what
 
 
 def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
@@ -576,8 +564,7 @@ def test_a_task_that_nothing_ends_ends_the_run_and_is_named() -> None:
     assert stop == ev.Stop(("worker-1", "worker-2"), 5.0)
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, BROKEN)
-    assert verdict.cause is not None
-    assert (verdict.cause.task, verdict.cause.what) == ("worker-0", f"has outlived SIGKILL: {LEFT}")
+    assert (history.cause.task, history.cause.what) == ("worker-0", f"has outlived SIGKILL: {LEFT}")
     assert verdict.remains == (f"worker-0 on a: {LEFT}",)
 
 
@@ -624,5 +611,4 @@ def test_tasks_that_have_read_unevenly_are_a_remark_only_of_a_success(code: int,
     history.end("worker-1", code)
     if not code:
         history.end("worker-0")
-    verdict = history.sweep_all()
-    assert len(verdict.remarks) == len(endings.remarks(history.cluster)) == remarks
+    assert len(history.sweep_all().remarks) == len(endings.remarks(history.cluster)) == remarks

@@ -120,11 +120,9 @@ def test_only_its_own_time_limit_holds_while_a_host_is_prepared() -> None:
     actions = late.happen(ev.Tick(130.0))
     assert ev.Stop(("prepare-1",), 5.0) in actions
     late.happen(ev.TaskExited("prepare-1", 1, 143, stopped=True, at=131.0), ev.TaskSwept("prepare-1", 1, 131.0))
-    verdict = late.cluster.verdict
-    assert verdict is not None
+    verdict = late.verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, DEADLINE)
-    assert verdict.cause is not None
-    assert verdict.cause.what == "prepare-1 has not ended 30 s after the start (timeouts.prepare_s)"
+    assert late.cause.what == "prepare-1 has not ended 30 s after the start (timeouts.prepare_s)"
 
 
 def test_its_failure_is_the_first_cause_and_no_task_is_waited_for() -> None:
@@ -133,11 +131,9 @@ def test_its_failure_is_the_first_cause_and_no_task_is_waited_for() -> None:
     assert history.happen(ev.TaskExited("prepare-1", 1, 6, stopped=False, at=110.0)) == [ev.Stop(("prepare-0",), 5.0)]
     history.happen(ev.TaskSwept("prepare-1", 1, 110.0), ev.TaskExited("prepare-0", 1, 143, stopped=True, at=111.0))
     history.happen(ev.TaskSwept("prepare-0", 1, 111.0))
-    verdict = history.cluster.verdict
-    assert verdict is not None
+    verdict = history.verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 6)
-    assert verdict.cause is not None
-    assert (verdict.cause.task, verdict.cause.host) == ("prepare-1", "b")
+    assert (history.cause.task, history.cause.host) == ("prepare-1", "b")
     assert history.cluster.tasks["worker-0"].state is TaskState.STOPPED
 
 

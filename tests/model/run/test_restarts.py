@@ -13,6 +13,7 @@ from orchestrator.model.policy import lifecycle as lc
 from orchestrator.model.settings import Restart, Timeouts
 from orchestrator.model.state import events as ev
 from orchestrator.model.state.cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState
+from tests.record.states import Told
 from worker.host import log_forwarder
 from worker.protocol.messages import Failure
 
@@ -20,7 +21,7 @@ WORKERS = {"worker-0": "a", "worker-1": "b"}
 SERVERS = {"chief-0": "a", "worker-0": "a", "worker-1": "b", "ps-0": "b"}
 
 
-class Life:
+class Life(Told):
     """A cluster that lives through attempts; `now` is the time of the next event."""
 
     def __init__(self, restart: Restart, tasks: dict[str, str] | None = None, strategy: str = "multi_worker_mirrored", **limits: float):
@@ -79,8 +80,7 @@ class Life:
 
 def test_without_a_budget_a_failure_is_the_end() -> None:
     life = Life(Restart()).fail(7)
-    assert life.cluster.verdict is not None
-    assert (life.cluster.verdict.exit_code, life.cluster.verdict.past, life.cluster.verdict.gave_up) == (7, (), "")
+    assert (life.verdict.exit_code, life.verdict.past, life.verdict.gave_up) == (7, (), "")
     assert life.starts == [(1, ("worker-0", "worker-1"))]
 
 
@@ -96,8 +96,7 @@ def test_a_synchronous_cluster_starts_again_as_a_whole_when_nothing_is_left_of_i
     assert life.starts[1:] == [(2, ("worker-0", "worker-1"))]
     assert {task.state for task in life.cluster.tasks.values()} == {TaskState.PENDING}
     life.start().end("worker-0", 0).end("worker-1", 0).sweep()
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.outcome, verdict.exit_code, verdict.attempt, verdict.started_at) == (Outcome.SUCCEEDED, 0, 2, 100.0)
     assert [(past.attempt, past.cause.task, past.cause.killed) for past in verdict.past if past.cause] == [(1, "worker-1", True)]
 
@@ -107,8 +106,7 @@ def test_the_budget_ends_and_says_so() -> None:
     for _ in range(2):
         life.fail(3).wait()
     life.fail(4)
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.exit_code, verdict.attempt, len(verdict.past)) == (4, 3, 2)
     assert verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
 
@@ -182,8 +180,7 @@ def test_attempts_without_progress_end_the_run_though_the_budget_is_not_spent() 
     for _ in range(2):
         life.fail().wait()
     life.fail(9)
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.exit_code, verdict.attempt) == (9, 3)
     assert verdict.gave_up == "gave up: 3 attempts in a row made no progress (restart.without_progress)"
 
@@ -247,16 +244,13 @@ def test_a_task_that_says_saved_restart_me_is_restarted_free_of_charge(code: int
 
 
 def test_a_task_that_sigterm_has_killed_has_saved_nothing() -> None:
-    verdict = Life(Restart()).fail(143, killed=True).cluster.verdict
-    assert verdict is not None
-    assert verdict.exit_code == 143
+    assert Life(Restart()).fail(143, killed=True).verdict.exit_code == 143
 
 
 def test_a_script_that_always_ends_with_42_comes_to_an_end() -> None:
     life = Life(Restart())
     life.fail(42).wait().fail(42).wait().fail(42)
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.exit_code, verdict.attempt) == (42, 3)
     assert "made no progress" in verdict.gave_up
 
@@ -275,8 +269,7 @@ def test_a_worker_of_a_parameter_server_cluster_is_started_again_alone() -> None
     assert [task.attempt for task in life.cluster.tasks.values()] == [1, 1, 2, 1]
     life.start("worker-1")
     life.end("chief-0", 0).sweep()
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.outcome, [past.task for past in verdict.past]) == (Outcome.SUCCEEDED, ["worker-1"])
 
 
@@ -307,8 +300,7 @@ def test_a_worker_that_keeps_failing_takes_the_cluster_with_it_and_then_the_run(
             life.end("worker-0", 1).sweep()
         if life.cluster.verdict is None:
             life.wait().start()
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert verdict.exit_code == 1
     assert "made no progress" in verdict.gave_up
 
@@ -316,8 +308,7 @@ def test_a_worker_that_keeps_failing_takes_the_cluster_with_it_and_then_the_run(
 def test_the_chief_may_end_while_a_worker_waits_to_come_back() -> None:
     life = Life(Restart(max=1), SERVERS, "parameter_server").start()
     life.end("worker-1", 1).sweep().end("chief-0", 0).sweep()
-    assert life.cluster.verdict is not None
-    assert life.cluster.verdict.outcome is Outcome.SUCCEEDED
+    assert life.verdict.outcome is Outcome.SUCCEEDED
     assert len(life.starts) == 1
 
 
@@ -345,8 +336,7 @@ def test_a_server_of_a_data_service_comes_back_alone_however_it_ended(strategy: 
     assert life.starts[1:] == [(2, (task,))]
     life.end("worker-0", 0).end("worker-1", 0)
     assert life.did[-1] == ev.Stop(("dispatcher-0", "data_worker-0", "data_worker-1"), 5.0)
-    verdict = life.sweep().cluster.verdict
-    assert verdict is not None
+    verdict = life.sweep().verdict
     assert (verdict.outcome, verdict.exit_code, [past.task for past in verdict.past]) == (Outcome.SUCCEEDED, 0, [task])
 
 
@@ -356,10 +346,8 @@ def test_a_server_of_a_data_service_comes_back_alone_however_it_ended(strategy: 
 def test_a_lost_server_of_a_data_service_without_a_budget_ends_the_run(code: int, given: int, what: str) -> None:
     life = Life(Restart(), DATA).start().end("data_worker-0", code, killed=bool(code))
     assert life.did[-1] == ev.Stop(("worker-0", "worker-1", "dispatcher-0", "data_worker-1"), 5.0)
-    verdict = life.sweep().cluster.verdict
-    assert verdict is not None
-    assert verdict.cause is not None
-    assert (verdict.exit_code, verdict.cause.task, verdict.cause.what) == (given, "data_worker-0", what)
+    life.sweep()
+    assert (life.verdict.exit_code, life.cause.task, life.cause.what) == (given, "data_worker-0", what)
 
 
 def test_the_budget_of_the_data_service_is_that_of_the_training() -> None:
@@ -367,9 +355,7 @@ def test_the_budget_of_the_data_service_is_that_of_the_training() -> None:
     life.end("data_worker-0", 1).sweep().wait().start("data_worker-0")
     life.end("worker-0", 1).sweep().wait().start()
     assert life.starts[1:] == [(2, ("data_worker-0",)), (3, tuple(DATA))]
-    verdict = life.end("dispatcher-0", 1).sweep().cluster.verdict
-    assert verdict is not None
-    assert verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
+    assert life.end("dispatcher-0", 1).sweep().verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
 
 
 def test_an_evaluator_that_has_come_back_and_is_done_stays_away() -> None:
@@ -395,11 +381,9 @@ def test_silence_is_a_hang_and_any_word_puts_it_off() -> None:
     assert deadlines.REPORT_S >= log_forwarder.REPORT_S + 1.0  # the agent looks at the files about once a second
     life.wait()
     assert life.did[-2:] == [ev.CollectStacks(tuple(WORKERS)), ev.Stop(tuple(WORKERS), 5.0)]
-    verdict = life.sweep().cluster.verdict
-    assert verdict is not None
+    verdict = life.sweep().verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
-    assert verdict.cause is not None
-    assert "--hang-timeout" in verdict.cause.what
+    assert "--hang-timeout" in life.cause.what
 
 
 def test_an_evaluators_reports_are_no_sign_of_life_of_the_training() -> None:
@@ -424,8 +408,7 @@ def test_a_hang_and_a_late_start_are_started_again_and_a_run_out_of_time_is_not(
 
 def test_the_limit_of_the_run_holds_during_a_pause_too() -> None:
     life = Life(Restart(max=2, backoff_s=50), run_s=30.0).fail(after=5).wait().fail(after=5).wait()
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
 
 
@@ -436,8 +419,7 @@ def test_the_limit_of_the_run_is_not_forgotten_if_it_passes_while_tasks_stop_bef
     assert life.cluster.is_due
     assert deadlines.next_deadline(life.cluster) is None
     life.now += 28
-    verdict = life.sweep().wait().cluster.verdict
-    assert verdict is not None
+    verdict = life.sweep().wait().verdict
     assert (verdict.exit_code, [past.cause.code for past in verdict.past if past.cause], len(life.starts)) == (124, [7], 1)
 
 
@@ -481,8 +463,7 @@ def test_the_attempt_after_a_lost_host_has_a_plan_of_its_own(tasks: dict[str, st
     for name in tasks:
         life.end(name, 0)
         life.happen(ev.TaskSwept(name, 2, life.now))
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.outcome, verdict.attempt, verdict.started_at) == (Outcome.SUCCEEDED, 2, 100.0)
 
 
@@ -494,15 +475,13 @@ def test_hosts_that_are_not_there_yet_after_a_loss_are_tried_again_as_often_as_t
     life.wait()
     assert life.did[-1] == ev.MakePlan(3)
     life.happen(ev.HostLost("b", "its agent has ended", life.now))
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.outcome, len(verdict.past)) == (Outcome.BROKEN, 2)
 
 
 def test_a_wait_for_hosts_after_a_loss_ends_when_the_user_asks() -> None:
     life = lose(Life(AGAIN).start()).wait()
-    verdict = life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now)).cluster.verdict
-    assert verdict is not None
+    verdict = life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now)).verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 130)
 
 
@@ -514,8 +493,7 @@ def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> No
     life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now))
     assert life.did[-1] == ev.Stop(("worker-0",), 5.0)  # and no SIGKILL yet: it was the first time that we were asked
     life.sweep()
-    assert life.cluster.verdict is not None
-    assert life.cluster.verdict.exit_code == 7
+    assert life.verdict.exit_code == 7
 
 
 @pytest.mark.parametrize(
@@ -528,17 +506,14 @@ def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> No
 )
 def test_what_ends_a_run_that_is_being_started_anew_is_its_end(event: ev.Event, outcome: Outcome, code: int, what: str) -> None:
     life = Life(Restart(max=3)).start().happen(ev.RestartRequested(100.0), event).sweep()
-    verdict = life.cluster.verdict
-    assert verdict is not None
-    assert verdict.cause is not None
-    assert (verdict.outcome, verdict.exit_code, verdict.cause.what) == (outcome, code, what)
+    verdict = life.verdict
+    assert (verdict.outcome, verdict.exit_code, life.cause.what) == (outcome, code, what)
 
 
 def test_asked_to_stop_between_two_attempts_the_run_is_cancelled() -> None:
     life = Life(Restart(max=3)).fail(7)
     life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now))
-    verdict = life.cluster.verdict
-    assert verdict is not None
+    verdict = life.verdict
     assert (verdict.outcome, verdict.exit_code, len(verdict.past)) == (Outcome.CANCELLED, 130, 1)
 
 
@@ -584,7 +559,7 @@ def test_a_lost_host_is_the_end_also_in_a_later_attempt_and_in_a_pause() -> None
     running = Life(Restart(max=3)).fail().wait().start().happen(ev.HostLost("a", "gone", 120.0)).sweep()
     stopping = Life(Restart(max=3)).start().end("worker-1", 7).happen(ev.HostLost("a", "gone", 120.0)).sweep()
     paused = Life(Restart(max=3)).fail().happen(ev.HostLost("a", "gone", 120.0))
-    codes = [life.cluster.verdict.exit_code for life in (running, stopping, paused) if life.cluster.verdict]
+    codes = [life.verdict.exit_code for life in (running, stopping, paused)]
     assert codes == [125, 7, 125]
 
 

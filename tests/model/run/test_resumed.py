@@ -93,8 +93,7 @@ def test_a_run_ends_before_its_allocation_does(requeues: bool, code: int) -> Non
     assert "allocation" not in deadlines.deadlines_of(history.cluster)
     verdict = history.sweep_all(310.0)
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, code)
-    assert verdict.cause is not None
-    assert verdict.cause.what == "the time of its allocation is nearly over"
+    assert history.cause.what == "the time of its allocation is nearly over"
 
 
 def test_an_allocation_that_ends_while_tasks_stop_lets_no_attempt_follow() -> None:
@@ -117,8 +116,7 @@ def test_a_run_whose_host_is_taken_away_ends_as_if_it_was_asked_to(then: tuple[e
     assert history.happen(*then, ev.HostLost("a", "its agent ended", 111.0)) == [], "the tasks keep their time"
     verdict = history.sweep_all(112.0)
     assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 143)
-    assert verdict.cause is not None
-    assert verdict.cause.what == ("received SIGTERM" if then else "host a: the agent received SIGTERM: it is taken away")
+    assert history.cause.what == ("received SIGTERM" if then else "host a: the agent received SIGTERM: it is taken away")
 
 
 def test_elsewhere_a_host_whose_agent_is_ended_is_lost() -> None:

@@ -11,7 +11,7 @@ from orchestrator.model.policy import deadlines, save_order
 from orchestrator.model.policy.restarts import PREEMPTED
 from orchestrator.model.settings import Restart, Timeouts
 from orchestrator.model.state import events as ev
-from orchestrator.model.state.cluster import Outcome, Phase, Policy, Verdict
+from orchestrator.model.state.cluster import Outcome, Phase, Policy
 from tests.model.run.test_lifecycle import MIRRORED, WORKERS, History, raised
 
 TERM = ev.StopRequested("received SIGTERM", TERMINATED, 110.0, saves=True)
@@ -28,14 +28,14 @@ def training(policy: Policy = MIRRORED, names: tuple[str, ...] = ALL) -> History
     return history
 
 
-def save_all(history: History, step: int, at: float = 111.0) -> Verdict | None:
+def save_all(history: History, step: int, at: float = 111.0) -> History:
     for name in ALL:
         history.happen(say(name, "saved", step, at))
     for name in ALL:
         history.end(name, PREEMPTED, at=at)
     for name in ALL:
         history.happen(ev.TaskSwept(name, 1, at))
-    return history.cluster.verdict
+    return history
 
 
 def test_all_save_at_the_highest_step_once_all_have_said_theirs() -> None:
@@ -43,11 +43,9 @@ def test_all_save_at_the_highest_step_once_all_have_said_theirs() -> None:
     assert history.happen(TERM) == [ev.SaveOrdered(ALL, None)]
     assert history.happen(say("worker-0", "waits", 41), say("worker-1", "waits", 42)) == []
     assert history.happen(say("worker-2", "waits", 41)) == [ev.SaveOrdered(ALL, 42)]
-    verdict = save_all(history, 42)
-    assert verdict is not None
+    verdict = save_all(history, 42).verdict
     assert (verdict.outcome, verdict.exit_code, verdict.saved) == (Outcome.CANCELLED, PREEMPTED, 42)
-    assert verdict.cause is not None
-    assert verdict.cause.what == "received SIGTERM; the training has saved itself at step 42"
+    assert history.cause.what == "received SIGTERM; the training has saved itself at step 42"
     assert not any(isinstance(action, ev.Stop) for action in history.did), "each task ends by itself"
 
 
@@ -87,8 +85,7 @@ def test_the_grace_of_the_user_is_the_time_of_the_save() -> None:
     assert history.happen(ev.Tick(140.0)) == [ev.Stop(ALL, 1.0)]
     verdict = history.sweep_all(141.0)
     assert (verdict.exit_code, verdict.saved) == (TERMINATED, None)
-    assert verdict.cause is not None
-    assert "did not save itself in time" in verdict.cause.what
+    assert "did not save itself in time" in history.cause.what
 
 
 def test_asked_again_while_it_saves_the_run_ends_without() -> None:
@@ -109,7 +106,7 @@ def test_a_task_that_gets_sigterm_from_elsewhere_costs_no_restart(maximum: int) 
     history = training(Policy("multi_worker_mirrored", restart=Restart(maximum)))
     assert history.happen(say("worker-1", "asks", 40)) == [ev.SaveOrdered(ALL, None)]
     history.happen(*(say(name, "waits", 41) for name in ALL))
-    assert save_all(history, 41) is None
+    assert save_all(history, 41).cluster.verdict is None
     assert history.cluster.phase is Phase.RESTARTING
     (past,) = history.cluster.past
     assert (past.free, past.progressed) == (True, True)
@@ -123,8 +120,7 @@ def test_a_run_that_is_to_end_does_not_start_again_after_the_save_of_a_task() ->
     """An engine ends all processes of a job at once, in any order."""
     history = training()
     history.happen(say("worker-1", "asks", 40), replace(TERM, at=110.5), *(say(name, "waits", 41) for name in ALL))
-    verdict = save_all(history, 41)
-    assert verdict is not None
+    verdict = save_all(history, 41).verdict
     assert (verdict.exit_code, verdict.saved) == (PREEMPTED, 41)
 
 
@@ -137,16 +133,14 @@ def test_an_engine_that_ends_agents_and_controller_asks_once(order: tuple[ev.Eve
     history = training(LENT)
     assert history.happen(*order) == [ev.SaveOrdered(ALL, None)]
     history.happen(*(say(name, "waits", 41) for name in ALL))
-    verdict = save_all(history, 41)
-    assert verdict is not None
-    assert verdict.exit_code == PREEMPTED
+    assert save_all(history, 41).verdict.exit_code == PREEMPTED
 
 
 def test_a_host_that_goes_away_is_left_after_a_save() -> None:
     history = training(Policy("multi_worker_mirrored", restart=Restart(0, lost_host="retry")))
     assert history.happen(TAKEN) == [ev.SaveOrdered(ALL, None)]
     history.happen(*(say(name, "waits", 41) for name in ALL))
-    assert save_all(history, 41) is None
+    assert save_all(history, 41).cluster.verdict is None
     assert history.happen(ev.Tick(112.0)) == [ev.MakePlan(2)]
 
 
@@ -163,8 +157,7 @@ def test_a_save_before_the_timeout() -> None:
     assert history.happen(ev.Tick(640.0)) == [ev.SaveOrdered(ALL, None)]
     assert deadlines.next_deadline(history.cluster) == 700.0
     history.happen(*(say(name, "waits", 41, 641.0) for name in ALL))
-    verdict = save_all(history, 41, 642.0)
-    assert verdict is not None
+    verdict = save_all(history, 41, 642.0).verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, PREEMPTED)
     late = training(Policy("multi_worker_mirrored", Timeouts(run_s=600.0, save_before_s=60.0)))
     late.happen(ev.Tick(640.0), ev.Tick(700.0))
@@ -188,16 +181,13 @@ def test_a_save_before_the_end_of_an_allocation(before_s: float | None) -> None:
     assert history.happen(ev.Tick(300.0)) == [ev.SaveOrdered(ALL, None)]
     assert deadlines.next_deadline(history.cluster) == 305.0
     history.happen(*(say(name, "waits", 41, 300.0) for name in ALL))
-    verdict = save_all(history, 41, 301.0)
-    assert verdict is not None
-    assert verdict.exit_code == PREEMPTED
+    assert save_all(history, 41, 301.0).verdict.exit_code == PREEMPTED
 
 
 def test_an_engine_that_starts_saved_runs_again_is_not_misled_by_a_run_that_was_cancelled() -> None:
     history = training(Policy("multi_worker_mirrored", requeues=True))
     history.happen(TERM, *(say(name, "waits", 41) for name in ALL))
-    verdict = save_all(history, 41)
-    assert verdict is not None
+    verdict = save_all(history, 41).verdict
     assert (verdict.exit_code, verdict.saved) == (TERMINATED, 41)
 
 
@@ -289,11 +279,9 @@ def test_sigterm_to_a_task_that_is_not_saved_in_time_is_a_failure_that_counts(ma
     history.happen(ev.TaskSaves("worker-1", last, "asks", 0, 900.0), ev.Tick(905.0))
     for name in ALL:
         history.happen(ev.TaskExited(name, last, 143, True, 906.0), ev.TaskSwept(name, last, 906.0))
-    verdict = history.cluster.verdict
-    assert verdict is not None
-    assert verdict.cause is not None
+    verdict = history.verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, TERMINATED)
-    assert verdict.cause.what == "worker-1 received SIGTERM; the training did not save itself in time"
+    assert history.cause.what == "worker-1 received SIGTERM; the training did not save itself in time"
 
 
 def test_a_crash_during_the_last_save_is_the_cause_and_brings_its_traceback() -> None:
@@ -301,10 +289,9 @@ def test_a_crash_during_the_last_save_is_the_cause_and_brings_its_traceback() ->
     history.happen(TERM, *(say(name, "waits", 41) for name in ALL))
     history.end("worker-1", 1, at=111.0, failure=raised(111.0))
     verdict = history.sweep_all(112.0)
-    assert verdict.cause is not None
     assert (verdict.outcome, verdict.exit_code, verdict.saved) == (Outcome.CANCELLED, TERMINATED, None)
-    assert (verdict.cause.task, verdict.cause.what) == ("worker-1", "failed while the training saved itself (received SIGTERM)")
-    assert verdict.cause.failure == raised(111.0)
+    assert (history.cause.task, history.cause.what) == ("worker-1", "failed while the training saved itself (received SIGTERM)")
+    assert history.cause.failure == raised(111.0)
 
 
 @pytest.mark.parametrize("maximum", [0, 1])
