@@ -23,7 +23,8 @@ PACKAGES = (
     "util-linux",
     "python3",
 )
-TESTS = [f"tests/backends/test_slurm_{name}.py" for name in ("inside", "submitted", "unasked", "users")] + ["tests/real/test_slurm.py"]
+TESTS = [f"tests/backends/test_slurm_{name}.py" for name in ("inside", "submitted", "unasked", "users")]
+TESTS += ["tests/backends/test_join_engines.py", "tests/real/test_slurm.py"]
 
 
 def main() -> int:

@@ -28,7 +28,8 @@ ENDS_S = 10.0
 """How long a part that is told to end may take to do so."""
 PASSED, FAILED, LATE, CUT = "passed", "failed", "over its budget", "cut by its budget"
 _SLOW = "python -m pytest -n 2 -p tests.again -m 'slow and not core'"
-_ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_kubernetes*.py"
+_ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_join.py tests/real/test_kubernetes*.py"
+_JOIN = "tests/backends/test_join.py tests/backends/test_join_engines.py tests/real/test_join.py tests/test_archive.py"
 _SLOW_TESTS = (  # each group takes about as long
     _ENGINES,
     "tests/real/test_keras.py tests/real/test_judge.py tests/real/test_lines.py",
@@ -85,7 +86,8 @@ PARTS = (
         "slow", f"{_SLOW} --durations=30", 60, tuple(f"{_SLOW} {tests}" for tests in _SLOW_TESTS), 6
     ),  # the tests that `make test` leaves out
     Part("engines", f"{_SLOW} {_ENGINES}", 30),
-    Part("join", "python -m pytest -n 2 tests/backends/test_join.py tests/backends/test_join_engines.py --durations=10", 15),
+    Part("join", f"python -m pytest -n 2 {_JOIN} --durations=10", 15),
+    Part("dist", "make dist", 15),
     Part("slurm-26", "make slurm-26", 30),
     Part("kubectl", "python -m tests.newer_kubectl", 30),
     Part("soak", "python -m pytest --soak -n 2 -m soak --durations=0", 120),

@@ -108,26 +108,31 @@ def test_sigterm_on_any_node_ends_the_run_on_all_of_them(nodes: Callable[..., No
     assert not any(map(psutil.pid_exists, tasks))
 
 
-def test_a_node_that_dies_is_a_lost_host(nodes: Callable[..., Nodes]) -> None:
-    made = nodes(LONG)
-    pair = made.start_both()
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_the_death_of_any_node_ends_all(nodes: Callable[..., Nodes], lost: int) -> None:
+    """It is a lost host; without node 0 there is no run."""
+    made = nodes(LONG, 3)
+    started = [made.start(number, "--nodes", "3", "--node-index", str(number)) for number in range(3)]
     tasks = made.until_ready()
-    pair[1].kill()
-    done = pair[0].wait()
-    assert done.code == 125
-    assert re.search(r"host \S+-1", done.err)
+    started.pop(lost).kill()
+    ends = [each.wait() for each in started]
+    assert [done.code for done in ends] == [125, 125]
+    if lost:
+        assert re.search(rf"host \S+-{lost}", ends[0].err)
+        assert "the run has ended with exit code 125" in ends[1].err
+    else:
+        assert all("node 0 is gone" in done.err for done in ends)
     wait_until(lambda: not any(map(psutil.pid_exists, tasks)), "end of the tasks")
 
 
-def test_the_death_of_node_0_ends_all_within_seconds(nodes: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = nodes(LONG)
-    pair = made.start_both()
-    tasks = made.until_ready()
-    pair[0].kill()
-    done = pair[1].wait()
-    assert done.code == 125
-    assert "node 0 is gone" in done.err
-    wait_until(lambda: not any(map(psutil.pid_exists, tasks)), "end of the tasks")
+@pytest.mark.slow
+def test_a_node_that_comes_a_minute_late_is_waited_for(nodes: Callable[..., Nodes]) -> None:
+    made = nodes(SHORT)
+    first = made.start(0, "--nodes", "2", "--node-index", "0")
+    first.wait_for(re.compile(r"1 of 2 nodes is here; missing: index 1 \(after 6\d s\)"))
+    second = made.start(1, "--nodes", "2", "--node-index", "1")
+    assert _codes([first, second]) == [0, 0]
+    assert set(re.findall(r"seen (\S+)", first.out)) == {"worker-0", "worker-1"}
 
 
 def test_a_node_that_comes_first_waits_and_each_says_who_is_missing(nodes: Callable[..., Nodes]) -> None:

@@ -88,22 +88,29 @@ def test_a_signal_of_slurm_ends_the_run_on_all_nodes(orch: Orch, slurm: SlurmBed
     assert "the run has ended with exit code 143" in running.err
 
 
+def by_mpiexec(launcher: str, bed: Bed, directory: Path, each: int) -> tuple[tuple[str, ...], dict[str, str | None]]:
+    """The command that starts a program on hostA and hostB, `each` times on each of them, and its environment."""
+    program = f"/usr/bin/mpiexec.{launcher}"
+    if not Path(program).exists():
+        pytest.skip(f"NOT TESTED: there is no {launcher}")
+    ssh = directory / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {" ".join(bed.ssh)} "$@"\n')
+    ssh.chmod(0o755)
+    hosts, here = ",".join(f"{bed[name].address}:{each}" for name in ("hostA", "hostB")), f"{bed.network}.1"
+    count = str(2 * each)
+    words = {
+        "mpich": (program, "-hosts", hosts, "-localhost", here, "-n", count, "-launcher", "ssh", "-launcher-exec", str(ssh)),
+        "openmpi": (program, "--allow-run-as-root", "-H", hosts, "-n", count, "--mca", "plm_rsh_agent", str(ssh)),
+    }[launcher]
+    return words, {**CLEAN, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+
+
 @pytest.mark.parametrize("launcher", ["mpich", "openmpi"])
 def test_mpiexec_starts_one_command_on_every_host(orch: Orch, bed: Bed, shared: Path, launcher: str) -> None:
     """Two processes on each host: the first is the node, the second waits. mpiexec itself is on none of the hosts."""
-    program = f"/usr/bin/mpiexec.{launcher}"
-    if not Path(program).exists():
-        pytest.skip(f"there is no {launcher}")
+    by, env = by_mpiexec(launcher, bed, shared, each=2)
     write_script(shared, FAILS)
-    ssh = shared / "ssh"
-    ssh.write_text(f'#!/bin/sh\nexec {" ".join(bed.ssh)} "$@"\n')
-    ssh.chmod(0o755)
-    hosts, here = ",".join(f"{bed[name].address}:2" for name in ("hostA", "hostB")), f"{bed.network}.1"
-    words = {
-        "mpich": (program, "-hosts", hosts, "-localhost", here, "-n", "4", "-launcher", "ssh", "-launcher-exec", str(ssh)),
-        "openmpi": (program, "--allow-run-as-root", "-H", hosts, "-n", "4", "--mca", "plm_rsh_agent", str(ssh)),
-    }[launcher]
-    done = orch.start("up", "script.py", "--join", by=words, env={**CLEAN, "OMPI_ALLOW_RUN_AS_ROOT": "1"}).wait()
+    done = orch.start("up", "script.py", "--join", by=by, env=env).wait()
     assert done.code == 7, done
     assert {task for task, _ in JOINED.findall(done.out)} == {f"worker-{number}" for number in range(4)}
     assert os.listdir(shared / ".orch" / "runs")

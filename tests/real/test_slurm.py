@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.test_join import CLEAN
 from tests.conftest import ROOT, Orch
 from tests.live import LiveRun, wait_for_file, wait_until
 from tests.slurm_bed import SlurmBed
@@ -51,6 +52,15 @@ def test_two_nodes_train_together(orch: Orch, slurm: SlurmBed, tmp_path: Path) -
     assert "test accuracy 0.9" in first
     assert first.partition("]")[2] == second.partition("]")[2]
     assert {event["host"] for event in LiveRun(tmp_path).events() if event["event"] == "template_ready"} == {"hostA", "hostB"}
+
+
+def test_srun_starts_the_same_command_on_each_node_and_they_train_together(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
+    script, srun = str(ROOT / "examples/mwms_custom_loop.py"), ("srun", "--quiet", "-N2", "--ntasks-per-node=1")
+    done = orch.start("up", script, "--join", by=srun, env=CLEAN).wait(timeout=300, check=0)
+    assert "worker-0, worker-1 on hostA, hostB" in " ".join(done.err.split())
+    first, second = (LiveRun(tmp_path).log(f"worker-{index}").decode().splitlines()[-1] for index in range(2))
+    assert "test accuracy 0.9" in first
+    assert first.partition("]")[2] == second.partition("]")[2]
 
 
 def test_a_training_goes_on_however_its_job_is_taken_away_with_the_numbers_of_an_allocation(
