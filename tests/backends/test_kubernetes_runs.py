@@ -135,9 +135,9 @@ def test_pods_of_a_dead_controller_end_by_themselves_and_orch_down_deletes_what_
 def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
     place.write(GOES_ON)
     refused = place.orch("up", "script.py", "--set", "backend.namespace=nowhere", check=2)
-    assert 'error: cannot make the pods: namespaces "nowhere" not found; name one that exists' in refused.err
+    assert 'error: cannot make the pods: namespaces "nowhere" not found\n       fix: name one that exists' in refused.err
     refused = place.orch("up", "script.py", "--set", "backend.context=nope", check=2)
-    assert "; kubectl config get-contexts lists them" in refused.err
+    assert "fix: kubectl config get-contexts lists them" in refused.err
     place.write(GOES_ON, image="bed/nothing:1")
     refused = place.orch("up", "script.py", check=125)
     assert "-0: ErrImageNeverPull: " in refused.err
@@ -147,7 +147,9 @@ def test_a_run_that_gets_no_pods_says_why(place: Place) -> None:
     assert "ErrImagePull" in refused.err or "ImagePullBackOff" in refused.err
     assert "backend.image_pull_secrets" in refused.err
     place.write(GOES_ON, secrets=["no-such"])
-    assert 'CreateContainerConfigError: secret "no-such" not found; do the Secrets' in place.orch("up", "script.py", check=125).err
+    assert (
+        'CreateContainerConfigError: secret "no-such" not found\n       fix: do the Secrets' in place.orch("up", "script.py", check=125).err
+    )
     place.write(GOES_ON, pod_template={"spec": {"hostIPX": True}})
     assert re.search(r'unknown field "(spec\.)?hostIPX"', place.orch("up", "script.py", check=2).err)  # spec. since Kubernetes 1.25
     place.write(GOES_ON, user=0)

@@ -238,7 +238,7 @@ def test_an_allocation_that_has_ended_is_said_to_have(orch: Orch, slurm: SlurmBe
     write_script(tmp_path, "")
     env = {"SLURM_JOB_ID": "4000000", "SLURM_JOB_NODELIST": "hostA", "SLURM_TASKS_PER_NODE": "1"}
     done = orch("up", "script.py", env=env, check=125)
-    assert "Invalid job id specified; the allocation has ended: make a new one" in done.err, done
+    assert "Invalid job id specified\n       fix: the allocation has ended: make a new one" in done.err, done
 
 
 def test_no_programs_of_slurm_is_one_message(orch: Orch, tmp_path: Path) -> None:
