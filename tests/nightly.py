@@ -88,6 +88,7 @@ PARTS = (
     Part("engines", f"{_SLOW} {_ENGINES}", 30),
     Part("join", f"python -m pytest -n 2 {_JOIN} --durations=10", 15),
     Part("dist", "make dist", 15),
+    Part("htcondor", "python -m tests.debian_condor", 20),
     Part("slurm-26", "make slurm-26", 30),
     Part("kubectl", "python -m tests.newer_kubectl", 30),
     Part("soak", "python -m pytest --soak -n 2 -m soak --durations=0", 120),

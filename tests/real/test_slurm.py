@@ -57,7 +57,7 @@ def test_two_nodes_train_together(orch: Orch, slurm: SlurmBed, tmp_path: Path) -
 def test_srun_starts_the_same_command_on_each_node_and_they_train_together(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     script, srun = str(ROOT / "examples/mwms_custom_loop.py"), ("srun", "--quiet", "-N2", "--ntasks-per-node=1")
     done = orch.start("up", script, "--join", by=srun, env=CLEAN).wait(timeout=300, check=0)
-    assert "worker-0, worker-1 on hostA, hostB" in " ".join(done.err.split())
+    assert "worker-0..1 on hostA, hostB" in " ".join(done.err.split())
     first, second = (LiveRun(tmp_path).log(f"worker-{index}").decode().splitlines()[-1] for index in range(2))
     assert "test accuracy 0.9" in first
     assert first.partition("]")[2] == second.partition("]")[2]
