@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from worker.protocol.task_files import SCALE
@@ -18,6 +19,7 @@ from worker.values.words import count_of
 
 from .api import start
 from .backends import load
+from .backends.warm_process import one_import
 from .checks.scaling import ALL, EACH, Answer, Row, Size, answer, measured_s, size_of, to_json, way_of
 from .errors import OrchError, UsageError
 from .handle import Run, RunFailed
@@ -58,25 +60,27 @@ def scale(
     spec = replace(spec, tasks=tasks, timeouts=timeouts, restart=Restart(), tensorboard="", checkpoints=CheckpointSettings())
     spec = replace(spec, verify=VerifySettings(), scale=ScaleSettings(True))
     old = list_runs(Path(home))
-    found, others, notes = list[Size](), list[Size](), list[str]()
+    others, notes = list[Size](), list[str]()
 
-    def measure(workers: int, batch: int = 0) -> Size:
+    def measure(begin: Callable[[ClusterSpec], Run], workers: int, batch: int = 0) -> Size:
         say(f"{count_of(workers, 'worker')}{f', with a batch of {batch}' if batch else ''}: {seconds:g} s after the warm-up")
-        run = start(_of_size(spec, workers, batch_argument if batch else "", batch), home)
+        run = begin(_of_size(spec, workers, batch_argument if batch else "", batch))
         with run:
             rows = _measure(run, workers, seconds, limit_s)
             run.stop(now=True)
         return replace(size_of(rows, shares=_shares(run, workers)), batch=batch)
 
-    found = [measure(workers) for workers in sizes]
-    way, one = way_of(found), found[0].examples / sizes[0]
-    if batch_argument and way not in (ALL, EACH):
-        notes.append("--batch-argument: not tried, because the batches of the sizes follow no rule that orch knows")
-    for size in found[1:] if batch_argument and way in (ALL, EACH) else ():
-        others.append(measure(size.workers, round(found[0].examples * size.workers if way == ALL else one / size.workers)))
-        if abs(others[-1].examples / size.examples - 1) < 0.01:
-            notes.append(f"--batch-argument: the script trains on the same batches with --{batch_argument.lstrip('-')}")
-            break
+    with one_import(spec) as variables:
+        begin = partial(start, home=home, env={**os.environ, **variables})
+        found = [measure(begin, workers) for workers in sizes]
+        way, one = way_of(found), found[0].examples / sizes[0]
+        if batch_argument and way not in (ALL, EACH):
+            notes.append("--batch-argument: not tried, because the batches of the sizes follow no rule that orch knows")
+        for size in found[1:] if batch_argument and way in (ALL, EACH) else ():
+            others.append(measure(begin, size.workers, round(found[0].examples * size.workers if way == ALL else one / size.workers)))
+            if abs(others[-1].examples / size.examples - 1) < 0.01:
+                notes.append(f"--batch-argument: the script trains on the same batches with --{batch_argument.lstrip('-')}")
+                break
     for run in old:
         discard(run)
     made = answer(found, others, notes)

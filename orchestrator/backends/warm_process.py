@@ -25,7 +25,7 @@ from worker.protocol.task_environment import default_environment
 
 from ..errors import OrchError, UsageError
 from ..model.settings import ClusterSpec
-from . import Imports, interpreters
+from . import Imports, imagine, interpreters
 
 ENDING_S = 5.0
 """How long the process may take to end after a request to end, or after SIGKILL."""
@@ -244,14 +244,16 @@ class OwnWarmProcess:
 
 @contextlib.contextmanager
 def one_import(spec: ClusterSpec) -> Iterator[dict[str, str]]:
-    """For several runs of a spec on this machine: the variables by which all of them use one import.
+    """For several runs of a spec: the variables by which all of them use one import.
 
-    They are empty where the user's warm process fits, or where no import can be shared: then each run does as it would alone.
+    They are empty where the user's warm process fits, or where no import can be shared, as on other hosts: then each run does as it would
+    alone.
     """
     python, imports = interpreters.of_this_machine(spec), Imports(spec.imported_ahead, {**os.environ, **spec.env}, spec.workdir)
+    can = sys.platform == "linux" and imports.preload and spec.network != "private" and all(host.is_here for host in imagine(spec).hosts)
     own = None
     with tempfile.TemporaryDirectory(prefix="orch-", dir=place_of_sockets(), ignore_cleanup_errors=True) as home:
-        if sys.platform == "linux" and imports.preload and spec.network != "private" and not fits(python, replace(imports, env=spec.env)):
+        if can and not fits(python, replace(imports, env=spec.env)):
             with contextlib.suppress(OrchError, OSError):  # the runs say it themselves
                 own = OwnWarmProcess(Path(home), python, imports)
         try:
