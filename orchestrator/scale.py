@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from worker.protocol.task_files import SCALE
@@ -20,7 +19,7 @@ from worker.values.words import count_of
 from .api import start
 from .backends import load
 from .backends.warm_process import one_import
-from .checks.scaling import ALL, EACH, Answer, Row, Size, answer, measured_s, size_of, to_json, way_of
+from .checks.scaling import ALL, EACH, LIKE, Answer, Row, Size, answer, measured_s, size_of, to_json, way_of
 from .errors import OrchError, UsageError
 from .handle import Run, RunFailed
 from .model.settings import ClusterSpec
@@ -34,6 +33,8 @@ from .record.run_store import discard, list_runs
 from .record.samples import read_samples
 
 _POLL_S = 0.1
+ENOUGH = 1 / 3
+"""A program that ends by itself is measured if it has trained for this share of the time."""
 FULL = 0.9
 """The share of the cores of a host from which on they are all in use."""
 
@@ -62,25 +63,17 @@ def scale(
     old = list_runs(Path(home))
     others, notes = list[Size](), list[str]()
 
-    def measure(begin: Callable[[ClusterSpec], Run], workers: int, batch: int = 0) -> Size:
+    def measure(workers: int, batch: int = 0) -> Size:
         say(f"{count_of(workers, 'worker')}{f', with a batch of {batch}' if batch else ''}: {seconds:g} s after the warm-up")
-        run = begin(_of_size(spec, workers, batch_argument if batch else "", batch))
-        with run:
+        with start(_of_size(spec, workers, batch_argument if batch else "", batch), home, {**os.environ, **imported}) as run:
             rows = _measure(run, workers, seconds, limit_s)
             run.stop(now=True)
         return replace(size_of(rows, shares=_shares(run, workers)), batch=batch)
 
-    with one_import(spec) as variables:
-        begin = partial(start, home=home, env={**os.environ, **variables})
-        found = [measure(begin, workers) for workers in sizes]
-        way, one = way_of(found), found[0].examples / sizes[0]
-        if batch_argument and way not in (ALL, EACH):
-            notes.append("--batch-argument: not tried, because the batches of the sizes follow no rule that orch knows")
-        for size in found[1:] if batch_argument and way in (ALL, EACH) else ():
-            others.append(measure(begin, size.workers, round(found[0].examples * size.workers if way == ALL else one / size.workers)))
-            if abs(others[-1].examples / size.examples - 1) < 0.01:
-                notes.append(f"--batch-argument: the script trains on the same batches with --{batch_argument.lstrip('-')}")
-                break
+    with one_import(spec) as imported:
+        found = [measure(workers) for workers in sizes]
+        if batch_argument:
+            others, notes = _other_way(found, measure)
     for run in old:
         discard(run)
     made = answer(found, others, notes)
@@ -88,6 +81,18 @@ def scale(
     newest.write(SCALED, json.dumps(to_json(made)))
     newest.make_latest()
     return made
+
+
+def _other_way(found: Sequence[Size], measure: Callable[[int, int], Size]) -> tuple[list[Size], list[str]]:
+    """Measure with the batch for each worker where all share one, and the reverse. Returns also what keeps it from this."""
+    way, first, others = way_of(found), found[0].examples, list[Size]()
+    if way not in (ALL, EACH):
+        return others, ["--batch-argument: not tried, because the batches of the sizes follow no rule that orch knows"]
+    for size in found[1:]:
+        others.append(measure(size.workers, round(first * size.workers if way == ALL else first / found[0].workers / size.workers)))
+        if abs(others[-1].examples / size.examples - 1) < LIKE:
+            return others, ["--batch-argument: the script trains on the same batches with it"]
+    return others, []
 
 
 def _check(spec: ClusterSpec) -> None:
@@ -120,12 +125,11 @@ def _measure(run: Run, workers: int, seconds: float, limit_s: float) -> dict[str
                 if not known or row[0] > known[-1][0]:
                     known.append(row)
         least = min(map(measured_s, rows.values())) if len(rows) == workers else 0.0
-        if least >= seconds or (is_over and least):
+        if is_over and (result := run.wait()).exit_code:
+            raise RunFailed(result)
+        if least >= (seconds * ENOUGH if is_over else seconds):
             break
         if is_over:
-            result = run.wait()
-            if result.exit_code:
-                raise RunFailed(result)
             what = f"the script ended before {count_of(workers, 'worker')} had trained for {seconds:g} s after the warm-up"
             raise OrchError(f"{what}. fix: more epochs or steps, as its arguments after --; its output: {run.run_dir}")
         if time.monotonic() > limit:

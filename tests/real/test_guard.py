@@ -53,7 +53,7 @@ def begin_to_verify() -> None:
 
     recorder, record_hooks = (import_module(f"_orch_worker.task.observe.{name}") for name in ("recorder", "record_hooks"))
     recorder._settings.update(word="verify", steps=1 << 30)
-    setattr(record_hooks, "_end_at_fault", lambda: None)  # noqa: B010 - otherwise the first place that is broken ends the task
+    setattr(record_hooks, "end_at_fault", lambda features: None)  # noqa: B010 - otherwise the first place that is broken ends the task
     record_hooks.watch(os.environ["ORCH_LOG_DIR"])
 
 

@@ -89,6 +89,14 @@ def test_fit_goes_on_and_saves_nothing(orch: Orch, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_fit_of_keras_2_is_measured_too(orch: Orch) -> None:
+    found = measure(orch, "-n", "1,2", "--keras", "legacy", program=str(ROOT / "examples/keras_fit.py"))
+    one, two = found["sizes"]
+    assert (one["examples"], two["examples"]) == (pytest.approx(32, rel=0.1), pytest.approx(63, rel=0.1))
+    assert two["messages"] >= 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "bound"),
     [("--compute 0.05 --input 0.5", "input"), ("--compute 0.05 --slow 0.5", "waiting"), ("--compute 0.5", "computing")],

@@ -37,6 +37,7 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
 
 def watch(log_dir: str) -> None:
     """Measure the steps of the program, as soon as it has imported TensorFlow."""
+    threading.Thread(target=record_hooks.end_at_fault, args=({SCALE, SCALE_2},), name="orch scale", daemon=True).start()
     made = Meter(os.path.join(log_dir, task_files.REPORTS))
     patches.after(SCALE, "tensorflow", lambda module: _hook_tensorflow(made, module))
     patches.after(SCALE, "keras", lambda module: _hook_fit(made, "keras"))
@@ -132,13 +133,13 @@ def _hook_tensorflow(made: Meter, module: Any) -> None:
         return made.within(call, is_graph=True)
 
     def fetch(real: Any, *args: Any, **kwargs: Any) -> Any:
-        return made.within(lambda: real(*args, **kwargs), is_graph=False)
+        traces = not module.executing_eagerly()
+        return real(*args, **kwargs) if traces else made.within(lambda: real(*args, **kwargs), is_graph=False)
 
     def meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if meetings.is_counted(self) and module.is_tensor(value):
             made.exchange(value)
-        eager = module.executing_eagerly()
-        return made.within(lambda: real(self, value, *args, **kwargs), is_graph=False) if eager else real(self, value, *args, **kwargs)
+        return fetch(real, self, value, *args, **kwargs)
 
     patches.replace(SCALE, "Context.call_function", call_function)
     for name in _FETCHES:
