@@ -21,7 +21,7 @@ from orchestrator.backends import Host, RunFacts, join
 from orchestrator.backends.connection import listener
 from orchestrator.backends.join import pmi
 from orchestrator.backends.join.meeting import Ticket
-from orchestrator.model.joining import TOKEN
+from orchestrator.model.joining import TOKEN, Seat
 from orchestrator.model.settings import JoinSettings
 from orchestrator.model.settings.document import read
 from orchestrator.model.settings.parse import parse
@@ -238,6 +238,19 @@ def test_the_code_42_may_be_another_one_for_the_engine() -> None:
     settings = JoinSettings(requeue_code="99")
     assert [settings.exit_code(code) for code in (0, 42, 125)] == [0, 99, 125]
     assert JoinSettings(requeue_code="scontrol").exit_code(42) == 42
+
+
+def test_node_0_lets_slurm_queue_the_job_of_a_saved_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = tmp_path / "called"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {called}\n')
+    (tmp_path / "scontrol").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(join, "here", lambda: (Seat(), {"SLURM_JOB_ID": "17"}))
+    for code in (0, 42, 125):
+        backend = join.Join()
+        backend._settings = JoinSettings(requeue_code="scontrol")
+        asyncio.run(backend.end(code))
+    assert called.read_text() == "requeue 17\n"
 
 
 def test_the_doctor_says_what_is_known_and_what_is_missing(orch: Orch) -> None:
