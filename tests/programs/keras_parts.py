@@ -140,6 +140,16 @@ def losses_that_a_step_shows() -> dict[str, Any]:
     return found
 
 
+@case
+def parts_of_one_shuffle() -> dict[str, Any]:
+    """Trainings, validations and predictions from one dataset draw its orders in turn, as many as in one process."""
+    model = compiled()
+    data = tf.data.Dataset.from_tensor_slices((ROWS[:81], SUMS[:81])).shuffle(81, seed=5).batch(BATCH)
+    found = fitted(model, data, epochs=3, validation_data=data.take(2), validation_freq=2)
+    more = [model.evaluate(data.take(1), verbose=0), model.predict(data, verbose=0).ravel().tolist()]
+    return found | {"more": more, **{f"again {name}": value for name, value in fitted(model, data, epochs=1).items()}}
+
+
 class Logarithm(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         return tf.debugging.check_numerics(tf.math.log(x), "a row of zeros")

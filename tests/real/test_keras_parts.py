@@ -36,6 +36,7 @@ EVALUATED = (
 OWN = (
     "metrics_of_the_program",
     "losses_that_a_step_shows",
+    "parts_of_one_shuffle",
     *EVALUATED,
     "rows_that_a_layer_checks",
     "single_rows_eagerly",

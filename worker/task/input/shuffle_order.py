@@ -354,6 +354,12 @@ def comes_in_other_orders(dataset: Any) -> bool:
     return any(_is_shuffle(part) or _captured(part) for part in before)
 
 
+def draws_once(distributed: Any) -> bool:
+    """True if each iterator of a distributed dataset draws an order, at its start, from a generator that the program's datasets share."""
+    dataset: Any = getattr(distributed, "_original_dataset", None)
+    return dataset is not None and not hasattr(dataset, COPIED) and not draws_later(dataset) and comes_in_other_orders(dataset)
+
+
 def _is_shuffle(part: Any) -> bool:
     return "Shuffle" in type(part).__name__ and getattr(part, "_reshuffle_each_iteration", True) is not False
 

@@ -8,6 +8,7 @@ TensorFlow has divided already. Keras builds the model from the shapes of the da
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 from .. import patches
@@ -104,6 +105,10 @@ class Batches:
         """What the program's data do before the first batch of an epoch, which no one has taken so far."""
         self.waiting = 0
         """How many iterators Keras has asked for since one has begun: each would draw an order of the data."""
+        self.others: tuple[Batches, ...] = ()
+        """The other data of the same `fit`: they may be parts of one dataset, whose shuffle draws one order after the other."""
+        self._newest: Any = None
+        """The iterator that Keras has asked for last, as a weak reference."""
 
     @property
     def element_spec(self) -> Any:
@@ -112,11 +117,26 @@ class Batches:
     def __iter__(self) -> BatchIterator:
         self.waiting += 1
         self.asked += 1
-        return BatchIterator(self)
+        made = BatchIterator(self)
+        self._newest = weakref.ref(made)
+        return made
+
+    def begin(self) -> Any:
+        """An iterator of TensorFlow."""
+        for other in self.others:
+            other.catch_up()
+        return self._begin()
+
+    def catch_up(self) -> None:
+        """Draw the orders for which Keras has asked, before anything else draws one of the same dataset."""
+        if self.waiting and shuffle_order.draws_once(self.distributed):
+            made, newest = self._begin(), self._newest()
+            if newest is not None:
+                newest.take(made)
 
     @patches.guarded(LOOPS)
-    def begin(self) -> Any:
-        """An iterator of TensorFlow. The data begin as often as without orch, where each beginning draws an order."""
+    def _begin(self) -> Any:
+        """The data begin as often as without orch, where each beginning draws an order."""
         for _ in range(self.waiting):
             made = patches.theirs(iter, self.distributed)
         self.waiting = 0
@@ -160,6 +180,10 @@ class BatchIterator:
         if self._of_replica is None:
             self._of_replica = _of_replica(self.batches.element_spec)
         return self._of_replica
+
+    def take(self, real: Any) -> None:
+        """Take an iterator that has begun already."""
+        self._real = real
 
     @property
     def real(self) -> Any:

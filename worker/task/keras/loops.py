@@ -80,12 +80,15 @@ def _fit(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             validation = _feed(strategy, of_validation, given["validation_steps"], is_shown=_sees_evaluations(given["callbacks"]))
         if is_wanted(strategy) and given["epochs"] - given["initial_epoch"] > 1:
             data.tell_of_validations(validation)
+        training.batches.others, validation.batches.others = (validation.batches,), (training.batches,)
     given |= {"x": training, "validation_data": validation, **dict.fromkeys(("y", "sample_weight", "class_weight"))}
-    if saves is None:
-        return real(self, **given)
-    saves.prepare(given, training, validation)
-    with saves.running():
-        return real(self, **given)
+    if saves is not None:
+        saves.prepare(given, training, validation)
+    with saves.running() if saves is not None else nullcontext():
+        made = real(self, **given)
+    for each in filter(None, (training, validation)):
+        each.batches.catch_up()
+    return made
 
 
 def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -94,13 +97,16 @@ def _evaluate(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     strategy, given = self.distribute_strategy, _bound(real, self, args, kwargs)
     if isinstance(given["x"], Feed) and "evaluates" in saves_of_fit and not saves_of_fit["evaluates"](given["x"]):
         return {}
-    if not isinstance(given["x"], Feed):
+    if is_alone := not isinstance(given["x"], Feed):
         if not _is_named(strategy):
             return real(self, *args, **kwargs)
         _needs_no_build(self)
         given["x"] = _feed(strategy, given, given["steps"], is_shown=_sees_evaluations(given["callbacks"]))
     evaluations.begin(given["x"], given["steps"], self.steps_per_execution)
-    return real(self, **{**dict.fromkeys(("y", "sample_weight")), **given})
+    made = real(self, **{**dict.fromkeys(("y", "sample_weight")), **given})
+    if is_alone:
+        given["x"].batches.catch_up()
+    return made
 
 
 def _sees_evaluations(callbacks: Any) -> bool:
@@ -116,7 +122,10 @@ def _predict(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     given["x"] = _feed(
         strategy, of_data, given["steps"], is_read=True, is_shown=predictions.are_shown(given["callbacks"], "on_predict_batch_end")
     )
-    return predictions.predict(real, self, given) if is_wanted(strategy) else real(self, **given)
+    feed = given["x"]
+    made = predictions.predict(real, self, given) if is_wanted(strategy) else real(self, **given)
+    feed.batches.catch_up()
+    return made
 
 
 def _bound(real: Any, model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
