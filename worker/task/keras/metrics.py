@@ -91,8 +91,9 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
         return patches.theirs(real, *args, **kwargs)
     # The others have one value in all replicas.
     state = [variable for variable in metric.variables if variable.value.dtype != tf.string and variable.aggregation == "sum"]
-    if state:
-        for variable, value in zip(state, replica.all_reduce("SUM", [tf.identity(each.value) for each in state]), strict=True):
+    for kind in dict.fromkeys(variable.value.dtype for variable in state):  # TensorFlow adds up no numbers of several types together
+        of_kind = [variable for variable in state if variable.value.dtype == kind]
+        for variable, value in zip(of_kind, replica.all_reduce("SUM", [tf.identity(each.value) for each in of_kind]), strict=True):
             variable.assign(value)
     with parts.as_part(None):
         made = patches.theirs(real, *args, **kwargs)
