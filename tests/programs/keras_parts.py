@@ -156,6 +156,43 @@ def losses_that_a_step_shows() -> dict[str, Any]:
     return found
 
 
+class Combined(keras.Model):
+    """Shows sums and multiples of the losses of Keras's loss objects."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shown = keras.metrics.Mean(name="mean_of_batches")
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            found = self(x, training=True)
+            near, far = keras.losses.MeanSquaredError()(y, found), keras.losses.MeanAbsoluteError()(y, found)
+            both = sum([near / 2, 0.25 * far])
+        self.optimizer.apply(tape.gradient(both, self.trainable_variables), self.trainable_variables)
+        self.shown.update_state(both)
+        whole = near * self.distribute_strategy.num_replicas_in_sync  # by a program that knows of replicas
+        return {"both": both, "difference": near - 3.0 * far, "whole": whole, "mean": self.shown.result()}
+
+
+class Halved(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.5 * keras.losses.MeanSquaredError()(x, 2 * x))
+        return x
+
+
+@case
+def losses_that_a_step_combines() -> dict[str, Any]:
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        given = keras.Input((8,))
+        model = Combined(given, keras.layers.Dense(1)(given))
+        model.compile(keras.optimizers.SGD(0.05))
+    found = fitted(model, batches(ROWS, SUMS, 96))
+    halved = compiled(lambda: keras.layers.Dense(4), Halved)
+    return found | {f"halved {name}": value for name, value in fitted(halved, batches(ROWS, SUMS, 81)).items()}
+
+
 @case
 def parts_of_one_shuffle() -> dict[str, Any]:
     """Trainings, validations and predictions from one dataset draw its orders in turn, as many as in one process."""

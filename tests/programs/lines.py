@@ -61,6 +61,17 @@ class Own(keras.layers.Layer):
         return x
 
 
+class Inferring(keras.layers.Layer):
+    """A part of a trained model, which keeps its statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalization = keras.layers.BatchNormalization()
+
+    def call(self, x: Any) -> Any:
+        return self.normalization(x, training=False)
+
+
 def own(function: Callable[[Any, Any], Any]) -> Any:
     return lambda: Own(function)
 
@@ -82,6 +93,31 @@ class Step(keras.Model):
 class OfItself(Step):
     def loss_of(self, y: Any, found: Any) -> Any:
         return tf.reduce_mean((found - y) ** 2)
+
+
+class WithPenalties(Step):
+    """Adds what regularizers add to a loss of Keras."""
+
+    def loss_of(self, y: Any, found: Any) -> Any:
+        return keras.losses.MeanSquaredError()(y, found) + sum(self.losses)
+
+
+class Clipped(Step):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(y, tf.clip_by_value(self(x, training=True), -1, 1))
+        grads = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(self.clip(grads), self.trainable_variables)
+        return {"shown": loss}
+
+    def clip(self, grads: Any) -> Any:
+        return tf.clip_by_global_norm(grads, 0.1)[0]
+
+
+class NotClipped(Clipped):
+    def clip(self, grads: Any) -> Any:
+        return [0.5 * grad for grad in grads]
 
 
 class OfRows(Step):
@@ -239,6 +275,11 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(own(lambda layer, x: layer.add_loss(MEAN_LOSS()(x, 2 * x)))),
         ),
         "OfItself computes its loss itself": (lambda: fit(kind=OfItself), lambda: fit(kind=Step)),
+        "WithPenalties computes its loss itself": (
+            lambda: fit(lambda: keras.layers.Dense(2, kernel_regularizer="l2"), kind=WithPenalties),
+            lambda: fit(kind=WithPenalties),
+        ),
+        "the program clips the gradients of each of the": (lambda: fit(kind=Clipped), lambda: fit(kind=NotClipped)),
         "OfRows computes its loss itself": (lambda: fit(kind=OfRows), lambda: fit(loss=MEAN_LOSS(reduction="none"))),
         "Partly computes its loss itself": (lambda: fit(kind=Partly), lambda: fit(kind=Wholly)),
         "some batches have parts of unequal size": (lambda: fit(data=UNEVEN, kind=Step), lambda: fit(data=UNEVEN, kind=OfRows)),
@@ -267,7 +308,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         ),
         "BatchNormalization uses the statistics of each worker's part": (
             lambda: fit(keras.layers.BatchNormalization),
-            lambda: fit(lambda: keras.layers.BatchNormalization(synchronized=True)),
+            lambda: (fit(lambda: keras.layers.BatchNormalization(synchronized=True)), fit(Inferring)),
         ),
         "input: under the policy OFF": (lambda: fit(data=policy("OFF")), lambda: fit(data=policy("DATA"))),
         "the length of the dataset is unknown": (

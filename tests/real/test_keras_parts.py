@@ -36,6 +36,7 @@ EVALUATED = (
 OWN = (
     "metrics_of_the_program",
     "losses_that_a_step_shows",
+    "losses_that_a_step_combines",
     "parts_of_one_shuffle",
     *EVALUATED,
     "rows_that_a_layer_checks",

@@ -23,7 +23,7 @@ from .. import patches
 from ..input import input_counter
 from ..observe import step_times
 from ..observe.time_left import FitProgress
-from ..patches.features import FIT, REPORTS, REPORTS_2, WARNINGS
+from ..patches.features import FIT, REPORTS, REPORTS_2
 from ..patches.import_hooks import print_once
 from . import state, stops
 from .fit import is_wanted
@@ -136,7 +136,6 @@ def _shared_state(base: Any) -> Any:
         def on_train_begin(self, logs: Any = None) -> None:
             if is_wanted(self.model.distribute_strategy):
                 _agree_on_backups(self.model.distribute_strategy, self._backups)
-                tell_of_normalization(self.model)
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             if is_wanted(self.model.distribute_strategy):
@@ -164,20 +163,6 @@ def _not_together(what: str) -> BaseException:
     return patches.refusal(RuntimeError(f"{task} {what}: {remedy}"))
 
 
-@patches.guarded(WARNINGS)
-def tell_of_normalization(model: Any) -> None:
-    if any(_is_normalized_by_parts(layer) for layer in model._flatten_layers()):
-        print_once(
-            "BatchNormalization uses the statistics of each worker's part, so the numbers differ from one process. "
-            "fix: BatchNormalization(synchronized=True)"
-        )
-
-
-def _is_normalized_by_parts(layer: Any) -> bool:
-    is_normalization = any(kind.__name__ == "BatchNormalization" for kind in type(layer).__mro__)
-    return is_normalization and bool(layer.trainable) and not getattr(layer, "synchronized", False)
-
-
 class Agreement:
     """Makes all workers begin at the same epoch, stop after the same step, and leave `fit` together. It runs after the program's
     callbacks, of which some workers may have more than others.
@@ -188,12 +173,14 @@ class Agreement:
     def __init__(self) -> None:
         super().__init__()
         self._number, self._epoch, self._has_stopped = next(_fits), 0, False
+        self._statistics: list[tuple[Any, Any]] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
         strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
         if not is_wanted(strategy):
             return
         stops.carry(False)
+        self._statistics = state.statistics(self.model)
         epochs, workers = _sum_over_workers(strategy, epoch, 1)
         if epochs != epoch * workers:
             raise _not_together(f"begins at epoch {epoch:g} and other workers at another one")
@@ -205,6 +192,9 @@ class Agreement:
         strategy = self.model.distribute_strategy
         if not is_wanted(strategy):
             return
+        if self._statistics:
+            before, self._statistics = self._statistics, []
+            state.tell_of_normalization(before)
         if stops.is_heard():
             self._stop(f"step {batch + 1} of this epoch")
         elif self.model.stop_training and not stops.do_all_want(strategy, f"{self._number}/{self._epoch}/{batch}"):

@@ -13,7 +13,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import WARNINGS_2
 from ..patches.import_hooks import print_once
-from . import callbacks, data, fit, optimizer
+from . import callbacks, data, fit, optimizer, state
 
 _fits: list[bool] = []
 """For each call of `fit` with several replicas that runs in this process, one inside the other, whether it has divided its own data. What
@@ -36,7 +36,8 @@ def _fit(step: Any, real: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         fit.tell_of_other_scope(model.distribute_strategy)
         return real(model, *args, **kwargs)
     fit.tell_of_right_scope()
-    callbacks.tell_of_normalization(model)
+    if any(state.is_normalized_by_parts(layer) for layer in model._flatten_layers()):
+        state.tell_of_normalization()
     if type(model).train_step is not step:
         print_once(f"{type(model).__name__} has a train_step of its own: {optimizer.hint(model.distribute_strategy.num_replicas_in_sync)}")
     _tell_of_logs(args[callbacks.PLACE] if len(args) > callbacks.PLACE else kwargs.get("callbacks"))

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import patches
 from ..patches.features import FIT
-from . import optimizer, parts
+from . import parts, shares
 
 MOST = 1 << 16
 """The most numbers that the variables of metrics may have to be added up in each step. Above this, the logs of a step are means, as in
@@ -61,7 +61,7 @@ def rows_gathered(model: Any) -> Iterator[None]:
     update = patches.guarded(FIT)(_update)
     with contextlib.ExitStack() as stack:
         for metric in (metric for metric in parts.metrics_of(model) if _is_own(metric)):
-            stack.enter_context(optimizer.replaced(metric, "update_state", functools.partial(update, metric, metric.update_state)))
+            stack.enter_context(shares.replaced(metric, "update_state", functools.partial(update, metric, metric.update_state)))
         yield
 
 
@@ -154,7 +154,7 @@ class Packing:
         """
         with contextlib.ExitStack() as stack:
             for metric in parts.metrics_of(self._model) if self._compared is not None else ():
-                stack.enter_context(optimizer.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))
+                stack.enter_context(shares.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))
             yield
 
     def _result(self, metric: Any, real: Any) -> Any:
@@ -177,7 +177,7 @@ class Packing:
             return outputs, wish
         self._outputs, has_rows, share, zero = outputs, rows > 0, parts.share_of(rows, total), tf.constant(0, tf.float64)
         # A mean of a part has the share of its rows, and what is the same in all parts may have it.
-        are_sums = [optimizer.is_share(leaf) and not optimizer.is_mean(leaf) for leaf in tree.flatten(given) if leaf is not None]
+        are_sums = [shares.is_share(leaf) and not shares.is_mean(leaf) for leaf in tree.flatten(given) if leaf is not None]
         logs = [_flat(leaf) if is_sum or share is None else _flat(leaf) * share for leaf, is_sum in zip(leaves, are_sums, strict=True)]
         values = [*(tf.where(has_rows, log, zero) for log in logs), *(_flat(variable.value) for variable in self._state)]
         return tf.concat([_flat(wish), *self._compare(outputs, has_rows), *values], 0)
@@ -186,7 +186,7 @@ class Packing:
         """Return what a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
         import tensorflow as tf
 
-        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else optimizer.whole(leaf)
+        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else shares.whole(leaf)
         self._made += [(made, metric) for each, metric in self._made if each is leaf and made is not leaf]
         return made
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -27,10 +28,10 @@ from ...settings import releases
 from .. import patches
 from ..patches.features import STEP, WARNINGS
 from ..patches.import_hooks import print_once
-from . import fit
+from . import fit, shares
+from .shares import MEANS, mark
 
-MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-"""The reductions of a Keras loss that take the mean: the losses of all replicas are divided by their number."""
+_CLIPS = re.compile(r"(^|/)clip_by_(norm|global_norm|value)(_\d+)?(/|$)")
 
 
 class _Here(threading.local):
@@ -42,6 +43,8 @@ class _Here(threading.local):
     """The gradients that are being applied are already the sums of all replicas."""
     losses: int = 0
     """How many losses Keras has reduced, or has got from a layer."""
+    added: int = 0
+    """How many losses of layers and regularizers Keras has added."""
     rows: int = 0
     """Of how many of these it has left the losses of single rows to the program."""
     steps: int = 0
@@ -60,9 +63,6 @@ class _Task:
     """How many of Keras's own loops (`fit`, `evaluate`, ...) run, one inside the other."""
     model: Any = None
     """The model of the innermost of these loops."""
-    shares: list[tuple[Any, bool]] | None = None
-    """The losses of the step that is traced of which each replica has a share: their sum over the replicas is that of one process. And
-    whether each is a mean over rows, as far as its loss object tells."""
 
 
 _task = _Task()
@@ -140,17 +140,9 @@ def _name_penalties(model: Any) -> None:
         print_once(f"activity_regularizer: before Keras 3.14 its penalty in {replicas} replicas is 1/{replicas} of that in one process")
 
 
-def _replicas() -> int:
-    """Return how many replicas train together, in the code of a replica; 0: one, or not in the code of a replica."""
-    import tensorflow as tf
-
-    replicas = int(tf.distribute.get_strategy().num_replicas_in_sync)
-    return replicas if replicas > 1 and tf.distribute.get_replica_context() is not None else 0
-
-
 def _is_wanted() -> bool:
     """True if the code of a replica that is running here works in the right order."""
-    if not _replicas():
+    if not shares.replicas():
         return False
     import tensorflow as tf
 
@@ -167,6 +159,8 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
         return
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
+    grads = list(grads)
+    _tell_of_clipping(grads)
     grads = _counted(grads)
     _here.steps += 1
     if not _is_wanted():
@@ -204,7 +198,7 @@ def _scales_losses(optimizer: Any) -> bool:
 @patches.guarded(WARNINGS)
 def _name_differences(optimizer: Any) -> None:
     """Say which numbers of Keras's own step are not those of one process."""
-    replicas = _replicas()
+    replicas = shares.replicas()
     if not replicas:
         return
     if _task.in_loops and not _here.losses and _task.model is not None:
@@ -219,6 +213,22 @@ def _name_differences(optimizer: Any) -> None:
         print_once(
             f"mixed precision: an overflow in one of the {replicas} replicas can make weights NaN, or leave workers waiting. "
             "fix: --set keras.exact=true"
+        )
+
+
+@patches.guarded(WARNINGS)
+def _tell_of_clipping(grads: list[Any]) -> None:
+    """Say that the program clips what is no gradient of a whole batch: TensorFlow names the operations that do so."""
+    import tensorflow as tf
+
+    if not shares.replicas() or tf.executing_eagerly():
+        return
+    tensors = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads if grad is not None]
+    if any(_CLIPS.search(tensor.op.name) and "gradient_tape" not in tensor.op.name for tensor in tensors):
+        right = "" if _is_wanted() else ", with --set keras.exact=true"
+        print_once(
+            f"the program clips the gradients of each of the {shares.replicas()} replicas before they are added. "
+            f"fix: clipnorm, global_clipnorm or clipvalue of the optimizer{right}"
         )
 
 
@@ -314,9 +324,11 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 # --- losses -------------------------------------------------------------------------------------
 
 
-def counts() -> tuple[int, int, int]:
-    """Return how many losses Keras has made in this thread, how many of single rows, and how often an optimizer was given gradients."""
-    return _here.losses, _here.rows, _here.steps
+def counts() -> tuple[int, int, int, int]:
+    """Return how many losses Keras has made in this thread, how many of single rows, how many it has added for layers and regularizers, and
+    how often an optimizer was given gradients.
+    """
+    return _here.losses, _here.rows, _here.added, _here.steps
 
 
 @patches.guarded(WARNINGS)
@@ -332,83 +344,17 @@ def hint(replicas: int) -> str:
     return f"orch verify {os.path.basename(sys.argv[0])} {tasks} shows whether this training is that of one process"
 
 
-@contextlib.contextmanager
-def losses_marked(model: Any) -> Iterator[None]:
-    """While this is entered, `whole` knows the losses of Keras's loss objects and what Keras's `compute_loss` makes of them. Enter this
-    outside of the code of the replicas.
-    """
-    from keras import Model
-
-    before, _task.shares = _task.shares, []
-    is_of_keras = type(model).compute_loss is Model.compute_loss
-    try:
-        with (
-            replaced(model, "compute_loss", functools.partial(_compute_loss, model.compute_loss, are_means(model)))
-            if is_of_keras
-            else contextlib.nullcontext()
-        ):
-            yield
-    finally:
-        _task.shares = before
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """While this is entered, an object has this attribute of its own."""
-    had, before = name in vars(owner), vars(owner).get(name)
-    vars(owner)[name] = value
-    try:
-        yield
-    finally:
-        if had:
-            vars(owner)[name] = before
-        else:
-            del vars(owner)[name]
-
-
-def _compute_loss(real: Any, is_mean: bool, *args: Any, **kwargs: Any) -> Any:
-    return _marked(real(*args, **kwargs), is_mean)
-
-
-def are_means(model: Any) -> bool:
-    """True if each loss that a model is compiled with is a mean over the rows that it gets."""
-    from keras import tree
-
-    losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    return not any(getattr(loss, "reduction", "mean") in ("sum", "none", None) for loss in losses)
-
-
-def _marked(loss: Any, is_mean: bool) -> Any:
-    if _task.shares is not None and tuple(loss.shape) == ():  # Keras divides no losses of single rows
-        _task.shares.append((loss, is_mean))
-    return loss
-
-
-def is_share(value: Any) -> bool:
-    """True if this is a replica's share of the loss of all, because Keras has divided it."""
-    return any(each is value for each, _ in list(_task.shares or ()))
-
-
-def is_mean(value: Any) -> bool:
-    """True if this is a replica's share of a loss that is a mean over rows."""
-    return any(each is value and is_mean for each, is_mean in list(_task.shares or ()))
-
-
-def whole(value: Any) -> Any:
-    """Return what a program shows: a replica's share of the loss, which Keras has divided, times the number of replicas."""
-    return value * _replicas() if is_share(value) and _replicas() else value
-
-
 def of_rows(metric: Any, values: Any) -> Any:
     """Return the losses of single rows (`reduction=None`): Keras multiplies what it shows by the replicas, but has not divided it."""
     is_loss = metric is getattr(_task.model, "_loss_tracker", None) and tuple(getattr(values, "shape", ())) != ()
-    return values / _replicas() if is_loss and _replicas() else values
+    return values / shares.replicas() if is_loss and shares.replicas() else values
 
 
 def _added_loss(real: Any, self: Any, loss: Any) -> Any:
     """Add a loss of a layer: Keras divides it by the replicas, also if one of its loss objects has made it, and so has divided it."""
     _here.losses += 1
-    return real(self, whole(loss))
+    _here.added += 1
+    return real(self, shares.whole(loss))
 
 
 def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
@@ -417,38 +363,38 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
     _here.rows += reduction in (None, "none")
-    if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and _replicas():
-        print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(_replicas())}")
+    if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and shares.replicas():
+        print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(shares.replicas())}")
     if tuple(values.shape) == () and reduction in MEANS:
         if _is_wanted():
             print_once(
                 "a loss function that returns one number counts as the mean over its rows. "
-                f"fix: return a number for each row, or {hint(_replicas())}"
+                f"fix: return a number for each row, or {hint(shares.replicas())}"
             )
             from keras.src.losses import loss
 
-            return _marked(loss.scale_loss_for_distribution(values), True)
-        if _task.in_loops and _replicas():
+            return mark(loss.scale_loss_for_distribution(values), True)
+        if _task.in_loops and shares.replicas():
             print_once(
                 "a loss function that returns one number: Keras adds the replicas' gradients; keras.exact: true takes their mean"
-                f"; {hint(_replicas())}"
+                f"; {hint(shares.replicas())}"
             )
-    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and _replicas():
+    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and shares.replicas():
         print_once(
             "a loss of Keras for a part without rows is an empty tensor. fix: batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
             in_each_task=True,
         )
     made = real(values, *args, **kwargs)
-    return _marked(made, reduction in MEANS) if reduction in (*MEANS, "sum") else made
+    return mark(made, reduction in MEANS) if reduction in (*MEANS, "sum") else made
 
 
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
     """Make the mean over the steps that are not masked that of the whole batch: Keras takes it of each part (keras/src/losses/loss.py)."""
     made = real(sample_weight, mask, dtype, reduction)
-    if mask is None or not _task.in_loops or not _replicas() or reduction not in MEANS[:2]:
+    if mask is None or not _task.in_loops or not shares.replicas() or reduction not in MEANS[:2]:
         return made
     if not _is_wanted():
-        print_once(f"a mask makes the loss a mean over unmasked steps of each part: {hint(_replicas())}")
+        print_once(f"a mask makes the loss a mean over unmasked steps of each part: {hint(shares.replicas())}")
         return made
     import tensorflow as tf
 

@@ -22,8 +22,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import PARTS, WARNINGS
 from ..patches.import_hooks import print_once
-from . import fit, optimizer, state
-from .optimizer import replaced
+from . import fit, optimizer, shares, state
 from .rows import StandingRow, count
 
 _here = threading.local()
@@ -81,17 +80,22 @@ def run(
         before = [] if is_even else [(variable, variable.value()) for variable in _state(model)]
         own = share_of(rows, total)
         share = None if own is None else tf.cast(own, tf.float32)
-        of_losses = share if optimizer.are_means(model) else None
+        of_losses = share if shares.are_means(model) else None
         if is_as_first is not None and share is not None:
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / _replicas())
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
-        with optimizer.part(has_rows), as_part(Part(rows, _weight(model, total, share), trackers, of_losses, share)):
+        with (
+            shares.operations_kept(),
+            optimizer.part(has_rows),
+            as_part(Part(rows, _weight(model, total, share), trackers, of_losses, share)),
+        ):
             counts = optimizer.counts()
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
-            losses, of_rows, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
-        # What becomes of the losses of single rows is the program's own, in a step of its own.
-        is_own = losses == (of_rows if type(model).train_step is not Model.train_step else 0)
-        if steps and is_own:
+            losses, of_rows, added, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
+        # What becomes of the losses of single rows, and of those of regularizers, is the program's own, in a step of its own.
+        has_own_step = type(model).train_step is not Model.train_step
+        is_own = losses == (of_rows if has_own_step else 0)
+        if steps and (is_own or (has_own_step and not added and _has_penalties(model))):
             optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
         if steps and share is not None and not _is_mean(model) and not is_own:
             told = functools.partial(tf.numpy_function, _tell_of_parts, [], tf.int32, stateful=True)
@@ -102,11 +106,17 @@ def run(
     return outputs, tf.constant(1, tf.int64) if is_even else rows
 
 
+def _has_penalties(model: Any) -> bool:
+    """True if a layer or a regularizer adds to the loss."""
+    regularized = (getattr(variable, "regularizer", None) for variable in model.trainable_variables)
+    return any(layer._losses for layer in model._flatten_layers()) or any(each is not None for each in regularized)
+
+
 @patches.guarded(WARNINGS)
 def _tell_of_added_losses(model: Any) -> None:
     """Keras divides what a layer adds by the number of replicas, as a mean over rows."""
     for layer in model._flatten_layers():
-        others = [loss for loss in layer._losses if not optimizer.is_share(loss)]
+        others = [loss for loss in layer._losses if not shares.is_share(loss)]
         if others and getattr(layer, "activity_regularizer", None) is None:
             hint = optimizer.hint(model.distribute_strategy.num_replicas_in_sync)
             print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {hint}")
@@ -262,7 +272,7 @@ def _is_mean(model: Any) -> bool:
     from keras import Model
 
     fit.tell_of_circle(model)
-    return optimizer.are_means(model) and all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
+    return shares.are_means(model) and all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
 
 
 def rows_of_first(model: Any) -> Any:
@@ -297,14 +307,14 @@ def losses_scaled(model: Any) -> Iterator[None]:
     if its_own is None:
         yield
         return
-    with replaced(its_own, "scale_loss", functools.partial(patches.guarded(PARTS)(_scaled), model, its_own.scale_loss)):
+    with shares.replaced(its_own, "scale_loss", functools.partial(patches.guarded(PARTS)(_scaled), model, its_own.scale_loss)):
         yield
 
 
 def _scaled(model: Any, real: Any, loss: Any) -> Any:
     from keras import Model
 
-    if type(model).compute_loss is not Model.compute_loss and not optimizer.is_share(loss):
+    if type(model).compute_loss is not Model.compute_loss and not shares.is_share(loss):
         optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
     loss, part = patches.theirs(real, loss), current()
     if part is None or part.weight is None:
@@ -322,7 +332,7 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     import keras
 
     part, shown = current(), values
-    values = optimizer.whole(values)
+    values = shares.whole(values)
     if part is None or sample_weight is not None:
         return real(self, values if part is None else optimizer.of_rows(self, values), sample_weight=sample_weight)
     values, weight = optimizer.of_rows(self, values), None
@@ -331,7 +341,7 @@ def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     elif part.share is not None and _is_one_number(values):
         weight = part.share
         # A sum counts as it is, and its part as much as in the mean of all parts. What a part without rows counts is put back.
-        is_sum = optimizer.is_share(shown) and not optimizer.is_mean(shown)
+        is_sum = shares.is_share(shown) and not shares.is_mean(shown)
         values = values / keras.ops.maximum(weight, 1e-9) if is_sum else values
     if weight is not None:
         import tensorflow as tf

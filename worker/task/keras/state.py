@@ -54,6 +54,30 @@ def _of_own_layers(model: Any) -> set[int]:
     return {id(variable) for layer in layers for variable in layer._non_trainable_variables}
 
 
+def statistics(model: Any) -> list[tuple[Any, Any]]:
+    """The moving statistics of layers that may normalize by a part of a batch, with their values: one that is called with `training=False`
+    changes none.
+    """
+    layers = [layer for layer in model._flatten_layers() if is_normalized_by_parts(layer) and layer.built]
+    return [(layer.moving_variance, layer.moving_variance.numpy()) for layer in layers]
+
+
+def is_normalized_by_parts(layer: Any) -> bool:
+    is_normalization = any(kind.__name__ == "BatchNormalization" for kind in type(layer).__mro__)
+    return is_normalization and bool(layer.trainable) and not getattr(layer, "synchronized", False)
+
+
+@patches.guarded(WARNINGS)
+def tell_of_normalization(before: list[tuple[Any, Any]] | None = None) -> None:
+    """Say that a layer normalizes by its part of a batch. `before`: the statistics before the first step."""
+    if before is not None and all((variable.numpy() == value).all() for variable, value in before):
+        return
+    print_once(
+        "BatchNormalization uses the statistics of each worker's part, so the numbers differ from one process. "
+        "fix: BatchNormalization(synchronized=True)"
+    )
+
+
 @patches.guarded(WARNINGS)
 def _tell_of_means(variables: list[Any]) -> None:
     if variables:
