@@ -350,7 +350,7 @@ def test_what_one_worker_has_read_ahead_does_not_change_the_next_order() -> None
     with cluster(workers=3) as c:
         found = list(c.run(read_ahead).values())
         before, after = c.logs("worker-0").split("whole passes")
-    assert ["is begun a second time: from here on its order is another one" in said for said in (before, after)] == [False, True]
+    assert ["begins a dataset again that shuffles without an end" in said for said in (before, after)] == [False, True]
     assert len(found[0]) == 8
     for name in found[0]:
         assert sorted(element for task in found for element in task[name]) == [*range(COUNT)], name
