@@ -163,8 +163,9 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
     largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
     shown = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
     raise UsageError(
-        f"{workdir} is too much to send to every host: {total / 1e6:.1f} of {limit_mb:g} MB, {len(sizes):,} of {MOST_FILES:,} files; "
-        f"the largest: {shown}. fix: name data in .gitignore, raise backend.code_limit_mb, or use a shared directory"
+        f"{workdir} is too much to send to every host: {total / 1e6:.1f} of {limit_mb:g} MB, {len(sizes):,} of {MOST_FILES:,} files\n"
+        f"the largest: {shown}",
+        "name data in .gitignore, raise backend.code_limit_mb, or use a shared directory",
     )
 
 

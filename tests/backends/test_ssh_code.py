@@ -232,6 +232,7 @@ def test_too_much_is_counted(orch: Orch, bed: Bed, project: Path) -> None:
     done = up(orch, bed, "hostA", "--set", "backend.code=ship", "--set", "backend.code_limit_mb=4", check=2)
     assert "5.0 of 4 MB, 4 of " in done.err
     assert "the largest: data.bin (5.0 MB)" in done.err
+    assert "\n       fix: name data in .gitignore, " in done.err
 
 
 def test_a_shared_directory_is_compared(orch: Orch, bed: Bed, tmp_path: Path) -> None:
