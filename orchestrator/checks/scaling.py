@@ -28,7 +28,7 @@ WARM_S, WARM_STEPS, FEWEST = 3.0, 5, 10
 """The first seconds and steps are left out, and what is measured has so many steps."""
 BOUND = 0.2
 """A part of a step that is named as the bound has this share of it."""
-SMALL_S, SMALL, HARDLY = 0.01, 0.4, 0.1
+SMALL_S, SMALL, HARDLY = 0.01, 0.4, 0.2
 """A shorter step is too small if exchange, waits and Python have this share of it; so is a step that computes for less than the last share,
 and exchanges few bytes."""
 HOP_S = 0.0002
@@ -330,7 +330,8 @@ def _lines(made: Answer) -> list[str]:
 def _turn(made: Answer) -> tuple[int, str] | None:
     last = made.sizes[-1].workers
     bounds = {number: bound_of(forecast(made.sizes, number)) for number in range(last + 1, TIMES * last + 1)}
-    return next(((number, f"the {name}" if name in PARTS[:4] else name) for number, name in bounds.items() if name != made.bound), None)
+    words = {"waiting": "the slowest worker", "small": "the size of a step", **{part: f"the {part}" for part in ("exchange", "input")}}
+    return next(((number, words.get(name, name)) for number, name in bounds.items() if name != made.bound), None)
 
 
 def _batch(made: Answer) -> str:

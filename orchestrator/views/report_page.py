@@ -293,7 +293,7 @@ def _same_training(run: RunDir) -> dict[str, Any]:
 
 def _scaled(run: RunDir) -> dict[str, Any]:
     """The result of `orch scale`, if the run was of the last size: its text, and of each size the parts of a step as bars."""
-    with contextlib.suppress(OSError, OrchError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+    with contextlib.suppress(OSError, OrchError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         found = json.loads(read_file(run.path / SCALED))
         bars = []
         for size in found["sizes"]:

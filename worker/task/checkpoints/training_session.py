@@ -55,7 +55,9 @@ class TrainingSession:
 
     def reach(self, step: int) -> None:
         """A step is over: note it, for the line of a restart."""
-        self.series.reach(step, is_kept=self._snapshots is not None and self._snapshots.reach(step))
+        is_kept = self._snapshots is not None and self._snapshots.reach(step)
+        if not shared("scale", dict):
+            self.series.reach(step, is_kept=is_kept)
 
     def after_step(self, before: int, step: int, save: Callable[[], None], *, is_saved_soon: bool = False) -> None:
         """After a step, or several since `before`: save if a save is due, or asked for. `is_saved_soon`: without this, if not asked for."""
