@@ -34,21 +34,25 @@ def use_allocation(document: Node, env: Mapping[str, str]) -> tuple[Node, str]:
     return document, ""
 
 
-def _chooses(document: Node, section: type[BackendSpec]) -> bool:
-    """True if the document names this section, by its type or by the key that implies it."""
+def _given(document: Node) -> tuple[Any, Mapping[str, Node]]:
+    """The type in the section `backend` of the document, or None; and the keys there."""
     given = document.value.get("backend") if isinstance(document.value, dict) else None
     keys = given.value if given is not None and isinstance(given.value, dict) else {}
     chosen = keys.get("type") if keys else given
-    if chosen is not None and chosen.value is not None:
-        return BACKENDS.get(str(chosen.value)) is section
+    return None if chosen is None else chosen.value, keys
+
+
+def _chooses(document: Node, section: type[BackendSpec]) -> bool:
+    """True if the document names this section, by its type or by the key that implies it."""
+    chosen, keys = _given(document)
+    if chosen is not None:
+        return BACKENDS.get(str(chosen)) is section
     return section.IMPLIED_BY in keys and keys[section.IMPLIED_BY].value is True
 
 
 def _leaves_place_to(name: str, document: Node) -> bool:
     """True if the document names this backend, or none."""
-    given = document.value.get("backend") if isinstance(document.value, dict) else None
-    keys = given.value if given is not None and isinstance(given.value, dict) else {}
-    chosen = keys.get("type") if keys else given
-    if chosen is not None and chosen.value is not None:
-        return bool(chosen.value == name)
+    chosen, keys = _given(document)
+    if chosen is not None:
+        return bool(chosen == name)
     return not any(section.IMPLIED_BY and section.IMPLIED_BY in keys and keys[section.IMPLIED_BY].value for section in BACKENDS.values())

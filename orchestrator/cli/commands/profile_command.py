@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 
@@ -12,8 +11,7 @@ from worker.protocol.task_id import DATA_SERVICE, PREPARE, TENSORBOARD
 from worker.values.words import count_of
 
 from ...control.requests import LONGEST_PROFILE_S, ask_running
-from ...errors import OrchError, Problem, SpecError, UsageError
-from ...model.settings.durations import seconds_of
+from ...errors import OrchError, UsageError
 from ...model.task_names import group_tasks
 from ...record.run_directory import RunDir
 from ...record.run_progress import read_cluster
@@ -22,7 +20,7 @@ from ...record.text.format import json_text
 from ...record.text.lines import clean
 from ...views import answers
 from .. import completion
-from ..options import exact_run_argument, only_tasks
+from ..options import Span, exact_run_argument, only_tasks
 from .run_commands import refuse_unclear
 
 TASK = "Profile only this task, or tasks of this type. May be repeated."
@@ -32,11 +30,11 @@ RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A c
 
 @click.command("profile")
 @exact_run_argument
-@click.option("--for", "length", default="2s", metavar="TIME", help=FOR)
+@click.option("--for", "seconds", type=Span(0.001, LONGEST_PROFILE_S), default=2.0, metavar="TIME", help=FOR)
 @click.option("--task", "--only", "only", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--risk-crash", "at_risk", is_flag=True, help=RISK)
 @click.option("--json", "as_json", is_flag=True, help="Print the path of each profile, by task, as a JSON object.")
-def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool, as_json: bool) -> int:
+def profile_command(run: RunDir, seconds: float, only: Sequence[str], at_risk: bool, as_json: bool) -> int:
     """Profile RUN (default: the latest run) with TensorFlow's profiler, at one moment. The script needs no line for this.
 
     \b
@@ -50,7 +48,6 @@ def profile_command(run: RunDir, length: str, only: Sequence[str], at_risk: bool
     Under MultiWorkerMirroredStrategy, TensorFlow 2.18 to 2.21 often crashes when it profiles another task than the first. These tasks are
     left out, with a warning, unless --risk-crash is given.
     """
-    seconds = _seconds(length)
     ctx = click.get_current_context()
     refuse_unclear(ctx.params["home"], ctx.params["run"], run, "profile")
     planned, cluster = plan_of(run), read_cluster(run)
@@ -90,13 +87,3 @@ def _show(run: RunDir, request: str, found: dict[str, answers.ProfileAnswer], as
         count = count_of(len(paths), "profile")
         click.echo(f"orch: {count}{apart}; to look: tensorboard --logdir {answers.directory(run)} (tensorboard-plugin-profile)", err=True)
     return 0 if paths and not any(one.failed for one in found.values()) else 1
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)ms", text, re.ASCII)
-    plain = text if re.fullmatch(r"\d+(?:\.\d+)?", text, re.ASCII) else ""
-    seconds = float(found[1]) / 1000 if found else float(plain) if plain else seconds_of(text) if text else None
-    if seconds is None or not 0 < seconds <= LONGEST_PROFILE_S:
-        remedy = f"write 2s or 500ms, at most {LONGEST_PROFILE_S:g}s: the profiler keeps all events in memory"
-        raise SpecError(Problem("--for", f"{text!r} is no length of a profile", remedy))
-    return seconds

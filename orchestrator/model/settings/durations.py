@@ -1,10 +1,10 @@
-"""Spans of time as a user writes them: ``90``, ``90s``, ``10m``, ``2h30m``, ``1d``, ``1:30:00``; and sizes: ``500K``, ``10M``, ``2G``."""
+"""Spans of time as a user writes them: ``90``, ``90s``, ``500ms``, ``2h30m``, ``1d``, ``1:30:00``; and sizes: ``500K``, ``10M``, ``2G``."""
 
 from __future__ import annotations
 
 import re
 
-_UNITS = (("days", "d", 86400.0), ("hours", "h", 3600.0), ("minutes", "m", 60.0), ("seconds", "s", 1.0))
+_UNITS = (("days", "d", 86400.0), ("hours", "h", 3600.0), ("minutes", "m", 60.0), ("seconds", "s", 1.0), ("thousandths", "ms", 0.001))
 _WITH_UNITS = re.compile("".join(rf"(?:(?P<{name}>\d+(?:\.\d+)?){unit})?" for name, unit, _ in _UNITS), re.ASCII)
 _CLOCK = re.compile(r"(?:(?P<hours>\d+):)?(?P<minutes>\d{1,2}):(?P<seconds>\d{2})", re.ASCII)
 """As sbatch writes limits: minutes:seconds, hours:minutes:seconds."""

@@ -44,7 +44,7 @@ class FitProgress:
 
     def __init__(self, fit: int, *, may_stop: bool) -> None:
         self._fit, self._may_stop, self._pace = fit, may_stop, Pace()
-        self._seconds = self._steps = self._epoch_s = 0.0
+        self._seconds = self._steps = 0.0
         self._extras: list[float] = []
         """Seconds between the last step of an epoch and the next epoch: validation, saves, callbacks."""
         self.steps: int | None = None
