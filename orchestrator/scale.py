@@ -35,6 +35,7 @@ from .record.samples import read_samples
 _POLL_S = 0.1
 ENOUGH = 1 / 3
 """A program that ends by itself is measured if it has trained for this share of the time."""
+ON_GPUS = "on GPUs the exchange is part of computing here: orch profile --for 2s of a run shows how long it takes"
 FULL = 0.9
 """The share of the cores of a host from which on they are all in use."""
 
@@ -61,22 +62,25 @@ def scale(
     spec = replace(spec, tasks=tasks, timeouts=timeouts, restart=Restart(), tensorboard="", checkpoints=CheckpointSettings())
     spec = replace(spec, verify=VerifySettings(), scale=ScaleSettings(True))
     old = list_runs(Path(home))
-    others, notes = list[Size](), list[str]()
+    others, notes = list[Size](), dict[str, None]()
 
     def measure(workers: int, batch: int = 0) -> Size:
         say(f"{count_of(workers, 'worker')}{f', with a batch of {batch}' if batch else ''}: {seconds:g} s after the warm-up")
         with start(_of_size(spec, workers, batch_argument if batch else "", batch), home, {**os.environ, **imported}) as run:
             rows = _measure(run, workers, seconds, limit_s)
             run.stop(now=True)
+        if workers > 1 and _has_gpus(run):
+            notes[ON_GPUS] = None
         return replace(size_of(rows, shares=_shares(run, workers)), batch=batch)
 
     with one_import(spec) as imported:
         found = [measure(workers) for workers in sizes]
         if batch_argument:
-            others, notes = _other_way(found, measure)
+            others, why = _other_way(found, measure)
+            notes |= dict.fromkeys(why)
     for run in old:
         discard(run)
-    made = answer(found, others, notes)
+    made = answer(found, others, [*notes])
     newest = list_runs(Path(home))[-1]
     newest.write(SCALED, json.dumps(to_json(made)))
     newest.make_latest()
