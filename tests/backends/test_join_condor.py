@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -111,6 +112,8 @@ class Condor:
         (directory / "config").write_text(CONFIG.format(directory=directory, port=_free_port(), host=socket.gethostname()))
         self._env = {"PATH": os.environ["PATH"], "CONDOR_CONFIG": str(directory / "config"), "HOME": str(directory)}
         self._master = subprocess.Popen([*self._by, "condor_master", "-f"], env=self._env, stdin=subprocess.DEVNULL)
+
+    def wait_for_slots(self) -> None:
         wait_until(lambda: self.call("condor_status", "-af", "Name", check=False).count("slot") == 2, "slots of HTCondor")
 
     def call(self, *argv: str, check: bool = True) -> str:
@@ -138,7 +141,7 @@ class Condor:
         return (self.directory / "job" / name).read_text()
 
     def take_away(self) -> None:
-        self._master.terminate()
+        self._master.send_signal(signal.SIGQUIT)  # as soon as possible
         self._master.wait(60)
 
 
@@ -146,8 +149,11 @@ class Condor:
 def condor() -> Iterator[Condor]:
     with tempfile.TemporaryDirectory(prefix="condor-", dir="/tmp") as name:
         made = Condor(Path(name))
-        yield made
-        made.take_away()
+        try:
+            made.wait_for_slots()
+            yield made
+        finally:
+            made.take_away()
 
 
 def test_a_job_of_the_parallel_universe_is_one_run(condor: Condor) -> None:
