@@ -71,7 +71,7 @@ def measure(node: Node, nodes: int, key: str) -> float:
     with tempfile.TemporaryDirectory() as name, socket.create_server(("127.0.0.1", 0)) as free:
         directory, port = Path(name), free.getsockname()[1]
         free.close()
-        env = environment(TF_CPP_MIN_LOG_LEVEL="2", OMP_NUM_THREADS="1", HOME=name)
+        env = environment(TF_CPP_MIN_LOG_LEVEL="2", OMP_NUM_THREADS="1", HOME=name, TMPDIR=name)
         started: list[psutil.Popen] = []
 
         def start(index: int) -> None:
