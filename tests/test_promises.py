@@ -44,6 +44,9 @@ PROMISES = {
         "test_a_loop_that_is_killed_twice_ends_as_without",
         "test_a_damaged_file_in_the_only_save_begins_anew_and_is_named",
     ),
+    "a `checkpoints.dir` that cannot be made, or in which you may not": (
+        "test_a_directory_in_which_no_checkpoint_can_be_saved_is_refused_before_a_task_starts",
+    ),
     "the save of another model": ("test_another_model_is_refused",),
     "`tf.random.normal` and others in a step: their position is in no": ("test_what_cannot_be_positioned_is_said_at_the_start",),
     "random numbers in the `map` of a dataset, generators, functions of": ("test_what_cannot_be_positioned_is_said_at_the_start",),
