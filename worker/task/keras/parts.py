@@ -85,7 +85,7 @@ def run(
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / _replicas())
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
         with (
-            shares.operations_kept(),
+            shares.operations_kept() if _has_own_numbers(model) else contextlib.nullcontext(),
             optimizer.part(has_rows),
             as_part(Part(rows, _weight(model, total, share), trackers, of_losses, share)),
         ):
@@ -104,6 +104,12 @@ def run(
         if not is_even:
             tf.cond(has_rows, lambda: tf.constant(0), lambda: put_back(before))
     return outputs, tf.constant(1, tf.int64) if is_even else rows
+
+
+def _has_own_numbers(model: Any) -> bool:
+    """True if code of the program may combine losses. In a step without a graph, to keep the operations takes as long as the step."""
+    own = (getattr(type(model), name) for name in ("train_step", "test_step", "compute_loss", "compute_metrics", "call"))
+    return not all(str(function.__module__).startswith("keras.") for function in own)
 
 
 def _has_penalties(model: Any) -> bool:
