@@ -93,7 +93,7 @@ def check(names: Iterable[str], alone: Cases, together: dict[str, Cases]) -> Non
     ("workers", "names"),
     [
         pytest.param(2, (*EARLY, *ENDLESS, *STATE, *OWN[:4]), marks=pytest.mark.core),
-        (2, (*OWN[4:], *OF_TWO)),
+        (2, (*OWN[4:], *OF_TWO, "stops_of_one_worker")),
         (3, (*EARLY, *ENDLESS, "metrics_of_the_program", *EVALUATED, "stops_of_one_worker")),
     ],
 )
