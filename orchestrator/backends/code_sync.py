@@ -65,11 +65,13 @@ class WorkingDirectory:
     async def send(self, link: AgentLink) -> None:
         """Send a host the files that it lacks, as they were when they were found.
 
-        Raises `OrchError` if the host can keep no copy, or the copy here is gone.
+        Raises `OrchError` if the host can keep no copy or asks for what it was not told of, or the copy here is gone.
         """
         wanted = await link.request(self.order, CodeWanted)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")
+        if not {file.digest for file in self.files}.issuperset(wanted.digests):  # any other word could be a path of this machine
+            raise OrchError(f"host {link.host.name} asks for files that are not in {self.root}: its agent is not to be trusted")
         assert self.copies is not None
         for digest in wanted.digests:
             try:

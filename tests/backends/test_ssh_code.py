@@ -18,7 +18,7 @@ import pytest
 from orchestrator.backends import code_sync
 from orchestrator.backends.code_sync import collect
 from orchestrator.backends.connection.agent_link import AgentLink
-from orchestrator.errors import UsageError
+from orchestrator.errors import OrchError, UsageError
 from tests.bed import Bed
 from tests.conftest import Completed, Orch, needs_git
 from tests.live import LiveRun, wait_until
@@ -347,6 +347,20 @@ def test_a_file_is_sent_as_it_was_found_also_after_it_was_changed(tmp_path: Path
     asyncio.run(code.send(cast("AgentLink", link)))
     assert sorted(link.sent.values()) == sorted([b"", b"one", large])
     assert {file.path: file.size for file in code.files} == {"train.py": 3, "empty": 0, "large": len(large)}
+
+
+def test_a_host_gets_no_file_of_which_it_was_not_told(tmp_path: Path) -> None:
+    class Curious(_Link):
+        async def request(self, code: Code, _: object) -> CodeWanted:
+            return CodeWanted((code.files[0].digest, "../private"))
+
+    (tmp_path / "private").write_text("a key")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/train.py").touch()
+    code, link = collect(str(tmp_path / "work"), 100, runs=tmp_path / ".orch", copies=tmp_path / "copies"), Curious()
+    with pytest.raises(OrchError, match="hostA asks for files that are not in"):
+        asyncio.run(code.send(cast("AgentLink", link)))
+    assert not link.sent
 
 
 def test_of_a_file_that_is_cut_while_it_is_copied_the_rest_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
