@@ -193,6 +193,31 @@ def losses_that_a_step_combines() -> dict[str, Any]:
     return found | {f"halved {name}": value for name, value in fitted(halved, batches(ROWS, SUMS, 81)).items()}
 
 
+def near_and_far(y: Any, y_pred: Any) -> Any:
+    """A loss, or a metric, that adds the loss of one of Keras's loss objects to a mean of its own."""
+    return keras.losses.MeanSquaredError()(y, y_pred) + 0.25 * tf.reduce_mean(tf.abs(y - y_pred))
+
+
+class NearAndFar(keras.losses.Loss):
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = keras.losses.MeanSquaredError(), keras.losses.Huber()
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        return self.near(y, y_pred) / 2 + self.far(y, y_pred)
+
+
+@case
+def losses_that_a_loss_combines() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, loss, eager in (("function", near_and_far, False), ("class", NearAndFar(), False), ("eager", near_and_far, True)):
+        model = compiled(lambda: keras.layers.Dense(4))
+        model.compile(keras.optimizers.SGD(0.02), loss, metrics=["mae", near_and_far], run_eagerly=eager)
+        made = fitted(model, batches(ROWS, SUMS, 81), validation_data=batches(ROWS, SUMS, 33))
+        found |= {f"{name} {key}": value for key, value in made.items()}
+    return found
+
+
 @case
 def parts_of_one_shuffle() -> dict[str, Any]:
     """Trainings, validations and predictions from one dataset draw its orders in turn, as many as in one process."""

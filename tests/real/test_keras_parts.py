@@ -39,6 +39,7 @@ OWN = (
     "losses_that_a_step_combines",
     "parts_of_one_shuffle",
     *EVALUATED,
+    "losses_that_a_loss_combines",
     "rows_that_a_layer_checks",
     "single_rows_eagerly",
     "masks_of_different_length",

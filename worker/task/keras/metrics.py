@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import patches
 from ..patches.features import FIT
-from . import parts, shares
+from . import optimizer, parts, shares
 
 MOST = 1 << 16
 """The most numbers that the variables of metrics may have to be added up in each step. Above this, the logs of a step are means, as in
@@ -88,14 +88,15 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
         return _update_from_part(metric, real, *args, **kwargs)
     args, kwargs = tree.map_structure(lambda leaf: None if leaf is None else replica.all_gather(_with_rows(leaf), axis=0), given)
     if is_mean:  # a mean over batches: all replicas have the same, and so has the mean
-        return patches.theirs(real, *args, **kwargs)
+        with optimizer.whole_losses():
+            return patches.theirs(real, *args, **kwargs)
     # The others have one value in all replicas.
     state = [variable for variable in metric.variables if variable.value.dtype != tf.string and variable.aggregation == "sum"]
     for kind in dict.fromkeys(variable.value.dtype for variable in state):  # TensorFlow adds up no numbers of several types together
         of_kind = [variable for variable in state if variable.value.dtype == kind]
         for variable, value in zip(of_kind, replica.all_reduce("SUM", [tf.identity(each.value) for each in of_kind]), strict=True):
             variable.assign(value)
-    with parts.as_part(None):
+    with parts.as_part(None), optimizer.whole_losses():
         made = patches.theirs(real, *args, **kwargs)
     for variable in state:
         value = tf.convert_to_tensor(variable.value)
@@ -109,7 +110,8 @@ def _update_from_part(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
 
     part = parts.current()
     before = [(variable, variable.value()) for variable in parts.on_this_replica([each.value for each in metric.variables])]
-    made = patches.theirs(real, *args, **kwargs)
+    with optimizer.whole_losses():
+        made = patches.theirs(real, *args, **kwargs)
     if part is not None:
         tf.cond(part.rows > 0, lambda: tf.constant(0), lambda: parts.put_back(before))
     return made

@@ -41,6 +41,8 @@ class _Here(threading.local):
     """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
     is_added: bool = False
     """The gradients that are being applied are already the sums of all replicas."""
+    depth: int = 0
+    """How many losses, and metrics of the program, call one another."""
     losses: int = 0
     """How many losses Keras has reduced, or has got from a layer."""
     added: int = 0
@@ -97,6 +99,7 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
     patches.replace(feature, "loss.reduce_values", _reduce_values)
     patches.replace(feature, "loss.apply_mask", _apply_mask)
     if feature == STEP:
+        patches.replace(STEP, "Loss.__call__", _call_loss)
         patches.replace(STEP, "LossScaleOptimizer._stateful_handle_finite_grads", _apply_finite)
         patches.replace(STEP, "TFOptimizer._all_reduce_sum_gradients", _all_reduce)
         patches.replace(STEP, "TFOptimizer._overwrite_model_variables_with_average_value", _overwrite)
@@ -357,15 +360,31 @@ def _added_loss(real: Any, self: Any, loss: Any) -> Any:
     return real(self, shares.whole(loss))
 
 
+@contextlib.contextmanager
+def whole_losses() -> Iterator[None]:
+    """While this is entered in a replica's thread, Keras's losses are parts of another number, and only that one may be divided."""
+    _here.depth += 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1
+
+
+def _call_loss(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    with whole_losses():
+        return real(self, *args, **kwargs)
+
+
 def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     """Divide a loss that is one number by the number of replicas, as Keras divides the mean of several numbers."""
-    _here.losses += 1
+    is_inner = _here.depth > 1
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
-    _here.rows += reduction in (None, "none")
+    _here.losses += not is_inner
+    _here.rows += not is_inner and reduction in (None, "none")
     if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and shares.replicas():
         print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(shares.replicas())}")
-    if tuple(values.shape) == () and reduction in MEANS:
+    if tuple(values.shape) == () and reduction in MEANS and not is_inner:
         if _is_wanted():
             print_once(
                 "a loss function that returns one number counts as the mean over its rows. "
@@ -385,6 +404,8 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             in_each_task=True,
         )
     made = real(values, *args, **kwargs)
+    if is_inner:
+        return made * shares.replicas() if made is not values and reduction in MEANS and _is_wanted() else made
     return mark(made, reduction in MEANS) if reduction in (*MEANS, "sum") else made
 
 

@@ -108,8 +108,9 @@ def run(
 
 def _has_own_numbers(model: Any) -> bool:
     """True if code of the program may combine losses. In a step without a graph, to keep the operations takes as long as the step."""
-    own = (getattr(type(model), name) for name in ("train_step", "test_step", "compute_loss", "compute_metrics", "call"))
-    return not all(str(function.__module__).startswith("keras.") for function in own)
+    own = [getattr(type(model), name) for name in ("train_step", "test_step", "compute_loss", "compute_metrics")]
+    own += [type(layer).call for layer in model._flatten_layers()]
+    return not all(str(each.__module__).startswith("keras.") for each in own)
 
 
 def _has_penalties(model: Any) -> bool:

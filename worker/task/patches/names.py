@@ -128,8 +128,8 @@ NAMES: dict[str, Name] = {
     ),
     "Loss.__call__": Name(
         "keras.src.losses.loss:Loss.__call__",
-        "calls reduce_values",
-        is_read=True,
+        "Keras divides the losses of which a loss is made, and the sum is one number",
+        "self, y_true, y_pred, sample_weight",
         forms={"4d9ab76fc7": "3.10 to 3.15", "0935ae2130": "3.16"},
     ),
     # Keras 3: optimizers and losses.
