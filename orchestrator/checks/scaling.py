@@ -253,20 +253,6 @@ def _describe(size: Size, bound: str) -> str:
     return f"{part} is {what}" + (f": {milliseconds(size.parts[bound])}" if bound != "computing" else "")
 
 
-def _advice(size: Size, bound: str, way: str) -> str:
-    batch = size.examples / size.workers
-    gain = 2 * size.step / (size.step + size.parts["computing"] + size.parts["input"])
-    larger = f"batch {batch:.0f} -> {2 * batch:.0f} for each worker" if batch else "twice the batch"
-    return {
-        "exchange": f"{larger} (half the exchanges for each example: about {gain:.1f} x the speed), or a faster network",
-        "small": f"{larger} or more, or several steps in one graph (compile(steps_per_execution=10))",
-        "waiting": f"look at {size.slowest} with orch stacks, and at its host with orch top",
-        "input": "prefetch, cache and a parallel map; orch help input",
-        "Python": "take it out of the loop, or run several steps in one graph (compile(steps_per_execution=10))",
-        "computing": "a batch for each worker, so that a step of more workers has more examples" if way == ALL else "more workers",
-    }[bound]
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Holds what `orch scale` says."""
@@ -323,8 +309,30 @@ def _lines(made: Answer) -> list[str]:
     if last.between > BOUND * last.step:
         lines.append(f"left out: {milliseconds(last.between)} for each step between epochs, with the validation")
     if not (last.shares and made.bound in ("computing", "exchange")):
-        lines.append(f"try: {_advice(last, made.bound, made.way)}")
+        lines.append(f"try: {_advice(made)}")
     return lines
+
+
+def _advice(made: Answer) -> str:
+    size, batch = made.sizes[-1], _of_each(made)
+    gain = 2 * size.step / (size.step + size.parts["computing"] + size.parts["input"])
+    larger = f"batch {batch:.0f} -> {2 * batch:.0f} for each worker" if batch else "twice the batch"
+    return {
+        "exchange": f"{larger} (half the exchanges for each example: about {gain:.1f} x the speed), or a faster network",
+        "small": f"{larger} or more, or several steps in one graph (compile(steps_per_execution=10))",
+        "waiting": f"look at {size.slowest} with orch stacks, and at its host with orch top",
+        "input": "prefetch, cache and a parallel map; orch help input",
+        "Python": "take it out of the loop, or run several steps in one graph (compile(steps_per_execution=10))",
+        "computing": "a batch for each worker, so that a step of more workers has more examples" if made.way == ALL else "more workers",
+    }[made.bound]
+
+
+def _of_each(made: Answer) -> float:
+    """The examples of one worker in a step of the largest size. Where they are the same in all sizes, a smaller last batch can only lessen
+    the mean that a size had in its time.
+    """
+    found = [size.examples / size.workers for size in made.sizes]
+    return max(found) if made.way == EACH else found[-1]
 
 
 def _turn(made: Answer) -> tuple[int, str] | None:
@@ -339,7 +347,7 @@ def _batch(made: Answer) -> str:
     total = ", ".join(f"{size.examples:.0f}" for size in made.sizes)
     return {
         ALL: f"{made.sizes[0].examples:.0f} for all workers together, the same in all sizes ({each} for each)",
-        EACH: f"{made.sizes[0].examples / made.sizes[0].workers:.0f} for each worker, the same in all sizes ({total} together)",
+        EACH: f"{_of_each(made):.0f} for each worker, the same in all sizes ({total} together)",
         OWN: f"the script has another rule ({total} together), so other sizes are not told",
         UNKNOWN: "orch sees none; if each worker has its own, a step of n workers has n times as many examples",
     }[made.way]

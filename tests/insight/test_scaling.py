@@ -151,6 +151,14 @@ def test_the_answer_fits_eighty_columns_but_for_its_sentences() -> None:
     assert made.text[-1] == "a note"
 
 
+def test_the_batch_to_try_is_twice_the_one_that_the_script_has() -> None:
+    """Also where a size was measured over more of the last batches of epochs, which are smaller."""
+    found = [size(n, batch=batch, **PROGRAMS["exchange"][0]) for n, batch in ((1, 32), (2, 31))]
+    text = "\n".join(answer(found).text)
+    assert "batch: 32 for each worker" in text
+    assert "try: batch 32 -> 64 for each worker" in text
+
+
 def test_a_bound_that_comes_with_more_workers_is_named() -> None:
     parts = {"compute": 0.1, "bytes": 4 * MB, "rate": 1e9}
     found = [size(n, **parts, hop=0.0012) for n in (1, 2, 4)]
