@@ -105,7 +105,7 @@ class Result:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values that the function of the run has returned, by task.
+        """The values that the function of the run has returned, by task. They are pickles: a hostile host can run code here by its value.
 
         Raises the exception of the first failure, from a `RunFailed` with its lines; `RunFailed` itself if the exception cannot be sent;
         `UsageError` for a run of a script, for a run of another user, and for the copy of a run.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -137,6 +138,19 @@ def test_what_the_user_has_set_stays(orch: Orch, script: Script, server: Mlflow,
     assert server.asked == [], "it is the user's run"
     assert "--mlflow: MLFLOW_RUN_ID is set, so orch neither makes an MLflow run nor closes that one" in done.err
     assert "--wandb: WANDB_MODE is set, so orch turns W&B off in no task" in done.err
+
+
+def test_a_login_in_the_address_is_used_and_shown_nowhere(orch: Orch, script: Script, server: Mlflow, run: LiveRun, tmp_path: Path) -> None:
+    script(TELL)
+    uri = server.env["MLFLOW_TRACKING_URI"].replace("//", "//bob:pass%40word@")
+    server.others = [{}]
+    done = orch(*UP, "--mlflow", env={"MLFLOW_TRACKING_URI": uri}, check=0)
+    assert f"warning: --mlflow: {server.env['MLFLOW_TRACKING_URI']} does not say which tasks" in done.err
+    assert server.proofs == {f"Basic {base64.b64encode(b'bob:pass@word').decode()}"}
+    assert told(tmp_path, "worker-1")["MLFLOW_TRACKING_URI"] == uri
+    assert [path for path in run.path.rglob("*") if path.is_file() and b"pass%40word" in path.read_bytes()] == []
+    done = orch(*UP, "--mlflow", env={"MLFLOW_TRACKING_URI": "postgresql://bob:pass%40word@db/x"}, check=2)
+    assert "MLFLOW_TRACKING_URI is postgresql://db/x, and not" in done.err
 
 
 def test_a_run_without_trackers_has_none_of_it(orch: Orch, script: Script, server: Mlflow, tmp_path: Path) -> None:

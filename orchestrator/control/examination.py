@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from worker.machine.clock import patience
 from worker.protocol.messages import Examine, Hello, HostReady, ProgramEnded
-from worker.values.codec import ContractError, from_json
+from worker.values.codec import from_json
 
 from ..backends import Backend, Host, Request, interpreters, load_checked
 from ..backends.connection.agent_link import AgentLink, LostError, reach
@@ -149,5 +149,5 @@ def _stack(text: str) -> tuple[str, ...]:
 def _decode(kind: type[T], text: str) -> T | None:
     try:
         return from_json(kind, json.loads(text))
-    except (ValueError, ContractError):
+    except (ValueError, RecursionError):
         return None

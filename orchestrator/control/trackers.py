@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from urllib.request import Request, urlopen
 
 from worker.machine.clock import now
@@ -36,6 +36,9 @@ class Trackers:
         self._spec, self._run = start.spec, start.run
         self._env = {**os.environ, **start.spec.env}
         self._uri = self._env.get("MLFLOW_TRACKING_URI", "").rstrip("/")
+        login, at, _ = self._uri.partition("://")[2].partition("/")[0].rpartition("@")
+        self._login, self._server = unquote(login), self._uri.replace(login + at, "", 1) if at else self._uri
+        """The user and password in the address, which the tasks get alone, and the address without them, which is shown and asked."""
         self._mlflow_run = ""
 
     def begin(self) -> list[str]:
@@ -48,9 +51,9 @@ class Trackers:
         if "MLFLOW_RUN_ID" in self._env:
             return [*notes, "note: --mlflow: MLFLOW_RUN_ID is set, so orch neither makes an MLflow run nor closes that one"]
         if not self._uri.startswith(("http://", "https://")):
-            what = f"--mlflow: MLFLOW_TRACKING_URI is {self._uri or 'not set'}, and not http://SERVER: a file is for one process"
+            what = f"--mlflow: MLFLOW_TRACKING_URI is {self._server or 'not set'}, and not http://SERVER: a file is for one process"
             raise UsageError(f"{what}\nfix: mlflow server --port 5000; --env MLFLOW_TRACKING_URI=http://HOST:5000")
-        with suppress(OSError, OrchError, ValueError):
+        with suppress(*FAILURES, OrchError, RecursionError):
             self._mlflow_run = str(json.loads(read_file(self._run.path / "mlflow.json"))["run_id"])
             return notes
         try:
@@ -58,10 +61,10 @@ class Trackers:
             known = {"experiment_id": self._experiment(), "run_name": self._run.run_id, "start_time": int(1000 * now()), "tags": tags}
             self._mlflow_run = self._ask("runs/create", known)["run"]["info"]["run_id"]
         except FAILURES as error:
-            notes.append(f"warning: --mlflow: {self._uri} has made no run: {_describe(error)}; this run is not tracked")
+            notes.append(f"warning: --mlflow: {self._server} has made no run: {_describe(error)}; this run is not tracked")
             return notes
         with suppress(OSError):  # a full disk ends the run where events are recorded
-            self._run.write("mlflow.json", json.dumps({"run_id": self._mlflow_run, "uri": self._uri}))
+            self._run.write("mlflow.json", json.dumps({"run_id": self._mlflow_run, "uri": self._server}))
         return notes
 
     def end(self, verdict: Verdict) -> list[str]:
@@ -79,7 +82,7 @@ class Trackers:
             others = [each for each in self._ask("runs/search", asked)["runs"] if each["info"]["run_id"] != self._mlflow_run]
             tasks = {tag["value"] for each in others for tag in each["data"]["tags"] if tag["key"] == "orch.task"}
         except FAILURES as error:
-            return [f"warning: --mlflow: {self._uri} {odd}: {_describe(error)}"]
+            return [f"warning: --mlflow: {self._server} {odd}: {_describe(error)}"]
         what = f"warning: {group_tasks(sorted(tasks))} logged to MLflow runs of their own, not to {self._mlflow_run}"
         return [what, "fix: call MLflow only where worker.context().is_chief"] if tasks else []
 
@@ -108,10 +111,11 @@ class Trackers:
 
     def _ask(self, what: str, data: dict[str, Any] | None = None) -> Any:
         token, user, word = (self._env.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "USERNAME", "PASSWORD"))
-        proof = f"Bearer {token}" if token else f"Basic {base64.b64encode(f'{user}:{word}'.encode()).decode()}" if user else ""
+        login = f"{user}:{word}" if user else self._login
+        proof = f"Bearer {token}" if token else f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
         head = {"Content-Type": "application/json", **({"Authorization": proof} if proof else {})}
         body = None if data is None else json.dumps(data).encode()
-        with urlopen(Request(f"{self._uri}/api/2.0/mlflow/{what}", body, head), timeout=ANSWER_S) as answer:
+        with urlopen(Request(f"{self._server}/api/2.0/mlflow/{what}", body, head), timeout=ANSWER_S) as answer:
             return json.load(answer)
 
 

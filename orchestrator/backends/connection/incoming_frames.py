@@ -84,6 +84,25 @@ def _shortened(value: Any) -> Any:
     return value
 
 
+_OF_LINES = frozenset({"problems", "message", "traceback", "last_words", "out", "err", "values"})
+"""The fields whose texts may have several lines."""
+
+
+def on_one_line(value: Any) -> Any:
+    """A frame whose other texts have one line each: a host must not write lines between those of orch, such as a fix to paste."""
+    if isinstance(value, str):
+        return " ".join(value.splitlines())
+    if isinstance(value, tuple):
+        return tuple(map(on_one_line, value))
+    if isinstance(value, dict):
+        return {on_one_line(key): on_one_line(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _OF_LINES}
+        changed = {name: new for name, item in found.items() if (new := on_one_line(item)) != item}
+        return replace(value, **changed) if changed else value
+    return value
+
+
 class HostClock:
     """Tells how far the clock of a host is ahead of the controller's clock, as far as the frames of the host show.
 
@@ -132,6 +151,7 @@ class Incoming:
         """The frames that end in these bytes, with their data. Raises `ChannelError`."""
         for frame, payload in self._decoder.feed(data):
             short = frame if self._decoder.json_size <= LARGE else shorten_event(frame)
+            short = short if isinstance(short, messages.Output | messages.Pong) else on_one_line(short)
             self.expected.check(short, payload)
             yield self.clock.translate(short, self._host, now()), payload
 

