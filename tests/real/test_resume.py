@@ -202,6 +202,29 @@ found = model.fit(x, batch_size=8, epochs=3, verbose=0, callbacks=[Death()])
 print("END", [found.history, float(sum(abs(each).sum() for each in model.get_weights()))], flush=True)
 """
 )
+FITS = (
+    HEAD
+    + """
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential(layers())
+    model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mse", metrics=["mae"])
+
+class Death(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        die_at(self.epoch, batch)
+
+data = tf.data.Dataset.from_tensor_slices((x, y)).cache().shuffle(48, seed=1).repeat(2).batch(16)
+found = []
+for first in (0, 2):
+    files = [keras.callbacks.BackupAndRestore(f"backup-{first}"), keras.callbacks.CSVLogger("log.csv", append=first > 0)]
+    made = model.fit(data, epochs=first + 2, initial_epoch=first, verbose=0, callbacks=[*files, Death()])
+    found.append([made.epoch, made.history, open("log.csv").read() if TASK == "worker-0" else ""])
+print("END", json.dumps(found, default=float))
+"""
+)
 COORDINATED = """
 import json, os, signal
 import tensorflow as tf
@@ -347,6 +370,18 @@ def test_a_gan_whose_optimizers_are_built_in_its_first_step_ends_as_without(
     whole = uninterrupted(GAN, *FIT_OPTIONS)
     done = orch("up", program, *FIT_OPTIONS, "--max-restarts", "1", env={"DEATHS": deaths}, check=0)
     assert re.search(r"fit-1 continues at step [1-9]", words(done)), done.err
+    check_as(latest(tmp_path), whole)
+
+
+def test_two_fits_with_a_backup_of_keras_and_one_log_end_as_without(
+    orch: Any, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    """The data shuffle within an epoch. The backup begins at the epoch of the restart; the log has the rows of both."""
+    deaths = json.dumps({"1": ["worker-1", 1, 2], "2": ["worker-0", 3, 3]})
+    whole, again = uninterrupted(FITS, *FIT_OPTIONS), ("--set", "checkpoints.every=4", "--max-restarts", "2")
+    done = orch("up", str(script(FITS, "fits.py")), *FIT_OPTIONS, *again, env={"DEATHS": deaths}, check=0)
+    assert re.search(r"fit-2 continues at step [1-9]", words(done)), done.err
+    assert "begins a dataset again" not in words(done)
     check_as(latest(tmp_path), whole)
 
 

@@ -277,7 +277,8 @@ class Death(keras.callbacks.Callback):
 place = "file://" + os.path.abspath(sys.argv[1])
 fit = dict(x=x, y=x[:, :4], batch_size=8, verbose=0, validation_split=0.25)
 model.fit(**fit, shuffle=False)
-found = model.fit(**fit, epochs=3, callbacks=[Death(), worker.KerasCheckpoint(every=2, dir=place)])
+backup = keras.callbacks.BackupAndRestore(f"{sys.argv[1]}-backup")  # which begins with the epoch of the restart
+found = model.fit(**fit, epochs=3, callbacks=[backup, Death(), worker.KerasCheckpoint(every=2, dir=place)])
 print(json.dumps([found.history, found.params]))
 """
 

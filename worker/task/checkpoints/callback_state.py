@@ -31,6 +31,10 @@ _KERAS = ("keras.", "tf_keras.")
 _OWN = f"{__name__.partition('.')[0]}."
 
 
+_logs_before: dict[str, bytes] = {}
+"""What the files of logs had when this program began: a training that is over takes the rows of the next one out of a file of both."""
+
+
 class _UnknownError(Exception):
     """A value that a save cannot have."""
 
@@ -92,7 +96,9 @@ def _log(callback: Any) -> bytes:
         import tensorflow as tf
 
         with contextlib.suppress(tf.errors.OpError), tf.io.gfile.GFile(callback.filename, "rb") as file:
-            return bytes(file.read())
+            found = bytes(file.read())
+            before = _logs_before.setdefault(callback.filename, found)
+            return before if before.startswith(found) else found
     return b""
 
 

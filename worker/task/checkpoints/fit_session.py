@@ -47,6 +47,9 @@ class Fit(ABC):
         self.session: Any = None
         self.left_out = (0, 0)
         """The epochs, and the steps in the next one, that were trained before the restart."""
+        self.first: int | None = None
+        """The epoch with which the training began before the restart. BackupAndRestore begins with a later one: its epochs would be left
+        out twice. None: nothing was restored."""
 
     def begin_saves(self, callbacks: Any, saving: Any) -> None:
         """Save from now on. `callbacks`: Keras's list of them; `saving`: the list that `fit` has (`saving_list`)."""
@@ -73,7 +76,7 @@ class Fit(ABC):
 
     def begin_with(self, epoch: int, batch: int, first: int) -> None:
         """Begin in this epoch, after so many batches. `first`: the epoch with which the training began."""
-        self.left_out = (epoch - first, batch)
+        self.left_out, self.first = (epoch - first, batch), first
 
     # --- Keras's loop ------------------------------------------------------------------------------
 

@@ -130,6 +130,8 @@ def _results(real: Any, logs: Any) -> Any:
 def _rest(fit: Fit2, of_keras: Any) -> Iterator[Any]:
     """The epochs that are left, with the data of those before left out. `of_keras`: those that Keras would train."""
     handler, (epochs, steps) = fit.handler, fit.left_out
+    if fit.first is not None:
+        handler._initial_epoch, handler._initial_step = fit.first, 0
     if epochs >= handler._epochs - handler._initial_epoch:
         return
     is_begun_again = handler._adapter.should_recreate_iterator()

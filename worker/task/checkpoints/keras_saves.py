@@ -7,7 +7,6 @@ before the restart as well: its steps only take their batches, so that the data 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
@@ -85,6 +84,7 @@ class SavedFit(Fit):
         self._training: Any = None
         self._validation: Any = None
         self._steps_per_epoch: int | None = None
+        self._initial_epoch = 0
         self._validations_before = 0
         self._before_steps = 0
         """The steps of the epoch with which the training continues that were trained before the restart."""
@@ -131,7 +131,7 @@ class SavedFit(Fit):
                 steps=given["steps_per_epoch"] or training.num_batches,
                 model=self.model,
             )
-        self._steps_per_epoch = given["steps_per_epoch"]
+        self._steps_per_epoch, self._initial_epoch = given["steps_per_epoch"], given["initial_epoch"]
         self._is_whole = bool(given["steps_per_epoch"]) or training.num_batches is None
         given["callbacks"] = saving_list(CallbackList, self)
         self.begin_saves(callbacks, given["callbacks"])
@@ -164,6 +164,7 @@ class SavedFit(Fit):
 
     def begin_with(self, epoch: int, batch: int, first: int) -> None:
         super().begin_with(epoch, batch, first)
+        self.model._initial_epoch = None if first == self._initial_epoch else first
         self._has_left, self._before_steps = self.left_out != (0, 0), batch
         self._is_everything_over = bool(self.model.stop_training)
         self._is_whole = self._is_whole or (epoch > first and self.reads_whole_epochs())
@@ -229,7 +230,7 @@ class SavedFit(Fit):
         self._validations_before = before
         if before and self._validation is not None and input_check.shuffles(self._validation.distributed):
             for _ in range(before):
-                collections.deque(itertools.islice(self._validation.distributed, 1), maxlen=0)
+                _take(iter(self._validation.distributed), 1)
 
 
 def evaluates(feed: Any) -> bool:
@@ -238,12 +239,14 @@ def evaluates(feed: Any) -> bool:
 
 
 def _take(iterator: Any, count: int) -> int:
-    """Take batches; returns how many there were."""
+    """Take batches; returns how many there were. The class's own method: a graph takes the rest, so that no loop leaves the iterator here
+    (`shuffle_order._watch`).
+    """
     import tensorflow as tf
 
     for number in range(count):
         try:
-            next(iterator)
+            type(iterator).get_next(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             return number
     return count
