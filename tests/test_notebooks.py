@@ -63,7 +63,7 @@ def test_a_traceback_says_cell_and_line_and_shows_the_line(orch: Orch, tmp_path:
         ),
         (("x = 1", "y = 2\nx y"), "cell 2, line 2: invalid syntax\n           x y"),
         (("await x",), "cell 1, line 1: 'await' outside function"),
-        (("files = !ls",), "cell 1, line 1: invalid syntax"),
+        (("files = !ls",), "cell 1, line 1: invalid syntax\n           files = !ls\n"),
     ],
 )
 def test_what_no_task_can_run_is_refused(orch: Orch, tmp_path: Path, cells: tuple[str, ...], said: str) -> None:
