@@ -110,7 +110,7 @@ def _in_python(text: str) -> str:
 
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
     """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
-    _check_script(spec)
+    check_script(spec)
     warn_of_held_gpus(spec)
     if spec.checkpoints.resume:
         from .record.saves_of_run import resumed  # most runs resume none
@@ -142,7 +142,7 @@ def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> 
     return Run(engine_jobs.find(Path(os.path.abspath(home or os.environ.get("ORCH_HOME") or ".orch")), run))
 
 
-def _check_script(spec: ClusterSpec) -> None:
+def check_script(spec: ClusterSpec) -> None:
     """Raise `UsageError` if a host of the run is this machine, and lacks the script."""
     path = os.path.join(spec.workdir, spec.program.target)
     if spec.program.kind != "script" or os.path.exists(path) or not any(host.is_here for host in imagine(spec).hosts):

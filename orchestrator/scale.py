@@ -16,7 +16,7 @@ from worker.settings.scale_settings import ScaleSettings
 from worker.settings.verify_settings import VerifySettings
 from worker.values.words import count_of
 
-from .api import start
+from .api import check_script, start
 from .backends import load
 from .backends.warm_process import one_import
 from .checks.scaling import ALL, EACH, LIKE, Answer, Row, Size, answer, measured_s, size_of, to_json, way_of
@@ -57,6 +57,7 @@ def scale(
     `OrchError` if it ends before its steps were measured, or has made too few when the limit is over.
     """
     _check(spec)
+    check_script(spec)  # before the import of TensorFlow, which takes seconds
     tasks = tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator")  # it trains nothing
     timeouts = replace(spec.timeouts, run_s=None, save_before_s=None)
     spec = replace(spec, tasks=tasks, timeouts=timeouts, restart=Restart(), tensorboard="", checkpoints=CheckpointSettings())

@@ -15,7 +15,7 @@ from worker.protocol import task_files
 from worker.settings.checkpoint_settings import CheckpointSettings
 from worker.settings.verify_settings import VerifySettings
 
-from .api import start
+from .api import check_script, start
 from .backends import imagine
 from .backends.warm_process import one_import
 from .checks.same_training import Comparison, compare, sentences, to_json, with_larger_batch
@@ -48,6 +48,7 @@ def verify(
     """
     spec = replace(spec, tasks=tuple(tasks for tasks in spec.tasks if tasks.type != "evaluator"))  # it trains nothing
     workers = _workers(spec)
+    check_script(spec)  # before the import of TensorFlow, which takes seconds
     spec = replace(spec, checkpoints=CheckpointSettings(), verify=VerifySettings(steps, word=spec.verify.word))
     with one_import(spec) if imported is None else nullcontext(imported) as variables:
         begin = partial(start, home=home, env={**os.environ, **variables})
@@ -173,6 +174,6 @@ def _world(run: Run, title: str) -> World:
     if not made.steps:
         if off := next((task["off"] for task in found.values() if task["off"]), ""):
             raise OrchError(off)
-        why = "it took none that orch knows: one of fit, of train_on_batch, or of strategy.run" if found else "nothing was written down"
+        why = "it took none that orch knows: one of fit, of train_on_batch, or of strategy.run" if found else "it has imported no TensorFlow, or ended by os._exit"
         raise UsageError(f"no step of the training was seen in {title}: {why}; its output: {run.run_dir}")
     return made

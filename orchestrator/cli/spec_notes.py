@@ -24,7 +24,7 @@ def notes(ctx: click.Context, document: Node, environment: Mapping[str, str]) ->
     """The notes on a spec and on the variables of orch's own environment."""
     known = {name for parameter in ctx.command.params for name in _variables(parameter)} | {option.variable for option in OPTIONS}
     found = []
-    for name in sorted(environment):
+    for name in sorted(environment if "ORCH_TASK" not in environment else ()):  # in a task, orch has set them itself
         right = nearest(name, known, cutoff=0.85) if name.startswith("ORCH_") and name not in known else ""
         if right:
             found.append(f"{name} is no variable of orch; did you mean {right}?")

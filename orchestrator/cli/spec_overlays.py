@@ -32,6 +32,11 @@ _NOTHING_TO_RUN = (
     "name a script: orch up train.py -n 2 -- ITS ARGUMENTS\n"
     "or write orch.yaml: orch init, then orch up"
 )
+_NOTHING_TO_RESUME = (
+    "there is nothing to run: --resume takes the checkpoints of a run, and not its script\n"
+    "name the script: orch up train.py --resume RUN\n"
+    "or take all settings of RUN: orch up -f .orch/runs/RUN/spec.yaml --resume RUN"
+)
 
 
 def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[str] = ()) -> tuple[ClusterSpec, Node]:
@@ -64,9 +69,8 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
     if not says(document, *PROGRAM_KINDS):
         if needs_program and not document.place:
             line = ctx.meta.get(AFTER_DASHES)
-            raise UsageError(
-                f"there is nothing to run: the script stands before --, and its arguments after: {line}" if line else _NOTHING_TO_RUN
-            )
+            missing = _NOTHING_TO_RESUME if given.get("spec_resume") else _NOTHING_TO_RUN
+            raise UsageError(f"there is nothing to run: the script stands before --, and its arguments after: {line}" if line else missing)
         if not needs_program:
             complete = with_program(document, "script", "any.py", ctx.command_path)
     spec = parse(complete, workdir=base)

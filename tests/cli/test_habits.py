@@ -175,6 +175,8 @@ def test_what_orch_does_not_understand_is_a_note(orch: Orch, tmp_path: Path) -> 
         "orch: note: orch.yaml:5: defaults.env.B: orch does not replace ${A} by a variable",
         f"orch: note: orch.yaml:1: there is no script {tmp_path}/${{HOME}}/x/hello.py here",
     ]
+    inside = {"ORCH_TASK": "worker-0", "ORCH_IS_CHIEF": "1", "ORCH_CHECKPOINT_DIR": "/x"}  # a task starts a run of its own
+    assert "is no variable" not in orch.in_process("plan", env=inside).err
 
 
 def test_a_script_of_a_shell_is_told_the_option_that_it_needs(orch: Orch, script: Script) -> None:

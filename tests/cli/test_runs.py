@@ -322,6 +322,7 @@ def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch
     assert (after["state"], after["controller_pid"], after["result"]) == ("lost", None, None)
     shown = orch("ps", check=0).out
     assert "lost" in shown
+    assert "shows the report" not in shown
     assert f"orch down {run}" in shown
     assert "died" in orch("wait", check=125).err
     assert "up worker-0" in orch("logs", "-f", check=0).out
@@ -329,7 +330,7 @@ def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch
     assert cleared["was_running"] is False
     for task in before["tasks"]:
         assert not is_alive(task["pid"])
-    orch("down", check=0)
+    assert orch("down", check=0).out == f"{run}: lost (its controller died without a result); it was not running\n"
 
 
 def test_down_in_a_copy_of_a_run_leaves_the_run_alone(orch: Orch, tmp_path: Path) -> None:

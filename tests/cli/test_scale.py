@@ -37,8 +37,12 @@ def test_what_cannot_be_measured_is_refused(words: list[str], told: str, orch: O
     assert "Traceback" not in error
 
 
-def test_a_script_that_is_not_there_is_told(orch: Orch) -> None:
-    assert "there is no script 'nothing.py'" in orch.in_process("scale", "-n", "1,2", "nothing.py", check=USAGE).err
+@pytest.mark.parametrize("command", ["scale", "verify"])
+def test_a_script_that_is_not_there_is_told_before_tensorflow_is_imported(
+    orch: Orch, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(f"orchestrator.{command}.one_import", lambda *_: pytest.fail("an import begins"))
+    assert "there is no script 'nothing.py'" in orch.in_process(command, "-n", "2", "nothing.py", check=USAGE).err
 
 
 def test_a_script_that_fails_or_ends_before_it_trains_is_told_with_what_it_says(orch: Orch) -> None:

@@ -88,7 +88,13 @@ def test_a_command_that_hangs_delays_the_end_by_some_seconds_only(orch: Orch, sc
 
 
 @pytest.mark.parametrize(
-    ("command", "said"), [("sh -c 'x", "notify: is no command: No closing quotation"), (" ", "notify: names no command")]
+    ("command", "said"),
+    [
+        ("sh -c 'x", "notify: is no command: No closing quotation"),
+        (" ", "notify: names no command"),
+        ("jq . > told.json", "notify: no shell reads '>' (write sh -c 'COMMAND', or a file"),
+        ("cd told; ./tell.sh", "notify: no shell reads 'told;'"),
+    ],
 )
 def test_what_is_no_command_is_refused(orch: Orch, script: Script, command: str, said: str) -> None:
     script("")

@@ -30,7 +30,7 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
       orch checkpoints /data/saves/RUN  a directory of saves
 
     These are the saves of worker.checkpoints, of worker.KerasCheckpoint and of --checkpoint. A new run continues with the newest save of
-    an old one: orch up --resume RUN.
+    an old one: orch up SCRIPT --resume RUN.
     """
     from ...record import saves_of_run
     from ...views import saves_report  # not for a help text

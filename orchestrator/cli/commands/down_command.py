@@ -46,7 +46,7 @@ def down_command(names: Sequence[str], home: Path, everything: bool, agreed: boo
     Examples:
       orch down
       orch down --now     without the grace period
-      orch down --save    after a save, with which orch up --resume RUN continues
+      orch down --save    after a save, for orch up SCRIPT --resume RUN
       orch down --all     all runs that go on
 
     The tasks get SIGTERM, and SIGKILL after the grace period of the run (timeouts.grace_s). If several runs go on, orch ends none of
@@ -105,7 +105,7 @@ def _end(runs: Sequence[RunDir], *, at_once: bool, save: bool, as_json: bool) ->
             more = {"was_running": was_running, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
             ended.append({**asdict(summarise(run, time.time())), **more})
             continue
-        click.echo(line_of(run) if was_running else f"{line_of(run)}; it was not running")
+        click.echo(line_of(run, ends=True) + ("" if was_running else "; it was not running"))
         verdict = run.read_verdict() if save and was_running else None
         if verdict is not None and verdict.saved is None:
             why = "only a training with --checkpoint, or with worker.checkpoints, saves itself, between two steps"

@@ -121,6 +121,7 @@ def _print_run(found: RunDir, *, timeline: bool, as_json: bool) -> None:
         print_json({**asdict(summarise(found, time.time())), "tasks": tasks, "absent": absent or None, "timeline": measured})
         return
     has_report = cluster.verdict is not None and cluster.verdict.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED)
+    has_report = has_report and found.read_verdict() is not None  # a controller that died has written none
     click.echo(line_of(found, cluster) + (f"; orch wait {found.run_id} shows the report" if has_report else ""))
     if has_report and cluster.verdict is not None and cluster.verdict.cause is not None and cluster.verdict.cause.remedy:
         click.echo(f"fix: {clean(cluster.verdict.cause.remedy)}")
@@ -285,8 +286,8 @@ def wait_for(run: RunDir, timeout: float | None) -> bool:
     return True
 
 
-def line_of(run: RunDir, cluster: Cluster | None = None) -> str:
-    """`cluster`: its state, if the caller has read it."""
+def line_of(run: RunDir, cluster: Cluster | None = None, *, ends: bool = False) -> str:
+    """`cluster`: its state, if the caller has read it. `ends`: the caller is `orch down`, to which a lost run needs no pointer."""
     if run.is_alive():
         cluster = cluster or read_cluster(run)
         if cluster.awaits_plan:
@@ -305,7 +306,8 @@ def line_of(run: RunDir, cluster: Cluster | None = None) -> str:
         why = f": {clean(' '.join(headline(verdict.cause).split()))}" if verdict.cause else ""
         warning = f"; warning: {verdict.warning}" if verdict.warning else ""
         return f"{run.run_id}: {describe_outcome(verdict.outcome)} after {took}{again}, exit code {verdict.exit_code}{why}{warning}"
-    return f"{run.run_id}: lost (its controller died without a result; orch down {run.run_id} ends what it may have left)"
+    pointer = "" if ends else f"; orch down {run.run_id} ends what it may have left"
+    return f"{run.run_id}: lost (its controller died without a result{pointer})"
 
 
 def _width() -> int | None:

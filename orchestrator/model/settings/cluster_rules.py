@@ -100,6 +100,9 @@ def _saves_before_the_end(draft: Draft) -> Iterator[Complaint]:
         yield "timeouts.save_before_s", f"save_before_s is {before_s:g} s, and the run takes {run_s:g} s at most", "make it shorter"
 
 
+_OF_SHELLS = frozenset({"|", "&&", "||", "&", ">", ">>", "<", "2>&1"})
+
+
 def _notify_is_a_command(draft: Draft) -> Iterator[Complaint]:
     try:
         words = shlex.split(draft.given.get("notify", ""))
@@ -108,6 +111,8 @@ def _notify_is_a_command(draft: Draft) -> Iterator[Complaint]:
         return
     if "notify" in draft.given and not words:
         yield "notify", "notify: names no command", "write a program, and its arguments: ./tell.sh"
+    if operator := next((word for word in words if word in _OF_SHELLS or word.endswith(";")), ""):
+        yield "notify", f"notify: no shell reads {operator!r}", "write sh -c 'COMMAND', or a file: ./tell.sh"
 
 
 def _elastic(draft: Draft) -> Iterator[Complaint]:
