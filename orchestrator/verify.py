@@ -174,6 +174,7 @@ def _world(run: Run, title: str) -> World:
     if not made.steps:
         if off := next((task["off"] for task in found.values() if task["off"]), ""):
             raise OrchError(off)
-        why = "it took none that orch knows: one of fit, of train_on_batch, or of strategy.run" if found else "it has imported no TensorFlow, or ended by os._exit"
+        why = "it took none that orch knows: one of fit, of train_on_batch, or of strategy.run"
+        why = why if found else "it has imported no TensorFlow, or ended by os._exit"
         raise UsageError(f"no step of the training was seen in {title}: {why}; its output: {run.run_dir}")
     return made

@@ -76,15 +76,15 @@ def test_a_private_network_is_tried_before_a_run_and_refused_in_words(tmp_path: 
 
 
 def test_a_program_that_is_not_python_needs_no_tensorflow(orch: Orch, without_tensorflow: str) -> None:
-    found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow)
+    found = diagnose(orch, "--no-python", "true", "--python", without_tensorflow)
     assert of_topic(found, "tensorflow")["severity"] == "note"
-    found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow, "--set", "tasks.data_worker=1", check=1)
+    found = diagnose(orch, "--no-python", "true", "--python", without_tensorflow, "--set", "tasks.data_worker=1", check=1)
     assert of_topic(found, "tensorflow")["severity"] == "error"  # orch's own servers do
 
 
 def test_a_warning_ends_it_with_1_only_if_it_is_to_be_strict(orch: Orch, without_tensorflow: str) -> None:
     for words, code in (([], 0), (["--strict"], 1)):
-        found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow, "-n", "60000", *words, check=code)
+        found = diagnose(orch, "--no-python", "true", "--python", without_tensorflow, "-n", "60000", *words, check=code)
         assert {one["severity"] for one in found["findings"]} == {"note", "warning"}
         assert of_topic(found, "memory")["severity"] == "warning"
 
@@ -160,6 +160,12 @@ def test_the_spec_s_ports_are_tried_and_secrets_are_not_shown(orch: Orch, withou
 
 def test_a_wrong_spec_is_refused_as_everywhere(orch: Orch) -> None:
     assert "did you mean 'mirrored'" in orch("doctor", "--strategy", "mirored", check=2).err
+
+
+def test_a_script_that_cannot_run_is_told(orch: Orch, tmp_path: Path) -> None:
+    assert "the script 'none.py' cannot be read in" in orch("doctor", "none.py", check=2).err
+    (tmp_path / "bad.py").write_text("def f(:")
+    assert "the script 'bad.py' is not valid Python" in orch("doctor", "bad.py", check=2).err
 
 
 def test_a_run_directory_that_cannot_be_written_to(orch: Orch, tmp_path: Path, without_tensorflow: str) -> None:

@@ -24,6 +24,7 @@ from ...record.text.log_view import wants_color
 from ..options import color_option, import_timeout_option, new_home_option, spec_options
 from ..script_command import ScriptCommand
 from ..spec_overlays import read_spec, says
+from .plan_command import refuse_programs
 
 
 @click.command("doctor", cls=ScriptCommand)
@@ -63,6 +64,8 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
     request = load_checked(spec).request(RunFacts(spec, f"doctor-{os.urandom(4).hex()}", ""))
     hosts_asked = request.hosts
+    if says(document, *PROGRAM_KINDS) and any(host.is_here for host in hosts_asked):
+        refuse_programs(spec)
     wanted = _wanted(spec, strategy, hosts_asked)
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
     order = Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout)

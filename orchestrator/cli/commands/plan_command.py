@@ -72,14 +72,14 @@ def _imagine(spec: ClusterSpec) -> Plan:
     load_checked(spec)
     hosts, facts = imagine(spec).hosts, []
     if any(host.is_here for host in hosts):  # another host may have other files
-        _refuse_programs(spec)
+        refuse_programs(spec)
     for host in hosts:
         address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
         facts.append(HostFacts(host.name, address, count_cores() if host.is_here else None, run_dir=run_dir, is_here=host.is_here))
     return plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
 
 
-def _refuse_programs(spec: ClusterSpec) -> None:
+def refuse_programs(spec: ClusterSpec) -> None:
     """Raises `SpecError` if a program cannot run in the working directory, in the words of the agent that would look at the start."""
     if problems := program_checks.find_problems(plan.programs(spec), spec.workdir, plan.search_envs(spec)):
         raise SpecError(*(Problem("", problem) for problem in problems))
