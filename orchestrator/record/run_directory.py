@@ -66,8 +66,8 @@ SEARCH_S = 0.5
 """How long such a search may take. The controller gives no sign of life meanwhile, and a file server may be slow."""
 _SERIES = re.compile("(fit|loop)-[0-9]+")
 """The directories of orch's own saves (worker/formats/saves.py)."""
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What a file system without links (FAT, some network drives) and a sandbox say of a link."""
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR})
+"""What a file system without links (FAT, some network drives) and a sandbox say of a link; and of a directory in its place."""
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 
@@ -154,11 +154,11 @@ class RunDir:
         aside = home / f".latest-{self.run_id}"
         try:
             aside.symlink_to(Path("runs") / self.run_id)
+            aside.replace(home / "latest")
         except OSError as error:
+            aside.unlink(missing_ok=True)
             if error.errno not in _NO_LINKS:
-                raise
-            return  # this file system has no links: the newest run is the one that is meant
-        aside.replace(home / "latest")
+                raise  # else the newest run is the one that is meant
 
     def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
         """Writes `result.json`, for which the reserve makes room."""

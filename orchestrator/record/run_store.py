@@ -70,8 +70,11 @@ def cannot_keep(path: Path, error: OSError) -> OrchError:
 
 def remedy_for(error: OSError) -> str:
     """Return what lets a run be recorded, after this error."""
-    is_short = error.errno in (errno.EMFILE, errno.ENFILE)
-    return "raise the limit of open files (ulimit -n)" if is_short else "make room, or name another directory with --home or ORCH_HOME"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of open files (ulimit -n)"
+    is_other = error.errno in (errno.EEXIST, errno.ENOTDIR)
+    first = "remove what is there in place of a directory" if is_other else "make room"
+    return f"{first}, or name another directory with --home or ORCH_HOME"
 
 
 def discard(run: RunDir) -> None:

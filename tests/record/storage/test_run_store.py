@@ -100,7 +100,7 @@ def test_a_home_without_room_for_its_gitignore_is_hidden_by_the_next_run(tmp_pat
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*\nfix: .*--home") as raised:
+    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*\nfix: remove what is there .*--home") as raised:
         create_run(tmp_path / place, "one")
     assert raised.value.exit_code == 125
     assert entries(tmp_path) == {"file"}
@@ -119,6 +119,15 @@ def test_without_links_the_newest_run_is_the_latest(tmp_path: Path, monkeypatch:
         run.make_latest()
     assert find_run(tmp_path / "home", None).run_id == max(run.run_id for run in runs)
     assert not (tmp_path / "home/latest").is_symlink()
+
+
+def test_a_copy_with_a_directory_in_place_of_the_link_takes_runs(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()  # as cp -rL makes it
+    (tmp_path / "latest/spec.yaml").touch()
+    run = create_run(tmp_path, "two")
+    run.make_latest()
+    assert find_run(tmp_path, None).run_id == "two"
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "runs"}
 
 
 def test_a_run_that_has_ended_before_it_had_a_plan_is_the_latest_too(tmp_path: Path) -> None:
