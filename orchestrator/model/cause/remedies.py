@@ -259,6 +259,9 @@ OTHERS = {
         "a-file-without-permission",
         "the user of the task may not read or write {path}: give the script another path, or that user the permission (ls -ld {path})",
     ),
+    r"ImportError: attempted relative import with no known parent package": Remedy(
+        "a-file-of-a-package", "start it as a module, in the directory above the package: orch up -m PACKAGE.MODULE"
+    ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",
         "a task has no keyboard: give values after -- on the command line; to debug, python SCRIPT or orch stacks",
@@ -362,7 +365,7 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
         found = _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
         return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
-    if task.code == 2 and (refused := _REFUSED_ARGUMENTS.search(evidence.last_words)):
+    if task.code in (1, 2) and (refused := _REFUSED_ARGUMENTS.search(evidence.last_words)):
         option = f"{refused['missing']} VALUE" if refused["missing"] else "--epochs 5"
         return Remedy(_ARGUMENTS.about, _ARGUMENTS.text.format(option=option))
     found = _of_log(evidence.last_words, evidence)
@@ -440,9 +443,11 @@ def _match(error: str, evidence: Evidence) -> Remedy:
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(?=\w*(?:Error|bad_alloc)\b|terminate called after throwing an instance of)", re.MULTILINE)
 """The place before the name of an exception."""
 _REFUSED_ARGUMENTS = re.compile(
-    r"^\S+: error: (?:the following arguments are required: (?P<missing>--?[\w-]+)?|unrecognized arguments|argument )", re.MULTILINE
+    r"^(?:\S+: error: (?:the following arguments are required: (?P<missing>--?[\w-]+)?|unrecognized arguments|argument )"
+    r"|FATAL Flags parsing error:|Error: (?:No such option|Missing option|Invalid value for|Missing argument|Got unexpected extra arg))",
+    re.MULTILINE,
 )
-"""The last line of Python's argparse."""
+"""The last line of Python's argparse, or one of absl or of click."""
 
 
 def _of_log(words: str, evidence: Evidence) -> Remedy:
