@@ -209,6 +209,28 @@ def test_a_program_that_catches_all_errors_does_not_go_on_after_one_of_orch(orch
     assert "worker-1 | caught" not in done.out
 
 
+NOT_EAGER = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+tf.compat.v1.disable_eager_execution()
+x = np.ones((8, 2), np.float32)
+with tf.distribute.MultiWorkerMirroredStrategy().scope():
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(x, x[:, :1], verbose=0)
+"""
+
+
+def test_a_program_that_turns_eager_execution_off_is_told_what_fails(orch: Orch, tmp_path: Path) -> None:
+    """By hand it is an error of TensorFlow's; it was taken for a fault of orch, whose code takes numbers from tensors."""
+    (tmp_path / "train.py").write_text(NOT_EAGER)
+    done = orch("up", "train.py", "-n", "2", "--timeout", "200", check=1)
+    assert "RuntimeError: Keras 3 trains only with eager execution, which the program has turned off. fix: leave out" in done.err
+    assert "a fault of orch" not in done.err
+
+
 # --- programs that begin again --------------------------------------------------------------------
 
 

@@ -17,6 +17,11 @@ from ..patches.features import LOOPS
 from ..patches.import_hooks import print_once
 from . import data
 
+_NOT_EAGER = (
+    "Keras 3 trains only with eager execution, which the program has turned off. "
+    "fix: leave out tf.compat.v1.disable_eager_execution() and disable_v2_behavior()"
+)
+
 
 def make(*args: Any, **kwargs: Any) -> Feed:
     """A `Feed` that is an adapter of Keras."""
@@ -45,6 +50,8 @@ class Feed:
         import tensorflow as tf
         from keras.src.trainers.data_adapters import get_data_adapter
 
+        if not tf.executing_eagerly():
+            raise patches.refusal(RuntimeError(_NOT_EAGER))
         with data.arrays_in_one_order(strategy, shuffle):
             self.adapter = patches.theirs(get_data_adapter, x=x, shuffle=shuffle, **options)
             dataset = patches.theirs(self.adapter.get_tf_dataset)
