@@ -53,6 +53,10 @@ def create_run(home: Path, run_id: str) -> RunDir:
             write_whole(home / ".gitignore", b"*\n")
         run.path.parent.mkdir(mode=0o700, exist_ok=True)
         run.path.mkdir(mode=0o700)
+        if os.geteuid() and (owner := home.stat().st_uid) and owner != run.path.stat().st_uid:
+            discard(run)
+            what = f"{home} belongs to another user, who could put another run instead of yours"
+            raise OrchError(what, "name a directory of your own with --home or ORCH_HOME", "security")
         try:
             write_whole(run.path / "reserve", bytes(RESERVE_BYTES))
         except OSError:

@@ -74,6 +74,21 @@ def test_a_run_of_the_same_id_is_left_alone(tmp_path: Path) -> None:
     assert entries(tmp_path) == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root gives directories away")
+def test_a_home_of_another_user_takes_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory for all, such as /tmp, somebody may have made it first: a detached controller reads its settings from there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, -1)
+    discard(create_run(home, "one"))  # root may work in the directory of a user
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(OrchError, match="home belongs to another user, who could put another run"):
+        create_run(home, "two")
+    assert entries(home) == {".gitignore", "runs"}
+    os.chown(home, 0, -1)
+    discard(create_run(home, "three"))
+
+
 def test_a_run_without_room_for_its_reserve_is_not_left_behind(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (RESERVE_BYTES // 2, before[1]))
