@@ -70,10 +70,15 @@ def train() -> dict[str, Any]:
             whole = {"x": Batches(workers=2, max_queue_size=2), "shuffle": False}
         elif kind == "endpoint":
             whole |= {"x": [whole["x"], whole.pop("y")]}
+        elif kind == "choice":  # TensorFlow takes it for endless
+            parts = (tf.data.Dataset.from_tensor_slices((rows[at : at + 24], labels[at : at + 24, None])) for at in (0, 24))
+            endless = [part.shuffle(24, seed=1).repeat() for part in parts]
+            whole = {"x": tf.data.Dataset.choose_from_datasets(endless, tf.data.Dataset.range(2).repeat(19)).batch(8)}
         history = model.fit(**whole, epochs=2, verbose=0).history
-        return [*history.get("loss", []), *np.concatenate([each.ravel() for each in model.get_weights()]).tolist()]
+        evaluated = [model.evaluate(whole["x"], verbose=0)] if kind == "choice" else []
+        return [*history.get("loss", []), *evaluated, *np.concatenate([each.ravel() for each in model.get_weights()]).tolist()]
 
-    found = {kind: fit(kind) for kind in ("workers", "endpoint", "no reduction", "own steps")}
+    found = {kind: fit(kind) for kind in ("workers", "endpoint", "no reduction", "own steps", "choice")}
     return {**found, "asked": sorted(asked)}
 
 
@@ -88,7 +93,9 @@ def test_uses_that_a_judge_found_to_differ_have_the_numbers_of_one_process() -> 
     for kind, numbers in expected.items():
         assert first[kind] == pytest.approx(numbers, rel=2e-4, abs=2e-5), kind
     assert "warning: add_loss" not in said
-    assert said.count("orch: warning: make_train_function") == 1
+    assert "without an end" not in said
+    assert "without end" not in said
+    assert said.count("orch: warning: the program's make_train_function") == 1
 
 
 def lose_nothing(strategy: Any, reduction: str) -> float:

@@ -116,6 +116,9 @@ print([shuffle_order.is_endless(each) for each in (dataset, dataset.repeat(), of
 one = tf.data.Dataset.range(4).repeat().shuffle(4)
 each = (one, dataset, dataset.repeat(), of_function, dataset.repeat(2), dataset.repeat().take(4), dataset.repeat().prefetch(1).take(4), cut)
 print([shuffle_order._how_it_draws(one) for one in each])
+chosen = tf.data.Dataset.choose_from_datasets([dataset.repeat(), dataset.repeat()], tf.data.Dataset.range(2).repeat(3)).batch(2)
+for one in (chosen, dataset.repeat().take(4).batch(2).prefetch(1)):
+    print(shuffle_order.is_endless(one), shuffle_order._how_it_draws(one))
 """
 
 
@@ -125,7 +128,8 @@ def test_a_copy_that_may_fail_in_one_worker_alone_ends_the_training(tmp_path: Pa
     (tmp_path / "failed.py").write_text(FAILED)
     done = run_plainly(["failed.py"], tmp_path, {"PYTHONPATH": str(ROOT), "ORCH_ORDER": "order", "CUDA_VISIBLE_DEVICES": ""})
     assert done.code == 0, done.err
-    unseeded, again, none, *faults, endless, draws = done.out.splitlines()
+    unseeded, again, none, *faults, endless, draws, chosen, cut = done.out.splitlines()
+    assert [chosen, cut] == ["False later"] * 2
     assert "shuffles without a seed, and orch cannot give all workers one order (UnimplementedError: no graph)" in unseeded
     assert "is begun a second time, and orch cannot give all workers one order (UnimplementedError: no graph)" in again
     assert "use one iterator for all epochs" in again

@@ -28,6 +28,7 @@ from ..observe import meetings, step_times
 from ..patches import guard
 from ..patches.features import COUNTS
 from ..patches.import_hooks import print_once
+from . import shuffle_order
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
@@ -55,7 +56,7 @@ def check_end(data: Any, steps_per_epoch: Any) -> None:
     import tensorflow as tf
 
     is_dataset = tf.executing_eagerly() and isinstance(data, tf.data.Dataset)
-    if is_dataset and steps_per_epoch is None and data.cardinality() == tf.data.INFINITE_CARDINALITY:
+    if is_dataset and steps_per_epoch is None and shuffle_order.is_endless(data):
         print_once("input: fit() has a dataset that repeats without end, and no steps_per_epoch: the first epoch has no end")
 
 

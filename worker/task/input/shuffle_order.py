@@ -34,6 +34,8 @@ _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
 """The classes of tf.data that begin a part of the dataset again, or never more, while they are read."""
 _COUNTING = re.compile("Take|Skip|Zip|Window|Scan|Unique|Shard|Concatenate")
 """The classes of tf.data whose elements are others where a worker has only some of the files: `enumerate` is a zip."""
+_CHOOSING = "DirectedInterleave"
+"""The class of tf.data that `choose_from_datasets` and `sample_from_datasets` make."""
 _ALIKE = (3, 5, 9, 12)
 """The codes of TensorFlow's errors InvalidArgument, NotFound, FailedPrecondition and Unimplemented: of a dataset whose graph cannot be
 copied they follow from the dataset, and so all workers have them.
@@ -66,7 +68,7 @@ def apply_soon() -> None:
 
 def _mend() -> None:
     def distribute(real: Any, strategy: Any, dataset: Any, options: Any = None) -> Any:
-        return real(strategy, in_one_order(dataset, strategy), options)
+        return real(strategy, in_one_order(_ending(dataset, strategy), strategy), options)
 
     def gather(real: Any, strategy: Any, value: Any, axis: int) -> Any:
         caller: Any = sys._getframe(1)
@@ -82,6 +84,17 @@ def _mend() -> None:
 
     patches.replace(ORDERS, "StrategyBase.experimental_distribute_dataset", distribute)
     patches.replace(ORDERS, "Strategy.gather", gather)
+
+
+def _ending(dataset: Any, strategy: Any) -> Any:
+    """A dataset that TensorFlow wrongly takes for endless, as one of unknown length: it gives each worker an end of its own otherwise."""
+    import tensorflow as tf
+
+    if not (has_several_workers(strategy) and isinstance(dataset, tf.data.Dataset)):
+        return dataset
+    if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY or is_endless(dataset):
+        return dataset
+    return dataset.filter(tf.autograph.experimental.do_not_convert(lambda *_: True))
 
 
 def _shuffle(
@@ -326,12 +339,18 @@ def draws_later(dataset: Any) -> bool:
 
 
 def is_endless(dataset: Any) -> bool:
-    """True if a dataset repeats without an end. TensorFlow does not know this of one behind a `filter`, a `flat_map` or an `interleave`."""
+    """True if a dataset repeats without an end. TensorFlow does not know this of one behind a `filter`, a `flat_map` or an `interleave`.
+    And it takes one for endless that chooses from endless ones, though its choices end.
+    """
     import tensorflow as tf
 
     known, dataset = int(dataset.cardinality()), getattr(dataset, COPIED, dataset)
-    if known != tf.data.UNKNOWN_CARDINALITY:
+    is_unsure = known == tf.data.INFINITE_CARDINALITY and any(_CHOOSING in type(part).__name__ for part in parts(dataset))
+    if known != tf.data.UNKNOWN_CARDINALITY and not is_unsure:
         return known == int(tf.data.INFINITE_CARDINALITY)
+    if _CHOOSING in type(dataset).__name__:
+        choices, *chosen = dataset._inputs()
+        return is_endless(choices) and (all if dataset._stop_on_empty_dataset else any)(map(is_endless, chosen))
     ends = all if "Zip" in type(dataset).__name__ else any
     return "Take" not in type(dataset).__name__ and bool(dataset._inputs()) and ends(map(is_endless, dataset._inputs()))
 
@@ -344,8 +363,9 @@ def _how_it_draws(dataset: Any) -> str | None:
         return None
     if is_endless(dataset):
         return "ahead"
-    ahead = [part for part in parts(dataset) if _AHEAD.search(type(part).__name__)]
-    return "ahead" if any(is_endless(before) and comes_in_other_orders(before) for part in ahead for before in parts(part)) else "later"
+    ahead = [part for part in parts(getattr(dataset, COPIED, dataset)) if _AHEAD.search(type(part).__name__)]
+    read = [before for part in ahead if _CHOOSING not in type(part).__name__ for before in part._inputs()]
+    return "ahead" if any(is_endless(before) and comes_in_other_orders(before) for before in read) else "later"
 
 
 def comes_in_other_orders(dataset: Any) -> bool:
