@@ -247,7 +247,8 @@ def _cause(
     replicas, found = len(others), wrong[0][1]
     names = few([f"`{one.name(each)}`" for each, _ in wrong], 2)
     times = next((ratio for ratio in (replicas, 1 / replicas) if all(each.is_ratio(ratio) for _, each in wrong)), None)
-    far = f"differs by {min(found.difference, 99):.0%}" if math.isfinite(found.difference) else "is NaN on one side alone"
+    size = min(found.difference, 99)
+    far = f"differs by {size:.{0 if size >= 0.01 else 1}%}" if math.isfinite(found.difference) else "is NaN on one side alone"
     what = f"from step {number} the gradient of {names} {f'is {found.ratio:.2f} times that of one process' if times else far}"
     given = {place: add(event["grads"][index] for event in others) for index, place in enumerate(own["variables"])}
     mine = dict(zip(own["variables"], own["grads"], strict=True))

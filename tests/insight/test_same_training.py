@@ -164,6 +164,11 @@ def test_the_first_operation_that_is_neither_parts_nor_sums_is_named() -> None:
     assert line.endswith("(train.py:6)")
 
 
+def test_a_difference_below_a_hundredth_has_a_decimal() -> None:
+    parts = [step(place, rows, times(0.5015)) for place, rows in enumerate(([1, 2], [3, 4]))]
+    assert "differs by 0.3%" in found(*parts, one={"worker-0": task(step(0, [1, 2, 3, 4], GRADIENT))})[0]
+
+
 def test_the_numbers_of_the_first_step_tell_the_operation_also_where_the_gradients_differ_later() -> None:
     one = step(0, [1, 2, 3, 4], GRADIENT)
     one["trace"] = [("Sub", "train.py:5", 4, 0.0, 8.0)]
