@@ -218,6 +218,57 @@ def losses_that_a_loss_combines() -> dict[str, Any]:
     return found
 
 
+class OwnMeans(keras.Model):
+    """Trains by means of its own, one of them beside a loss of Keras, with penalties of regularizers, and by two optimizers."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.other = keras.optimizers.SGD(0.01)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            found = self(x, training=True)
+            rebuilt = tf.reduce_mean(tf.reduce_sum(tf.abs(y - found), axis=-1)) + sum(self.losses)
+            near = keras.losses.MeanSquaredError()(y, found)
+            both = 0.5 * near + tf.reduce_mean(tf.square(found)) / self.distribute_strategy.num_replicas_in_sync
+        kernel, bias = self.trainable_variables[:2]
+        self.optimizer.apply_gradients([(tape.gradient(rebuilt, kernel), kernel)])
+        self.other.apply(tape.gradient(both, [bias]), [bias])
+        return {"rebuilt": rebuilt, "both": both, "near": near}
+
+
+class Regularized(keras.Model):
+    """Adds to the loss of Keras what the program computes, as Keras's page of the training API does."""
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True) -> Any:
+        return super().compute_loss(x, y, y_pred, sample_weight, training) + 0.1 * tf.reduce_mean(tf.square(y_pred))
+
+
+def average(y: Any, y_pred: Any) -> Any:
+    """The loss of TensorFlow's guide to loops on several workers, given to `compile`."""
+    return tf.nn.compute_average_loss(tf.reduce_mean(tf.square(y - y_pred), axis=-1), global_batch_size=BATCH)
+
+
+@case
+def losses_of_the_program() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    model = compiled()
+    model.compile(keras.optimizers.SGD(0.01), average)
+    found |= {f"average {key}": value for key, value in fitted(model, batches(ROWS, SUMS, 81)).items()}
+    for kind, loss in ((OwnMeans, None), (Regularized, "mse"), (Regularized, keras.losses.MeanAbsoluteError(reduction="sum"))):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            given = keras.Input((8,))
+            model = kind(given, keras.layers.Dense(1, kernel_regularizer="l2")(given))
+            model.compile(keras.optimizers.SGD(0.01), loss)
+            if kind is OwnMeans:
+                model.other.build(model.trainable_variables[1:2])
+        name = f"{kind.__name__} {getattr(loss, 'reduction', '')}"
+        found |= {f"{name} {key}": value for key, value in fitted(model, batches(ROWS, SUMS, 81)).items()}
+    return found
+
+
 @case
 def parts_of_one_shuffle() -> dict[str, Any]:
     """Trainings, validations and predictions from one dataset draw its orders in turn, as many as in one process."""

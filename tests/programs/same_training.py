@@ -125,8 +125,8 @@ def penalized(model, inputs, targets):
 
 def contrast(model, inputs, targets):
     """A loss that compares the rows of a batch."""
-    rows, own = model(inputs), tf.eye(tf.shape(inputs)[0])  # HERE wrong_contrast
-    return mean_of_batch(tf.nn.softmax_cross_entropy_with_logits(own, rows @ tf.transpose(rows)))
+    rows, own = model(inputs), tf.eye(tf.shape(inputs)[0])
+    return mean_of_batch(tf.nn.softmax_cross_entropy_with_logits(own, rows @ tf.transpose(rows)))  # HERE wrong_contrast
 
 
 class Gan(keras.Model):
@@ -243,6 +243,10 @@ def same():
                 model.train_on_batch(x[at : at + BATCH], y[at : at + BATCH])
         elif word == "train_step":
             fit(steps(lambda model, inputs, targets: mean_of_batch(square(model, inputs, targets))))
+        elif word == "two_terms":
+            fit(steps(two_terms))
+        elif word == "penalized":
+            fit(steps(penalized, layers.Dense(8, kernel_regularizer="l2")))
         elif word == "compute_loss":
             fit(steps(lambda model, inputs, targets: model.compute_loss(x=inputs, y=targets, y_pred=model(inputs, training=True))))
         elif word == "gan":
@@ -276,11 +280,7 @@ def same():
 
 def wrong():
     with strategy.scope():
-        if word == "wrong_term":
-            fit(steps(two_terms))
-        elif word == "wrong_regularizer":
-            fit(steps(penalized, layers.Dense(8, kernel_regularizer="l2")))
-        elif word == "wrong_bn":
+        if word == "wrong_bn":
             fit(compiled(small(layers.BatchNormalization())))
         elif word == "wrong_batch":
             fit(compiled(small()), tf.data.Dataset.from_tensor_slices((x, y)).batch(8 * workers))  # HERE wrong_batch
@@ -294,9 +294,15 @@ def wrong():
             fit(steps(lambda model, inputs, targets: mean_of_batch(square(model, inputs + noise, targets))))  # HERE wrong_constant
         elif word == "wrong_contrast":
             fit(steps(contrast))
-        elif word in ("wrong_loop", "wrong_start", "wrong_by_hand"):
+        elif word in ("wrong_loop", "wrong_start", "wrong_by_hand", "wrong_term"):
             model = small()
-    if word == "wrong_start":
+        elif word == "wrong_regularizer":
+            model = small(layers.Dense(8, kernel_regularizer="l2"))
+    if word == "wrong_term":
+        loop(model, two_terms)
+    elif word == "wrong_regularizer":
+        loop(model, penalized)
+    elif word == "wrong_start":
         for variable in model.trainable_variables:
             variable.assign(variable * (1.0 + 0.1 * (workers - 1)))
         loop(model, lambda *given: mean_of_batch(square(*given)))

@@ -72,7 +72,7 @@ def test_a_loop_of_ones_own_takes_the_mended_step_if_it_is_asked_for() -> None:
         assert different(expected, exact) == {}
         assert set(different({name: expected[name] for name in names}, by_hand)) == set(BEFORE_THE_SUM)
         for option in ("clipnorm", "global_clipnorm", "clipvalue"):
-            said = f"orch: warning: {option}: Keras clips the gradients of each of the 2 replicas"
+            said = f"orch: warning: {option}: Keras clips on each of the 2 replicas"
             assert [c.logs(name).count(said) for name in c.tasks] == [1, 0]
 
 
@@ -98,7 +98,7 @@ def test_mirrored_strategy_keeps_the_numbers_that_it_has_by_hand_unless_it_is_as
         assert c.run(fit, names)["worker-0"] == by_hand
         said = c.logs("worker-0")
         assert said.count("orch: warning: a loss function that returns one number: Keras adds the replicas' gradients") == 1
-        assert said.count("orch: warning: clipvalue: Keras clips the gradients of each of the 2 replicas") == 1
+        assert said.count("orch: warning: clipvalue: Keras clips on each of the 2 replicas") == 1
     assert set(different({name: expected[name] for name in names}, by_hand)) == {
         *BEFORE_THE_SUM,
         "function_of_one_number",

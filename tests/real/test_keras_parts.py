@@ -40,6 +40,7 @@ OWN = (
     "parts_of_one_shuffle",
     *EVALUATED,
     "losses_that_a_loss_combines",
+    "losses_of_the_program",
     "rows_that_a_layer_checks",
     "single_rows_eagerly",
     "masks_of_different_length",

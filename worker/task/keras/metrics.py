@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import patches
 from ..patches.features import FIT
-from . import optimizer, parts, shares
+from . import one_replica, parts
 
 MOST = 1 << 16
 """The most numbers that the variables of metrics may have to be added up in each step. Above this, the logs of a step are means, as in
@@ -61,7 +61,7 @@ def rows_gathered(model: Any) -> Iterator[None]:
     update = patches.guarded(FIT)(_update)
     with contextlib.ExitStack() as stack:
         for metric in (metric for metric in parts.metrics_of(model) if _is_own(metric)):
-            stack.enter_context(shares.replaced(metric, "update_state", functools.partial(update, metric, metric.update_state)))
+            stack.enter_context(one_replica.replaced(metric, "update_state", functools.partial(update, metric, metric.update_state)))
         yield
 
 
@@ -88,7 +88,7 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
         return _update_from_part(metric, real, *args, **kwargs)
     args, kwargs = tree.map_structure(lambda leaf: None if leaf is None else replica.all_gather(_with_rows(leaf), axis=0), given)
     if is_mean:  # a mean over batches: all replicas have the same, and so has the mean
-        with optimizer.whole_losses():
+        with one_replica.seen(one_replica.View(None)):
             return patches.theirs(real, *args, **kwargs)
     # The others have one value in all replicas.
     state = [variable for variable in metric.variables if variable.value.dtype != tf.string and variable.aggregation == "sum"]
@@ -96,7 +96,7 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
         of_kind = [variable for variable in state if variable.value.dtype == kind]
         for variable, value in zip(of_kind, replica.all_reduce("SUM", [tf.identity(each.value) for each in of_kind]), strict=True):
             variable.assign(value)
-    with parts.as_part(None), optimizer.whole_losses():
+    with parts.as_part(None), one_replica.seen(one_replica.View(None)):
         made = patches.theirs(real, *args, **kwargs)
     for variable in state:
         value = tf.convert_to_tensor(variable.value)
@@ -110,8 +110,7 @@ def _update_from_part(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
 
     part = parts.current()
     before = [(variable, variable.value()) for variable in parts.on_this_replica([each.value for each in metric.variables])]
-    with optimizer.whole_losses():
-        made = patches.theirs(real, *args, **kwargs)
+    made = patches.theirs(real, *args, **kwargs)
     if part is not None:
         tf.cond(part.rows > 0, lambda: tf.constant(0), lambda: parts.put_back(before))
     return made
@@ -156,7 +155,7 @@ class Packing:
         """
         with contextlib.ExitStack() as stack:
             for metric in parts.metrics_of(self._model) if self._compared is not None else ():
-                stack.enter_context(shares.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))
+                stack.enter_context(one_replica.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))
             yield
 
     def _result(self, metric: Any, real: Any) -> Any:
@@ -171,7 +170,7 @@ class Packing:
         import tensorflow as tf
         from keras.src import tree
 
-        given, outputs = outputs, tree.map_structure(self._shown, outputs)
+        outputs = tree.map_structure(self._shown, outputs)
         leaves = [leaf for leaf in tree.flatten(outputs) if leaf is not None]
         if not all(
             tf.is_tensor(leaf) and leaf.shape.is_fully_defined() and (leaf.dtype.is_floating or leaf.dtype.is_integer) for leaf in leaves
@@ -179,16 +178,15 @@ class Packing:
             return outputs, wish
         self._outputs, has_rows, share, zero = outputs, rows > 0, parts.share_of(rows, total), tf.constant(0, tf.float64)
         # A mean of a part has the share of its rows, and what is the same in all parts may have it.
-        are_sums = [shares.is_share(leaf) and not shares.is_mean(leaf) for leaf in tree.flatten(given) if leaf is not None]
-        logs = [_flat(leaf) if is_sum or share is None else _flat(leaf) * share for leaf, is_sum in zip(leaves, are_sums, strict=True)]
+        logs = [_flat(leaf) if share is None else _flat(leaf) * share for leaf in leaves]
         values = [*(tf.where(has_rows, log, zero) for log in logs), *(_flat(variable.value) for variable in self._state)]
         return tf.concat([_flat(wish), *self._compare(outputs, has_rows), *values], 0)
 
     def _shown(self, leaf: Any) -> Any:
-        """Return what a step returns, as a tensor: a loss as it is in one process, and the value of a variable."""
+        """Return what a step returns; of a variable, its value."""
         import tensorflow as tf
 
-        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else shares.whole(leaf)
+        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else leaf
         self._made += [(made, metric) for each, metric in self._made if each is leaf and made is not leaf]
         return made
 

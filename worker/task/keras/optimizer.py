@@ -6,8 +6,9 @@ weights differ from those of one process (tensorflow#33929), and a worker whose 
 the other workers wait. With this module a step adds the gradients first, once, as Keras 2 and DistributedDataParallel do. All else that the
 step does is Keras's own code, which gets the sums in place of the gradients, and in a graph all of it waits for all of the sums.
 
-Keras divides a loss by the number of replicas, because the gradients are added, but does not divide a loss function's result that already
-is one number (keras/src/losses/loss.py, `reduce_values`). Keras 2 does (tf_keras/src/engine/compile_utils.py, `LossesContainer`).
+A loss is a mean over rows, whatever makes it (see `one_replica`). Where Keras's own numbers stay, a loss function's result that is one
+number is not divided (keras/src/losses/loss.py, `reduce_values`). Keras 2 does so (tf_keras/src/engine/compile_utils.py,
+`LossesContainer`).
 
 The right order is the default where only orch makes a training work: in `fit` with several workers. What also works without orch keeps the
 numbers that it has there, and orch names the difference, unless `keras: {exact: true}` asks for the right order everywhere.
@@ -28,25 +29,21 @@ from ...settings import releases
 from .. import patches
 from ..patches.features import STEP, WARNINGS
 from ..patches.import_hooks import print_once
-from . import fit, shares
-from .shares import MEANS, mark
+from . import fit, one_replica
+from .one_replica import replicas
 
+MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+"""The reductions of a Keras loss that take the mean."""
 _CLIPS = re.compile(r"(^|/)clip_by_(norm|global_norm|value)(_\d+)?(/|$)")
 
 
 class _Here(threading.local):
     """Holds what is true in this thread: TensorFlow has one for each replica."""
 
-    has_rows: Any = None
-    """Whether the replica's part of the batch has any row: a tensor; None: not asked."""
     is_added: bool = False
     """The gradients that are being applied are already the sums of all replicas."""
-    depth: int = 0
-    """How many losses, and metrics of the program, call one another."""
     losses: int = 0
-    """How many losses Keras has reduced, or has got from a layer."""
-    added: int = 0
-    """How many losses of layers and regularizers Keras has added."""
+    """How many losses Keras has reduced."""
     rows: int = 0
     """Of how many of these it has left the losses of single rows to the program."""
     steps: int = 0
@@ -70,20 +67,6 @@ class _Task:
 _task = _Task()
 
 
-@contextlib.contextmanager
-def part(has_rows: Any) -> Iterator[None]:
-    """While this is entered in a replica's thread, gradients count only if `has_rows`, a boolean tensor of this replica, is true.
-
-    A replica whose part of the batch is empty gets a row that stands in: its gradients, also NaN, are replaced by zeros before they are
-    added to those of the other replicas. Enter this around the step of one replica while the step is traced. None: all gradients count.
-    """
-    before, _here.has_rows = _here.has_rows, has_rows
-    try:
-        yield
-    finally:
-        _here.has_rows = before
-
-
 def mend(*, is_exact: bool, in_cluster: bool) -> None:
     """Replace the functions of Keras's optimizers and losses. `is_exact`: the setting; `in_cluster`: several workers may train a model.
 
@@ -95,11 +78,10 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
         patches.replace(feature, f"{kind}.apply", _apply)
     for name in ("train_function", "test_function"):
         patches.replace(feature, f"Trainer.make_{name}", functools.partial(_make, name))
-    patches.replace(feature, "Trainer._aggregate_additional_loss", _added_loss)
     patches.replace(feature, "loss.reduce_values", _reduce_values)
     patches.replace(feature, "loss.apply_mask", _apply_mask)
     if feature == STEP:
-        patches.replace(STEP, "Loss.__call__", _call_loss)
+        one_replica.mend()
         patches.replace(STEP, "LossScaleOptimizer._stateful_handle_finite_grads", _apply_finite)
         patches.replace(STEP, "TFOptimizer._all_reduce_sum_gradients", _all_reduce)
         patches.replace(STEP, "TFOptimizer._overwrite_model_variables_with_average_value", _overwrite)
@@ -122,8 +104,11 @@ def in_loop(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def step(iterator: Any) -> Any:
         before, _task.model = _task.model, model
         _task.in_loops += 1
+        strategy = model.distribute_strategy
+        is_of_keras = _task.is_exact and strategy.num_replicas_in_sync > 1 and not fit.is_wanted(strategy)
         try:
-            return function(iterator)
+            with one_replica.in_steps_of_keras(model) if is_of_keras else contextlib.nullcontext():
+                return function(iterator)
         finally:
             _task.in_loops -= 1
             _task.model = before
@@ -145,7 +130,7 @@ def _name_penalties(model: Any) -> None:
 
 def _is_wanted() -> bool:
     """True if the code of a replica that is running here works in the right order."""
-    if not shares.replicas():
+    if not replicas():
         return False
     import tensorflow as tf
 
@@ -164,7 +149,7 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
         trainable_variables = list(trainable_variables)
     grads = list(grads)
     _tell_of_clipping(grads)
-    grads = _counted(grads)
+    grads = _weighed(grads)
     _here.steps += 1
     if not _is_wanted():
         _name_differences(self)
@@ -201,20 +186,20 @@ def _scales_losses(optimizer: Any) -> bool:
 @patches.guarded(WARNINGS)
 def _name_differences(optimizer: Any) -> None:
     """Say which numbers of Keras's own step are not those of one process."""
-    replicas = shares.replicas()
-    if not replicas:
+    count = replicas()
+    if not count:
         return
-    if _task.in_loops and not _here.losses and _task.model is not None:
-        tell_of_sum(_task.model, replicas)
+    if _task.in_loops and not _here.losses and _task.model is not None and has_own_loss(_task.model):
+        tell_of_own_loss(_task.model, count)
     options = [name for name in ("clipnorm", "global_clipnorm", "clipvalue") if (getattr(optimizer, name, None) or 0) > 0]
     if options:
         print_once(
-            f"{options[0]}: Keras clips on each of the {replicas} replicas before it adds, so the weights differ from one process. "
+            f"{options[0]}: Keras clips on each of the {count} replicas before it adds, so the weights differ from one process. "
             "fix: --set keras.exact=true"
         )
     if _scales_losses(optimizer):
         print_once(
-            f"mixed precision: an overflow in one of the {replicas} replicas can make weights NaN, or leave workers waiting. "
+            f"mixed precision: an overflow in one of the {count} replicas can make weights NaN, or leave workers waiting. "
             "fix: --set keras.exact=true"
         )
 
@@ -224,13 +209,13 @@ def _tell_of_clipping(grads: list[Any]) -> None:
     """Say that the program clips what is no gradient of a whole batch: TensorFlow names the operations that do so."""
     import tensorflow as tf
 
-    if not shares.replicas() or tf.executing_eagerly():
+    if not replicas() or tf.executing_eagerly():
         return
     tensors = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads if grad is not None]
     if any(_CLIPS.search(tensor.op.name) and "gradient_tape" not in tensor.op.name for tensor in tensors):
         right = "" if _is_wanted() else ", with --set keras.exact=true"
         print_once(
-            f"the program clips the gradients of each of the {shares.replicas()} replicas before they are added. "
+            f"the program clips the gradients of each of the {replicas()} replicas before they are added. "
             f"fix: clipnorm, global_clipnorm or clipvalue of the optimizer{right}"
         )
 
@@ -254,20 +239,26 @@ def _after(grads: Any) -> Any:
     return tf.control_dependencies(tf.nest.flatten([grad for grad in grads if grad is not None], expand_composites=True))
 
 
-def _counted(grads: Any) -> Any:
-    """The gradients, or zeros if this replica's part of the batch has no row. A condition costs nothing; `tf.where` would copy them all."""
+def _weighed(grads: Any) -> Any:
+    """The gradients with the weight of this replica's part, or zeros if it has no row. A condition costs nothing; `tf.where` would copy
+    them all.
+    """
     import tensorflow as tf
 
-    has_rows = _here.has_rows
-    if has_rows is None:
+    view = one_replica.current()
+    if view is None:
         return grads
-    values = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads if grad is not None]
-    counted = iter(tf.cond(has_rows, lambda: [tf.identity(each) for each in values], lambda: [tf.zeros_like(each) for each in values]))
+    dense = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads if grad is not None]
+
+    def weigh() -> Any:
+        return [tf.identity(view.weigh_last(each)) for each in dense]
+
+    made = iter(weigh() if view.has_rows is None else tf.cond(view.has_rows, weigh, lambda: [tf.zeros_like(each) for each in dense]))
 
     def replaced(grad: Any) -> Any:
         if isinstance(grad, tf.IndexedSlices):
-            return tf.IndexedSlices(next(counted), grad.indices, grad.dense_shape)
-        return None if grad is None else next(counted)
+            return tf.IndexedSlices(next(made), grad.indices, grad.dense_shape)
+        return None if grad is None else next(made)
 
     return [replaced(grad) for grad in grads]
 
@@ -327,100 +318,76 @@ def _overwrite(real: Any, self: Any, variables: Any) -> None:
 # --- losses -------------------------------------------------------------------------------------
 
 
-def counts() -> tuple[int, int, int, int]:
-    """Return how many losses Keras has made in this thread, how many of single rows, how many it has added for layers and regularizers, and
-    how often an optimizer was given gradients.
-    """
-    return _here.losses, _here.rows, _here.added, _here.steps
+def counts() -> tuple[int, int, int]:
+    """Return how many losses Keras has made in this thread, how many of single rows, and how often an optimizer was given gradients."""
+    return _here.losses, _here.rows, _here.steps
+
+
+def has_own_loss(model: Any) -> bool:
+    """True if code of the program computes the loss of a step."""
+    from keras import Model
+
+    return one_replica.has_own_step(model) or type(model).compute_loss is not Model.compute_loss
 
 
 @patches.guarded(WARNINGS)
-def tell_of_sum(model: Any, replicas: int) -> None:
-    """Say how to find out what gradients count of a loss that Keras has not divided, or not as a whole."""
-    print_once(f"{type(model).__name__} computes its loss itself: {hint(replicas)}")
+def tell_of_own_loss(model: Any, count: int) -> None:
+    """Say how to find out what gradients count of a loss that no loss object of Keras has made."""
+    print_once(f"{type(model).__name__} computes its loss itself: {hint(count)}")
 
 
-def hint(replicas: int) -> str:
+def hint(count: int) -> str:
     """Return how a user finds out what only a measurement can tell."""
     is_one_task, strategy = os.environ.get("WORLD_SIZE", "1") == "1", os.environ.get("ORCH_RUN_STRATEGY")
-    tasks = f"--strategy {strategy} --cpus {replicas}" if is_one_task and strategy else f"-n {replicas}"
+    tasks = f"--strategy {strategy} --cpus {count}" if is_one_task and strategy else f"-n {count}"
     return f"orch verify {os.path.basename(sys.argv[0])} {tasks} shows whether this training is that of one process"
-
-
-def of_rows(metric: Any, values: Any) -> Any:
-    """Return the losses of single rows (`reduction=None`): Keras multiplies what it shows by the replicas, but has not divided it."""
-    is_loss = metric is getattr(_task.model, "_loss_tracker", None) and tuple(getattr(values, "shape", ())) != ()
-    return values / shares.replicas() if is_loss and shares.replicas() else values
-
-
-def _added_loss(real: Any, self: Any, loss: Any) -> Any:
-    """Add a loss of a layer: Keras divides it by the replicas, also if one of its loss objects has made it, and so has divided it."""
-    _here.losses += 1
-    _here.added += 1
-    return real(self, shares.whole(loss))
-
-
-@contextlib.contextmanager
-def whole_losses() -> Iterator[None]:
-    """While this is entered in a replica's thread, Keras's losses are parts of another number, and only that one may be divided."""
-    _here.depth += 1
-    try:
-        yield
-    finally:
-        _here.depth -= 1
-
-
-def _call_loss(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    with whole_losses():
-        return real(self, *args, **kwargs)
 
 
 def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
     """Divide a loss that is one number by the number of replicas, as Keras divides the mean of several numbers."""
-    is_inner = _here.depth > 1
     reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
     weights = kwargs.get("sample_weight", args[0] if args else None)
-    _here.losses += not is_inner
-    _here.rows += not is_inner and reduction in (None, "none")
-    if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and shares.replicas():
-        print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(shares.replicas())}")
-    if tuple(values.shape) == () and reduction in MEANS and not is_inner:
+    _here.losses += 1
+    _here.rows += reduction in (None, "none")
+    if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and replicas():
+        print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(replicas())}")
+    if tuple(values.shape) == () and reduction in MEANS:
         if _is_wanted():
             print_once(
                 "a loss function that returns one number counts as the mean over its rows. "
-                f"fix: return a number for each row, or {hint(shares.replicas())}"
+                f"fix: return a number for each row, or {hint(replicas())}"
             )
             from keras.src.losses import loss
 
-            return mark(loss.scale_loss_for_distribution(values), True)
-        if _task.in_loops and shares.replicas():
+            return loss.scale_loss_for_distribution(values)
+        if _task.in_loops and replicas():
             print_once(
                 "a loss function that returns one number: Keras adds the replicas' gradients; keras.exact: true takes their mean"
-                f"; {hint(shares.replicas())}"
+                f"; {hint(replicas())}"
             )
-    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and shares.replicas():
+    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and replicas():
         print_once(
             "a loss of Keras for a part without rows is an empty tensor. fix: batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
             in_each_task=True,
         )
     made = real(values, *args, **kwargs)
-    if is_inner:
-        return made * shares.replicas() if made is not values and reduction in MEANS and _is_wanted() else made
-    return mark(made, reduction in MEANS) if reduction in (*MEANS, "sum") else made
+    view = one_replica.current()
+    return view.sum_of_all(made) if reduction == "sum" and view is not None else made
 
 
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
     """Make the mean over the steps that are not masked that of the whole batch: Keras takes it of each part (keras/src/losses/loss.py)."""
     made = real(sample_weight, mask, dtype, reduction)
-    if mask is None or not _task.in_loops or not shares.replicas() or reduction not in MEANS[:2]:
+    if mask is None or not _task.in_loops or not replicas() or reduction not in MEANS[:2]:
         return made
     if not _is_wanted():
-        print_once(f"a mask makes the loss a mean over unmasked steps of each part: {hint(shares.replicas())}")
+        print_once(f"a mask makes the loss a mean over unmasked steps of each part: {hint(replicas())}")
         return made
     import tensorflow as tf
 
     valid, steps = tf.reduce_sum(tf.cast(mask, tf.float32)), tf.cast(tf.size(mask), tf.float32)
     own = tf.stack([valid, steps])
-    counted = own if _here.has_rows is None else tf.where(_here.has_rows, own, tf.zeros_like(own))
+    view = one_replica.current()
+    counted = own if view is None or view.has_rows is None else tf.where(view.has_rows, own, tf.zeros_like(own))
     of_all: Any = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, counted)
     return made * tf.cast(tf.math.divide_no_nan(valid * of_all[1], steps * of_all[0]), made.dtype)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import PARTS, WARNINGS
 from ..patches.import_hooks import print_once
-from . import fit, optimizer, shares, state
+from . import fit, one_replica, optimizer, state
 from .rows import StandingRow, count
 
 _here = threading.local()
@@ -36,12 +35,10 @@ EVEN = -1
 class Part:
     rows: Any
     """The number of the part's rows, a tensor."""
-    weight: Any
-    """The factor of the part's loss that makes the step that of the whole batch, 1.0 for even parts; None: each part counts the same."""
     trackers: tuple[Any, ...] = ()
     """The metrics of the losses of single outputs."""
     weight_of_losses: Any = None
-    """The weight of this part in those metrics; None: `weight`."""
+    """The weight of this part in those metrics; None: as in other means."""
     share: Any = None
     """The weight of a mean over the part's rows in a mean over batches; None: each part has as many rows."""
 
@@ -65,7 +62,6 @@ def run(
     in place of no rows.
     """
     import tensorflow as tf
-    from keras import Model
 
     rows, standing = count(data), standing or StandingRow()
     if rows is None:
@@ -80,53 +76,31 @@ def run(
         before = [] if is_even else [(variable, variable.value()) for variable in _state(model)]
         own = share_of(rows, total)
         share = None if own is None else tf.cast(own, tf.float32)
-        of_losses = share if shares.are_means(model) else None
+        of_losses = None
         if is_as_first is not None and share is not None:
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / _replicas())
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
-        with (
-            shares.operations_kept() if _has_own_numbers(model) else contextlib.nullcontext(),
-            optimizer.part(has_rows),
-            as_part(Part(rows, _weight(model, total, share), trackers, of_losses, share)),
-        ):
-            counts = optimizer.counts()
+        weight = (1.0 if share is None else share) / _replicas()
+        view = one_replica.View(weight, has_rows, has_all=total is None, is_scaled=not one_replica.has_own_step(model))
+        counts = optimizer.counts()
+        with one_replica.seen(view), as_part(Part(rows, trackers, of_losses, share)):
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
-            losses, of_rows, added, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
-        # What becomes of the losses of single rows, and of those of regularizers, is the program's own, in a step of its own.
-        has_own_step = type(model).train_step is not Model.train_step
-        is_own = losses == (of_rows if has_own_step else 0)
-        if steps and (is_own or (has_own_step and not added and _has_penalties(model))):
-            optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
-        if steps and share is not None and not _is_mean(model) and not is_own:
-            told = functools.partial(tf.numpy_function, _tell_of_parts, [], tf.int32, stateful=True)
-            tf.cond(rows * _replicas() == total, lambda: tf.constant(0), told)
+        losses, of_rows, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
+        fit.tell_of_circle(model)
+        if steps and losses == of_rows and optimizer.has_own_loss(model):
+            optimizer.tell_of_own_loss(model, _replicas())
         _tell_of_added_losses(model)
         if not is_even:
             tf.cond(has_rows, lambda: tf.constant(0), lambda: put_back(before))
     return outputs, tf.constant(1, tf.int64) if is_even else rows
 
 
-def _has_own_numbers(model: Any) -> bool:
-    """True if code of the program may combine losses. In a step without a graph, to keep the operations takes as long as the step."""
-    own = [getattr(type(model), name) for name in ("train_step", "test_step", "compute_loss", "compute_metrics")]
-    own += [type(layer).call for layer in model._flatten_layers()]
-    return not all(str(each.__module__).startswith("keras.") for each in own)
-
-
-def _has_penalties(model: Any) -> bool:
-    """True if a layer or a regularizer adds to the loss."""
-    regularized = (getattr(variable, "regularizer", None) for variable in model.trainable_variables)
-    return any(layer._losses for layer in model._flatten_layers()) or any(each is not None for each in regularized)
-
-
 @patches.guarded(WARNINGS)
 def _tell_of_added_losses(model: Any) -> None:
-    """Keras divides what a layer adds by the number of replicas, as a mean over rows."""
+    """Say what the numbers count that layers add to the loss."""
     for layer in model._flatten_layers():
-        others = [loss for loss in layer._losses if not shares.is_share(loss)]
-        if others and getattr(layer, "activity_regularizer", None) is None:
-            hint = optimizer.hint(model.distribute_strategy.num_replicas_in_sync)
-            print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {hint}")
+        if layer._losses and getattr(layer, "activity_regularizer", None) is None:
+            print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {optimizer.hint(_replicas())}")
             return
 
 
@@ -254,7 +228,7 @@ def _count(real: Any, strategy: Any, workers: Any, optionals: Any) -> Any:
 def _replicas() -> int:
     import tensorflow as tf
 
-    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+    return int(tf.distribute.get_strategy().extended._num_replicas_in_sync)
 
 
 def share_of(rows: Any, total: Any) -> Any:
@@ -264,22 +238,6 @@ def share_of(rows: Any, total: Any) -> Any:
     if total is None or total is EVEN:
         return None
     return tf.cast(rows * _replicas(), tf.float64) / tf.cast(tf.maximum(total, 1), tf.float64)
-
-
-def _weight(model: Any, total: Any, share: Any) -> Any:
-    import tensorflow as tf
-
-    if total is None or not _is_mean(model):
-        return None
-    return tf.constant(1.0) if total is EVEN else share
-
-
-def _is_mean(model: Any) -> bool:
-    """True if the loss of a step is known to be a mean over the rows (or the same for any rows, as that of a regularizer)."""
-    from keras import Model
-
-    fit.tell_of_circle(model)
-    return shares.are_means(model) and all(getattr(type(model), name) is getattr(Model, name) for name in ("train_step", "compute_loss"))
 
 
 def rows_of_first(model: Any) -> Any:
@@ -298,58 +256,15 @@ def rows_of_first(model: Any) -> Any:
         return tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
-def _tell_of_parts() -> Any:
-    import numpy as np
-
-    print_once("some batches have parts of unequal size, which count the same, so these steps differ from one process")
-    return np.int32(0)
-
-
-@contextlib.contextmanager
-def losses_scaled(model: Any) -> Iterator[None]:
-    """While this is entered, the model's optimizer scales a loss by the weight of the part, too. Keras's own `train_step` calls
-    `Optimizer.scale_loss` before it takes the gradient, after it has counted the loss. Enter this outside of the code of the replicas.
-    """
-    its_own = getattr(model, "optimizer", None)
-    if its_own is None:
-        yield
-        return
-    with shares.replaced(its_own, "scale_loss", functools.partial(patches.guarded(PARTS)(_scaled), model, its_own.scale_loss)):
-        yield
-
-
-def _scaled(model: Any, real: Any, loss: Any) -> Any:
-    from keras import Model
-
-    if type(model).compute_loss is not Model.compute_loss and not shares.is_share(loss):
-        optimizer.tell_of_sum(model, model.distribute_strategy.num_replicas_in_sync)
-    loss, part = patches.theirs(real, loss), current()
-    if part is None or part.weight is None:
-        return loss
-    import tensorflow as tf
-
-    return loss * tf.cast(part.weight, loss.dtype)
-
-
 def _track(real: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Keras's mean of the losses of one output is a mean over batches (keras/src/trainers/compile_utils.py), and so is a metric whose
     function returns one number for a batch, and a mean of one number that a step of the program shows: each part has its share. Since 3.16
     some batches weigh more (`rows_of_first`).
     """
-    import keras
-
-    part, shown = current(), values
-    values = shares.whole(values)
-    if part is None or sample_weight is not None:
-        return real(self, values if part is None else optimizer.of_rows(self, values), sample_weight=sample_weight)
-    values, weight = optimizer.of_rows(self, values), None
-    if any(each is self for each in part.trackers):
-        weight = part.weight if part.weight_of_losses is None else part.weight_of_losses
-    elif part.share is not None and _is_one_number(values):
-        weight = part.share
-        # A sum counts as it is, and its part as much as in the mean of all parts. What a part without rows counts is put back.
-        is_sum = shares.is_share(shown) and not shares.is_mean(shown)
-        values = values / keras.ops.maximum(weight, 1e-9) if is_sum else values
+    part, weight = current(), None
+    if part is not None and sample_weight is None and _is_one_number(values):
+        is_of_losses = part.weight_of_losses is not None and any(each is self for each in part.trackers)
+        weight = part.weight_of_losses if is_of_losses else part.share
     if weight is not None:
         import tensorflow as tf
 

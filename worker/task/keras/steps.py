@@ -16,7 +16,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import FIT, LOOPS
 from ..patches.import_hooks import print_once
-from . import evaluations, metrics, parts, shares, stops
+from . import evaluations, metrics, one_replica, parts, stops
 from .fit import is_wanted
 from .rows import StandingRow, count
 
@@ -161,7 +161,7 @@ def _one_step(
             return packing.pack(wish.read(), outputs, rows, rows_of_all)
 
         gathered = contextlib.nullcontext() if is_whole else metrics.rows_gathered(model)
-        with parts.losses_scaled(model), shares.losses_marked(model), gathered, packing.results_seen():
+        with one_replica.losses_scaled(model), gathered, packing.results_seen():
             packed = patches.theirs(strategy.run, of_replica, args=(data,))
             return packing.unpack(strategy, packed) if packings is None else packed
 

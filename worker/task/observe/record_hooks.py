@@ -142,11 +142,14 @@ def _see_more_workers(made: Recorder) -> None:
     dict.__setitem__(os.environ._data, b"TF_CONFIG", shown.encode())  # type: ignore[attr-defined]
     patches.replace(VERIFY, "tfconfig._load_tf_config", lambda _: json.loads(real))
 
-    def replicas(self: Any) -> int:
-        count = int(self._extended._num_replicas_in_sync)
-        return count * workers if made.step is None and _direct_line() else count
+    def replaced(real: Any) -> Any:
+        def replicas(self: Any) -> int:
+            count = int(real.fget(self))
+            return count * workers if made.step is None and _direct_line() else count
 
-    patches.put(VERIFY, "StrategyBase.num_replicas_in_sync", lambda _: property(replicas))
+        return property(replicas)
+
+    patches.put(VERIFY, "StrategyBase.num_replicas_in_sync", replaced)
 
 
 # --- TensorFlow ---------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ def _rows_of_all(made: Recorder, name: str, draw: Any, sizes: list[int]) -> Any:
     if _makes_variable():
         return draw(sizes)
     line = failure.calling_line()
-    replicas = int(tf.distribute.get_strategy().num_replicas_in_sync)
+    replicas = int(tf.distribute.get_strategy().extended._num_replicas_in_sync)
     rows, has_rows = len(step.rows[0]), bool(sizes) and sizes[0] > 0
     if not has_rows or replicas == 1 or context is None or rows == 0 or sizes[0] % rows:
         step.random.setdefault(line, f"{sizes[:1]}")

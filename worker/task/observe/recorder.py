@@ -222,8 +222,9 @@ class Recorder:
             if step is None:
                 return
             variables = [self.known(source) for source, _ in pairs]
-            grads = [fingerprints.of_tensor(grad) for _, grad in pairs]
-            terms = [term for each in targets for term in step.terms.of(each)]
+            grads = [fingerprints.of_tensor(_added(grad)) for _, grad in pairs]
+            weight = float(_added(tf.constant(1.0)))
+            terms = [{**term, "value": weight * term["value"]} for each in targets for term in step.terms.of(each)]
             event = {"kind": "loss", "line": failure.calling_line(), "variables": variables, "grads": grads, "terms": terms}
             step.events.append(event)
 
@@ -252,7 +253,7 @@ class Recorder:
             pairs = [(grad, variable) for grad, variable in zip(grads, variables, strict=False) if grad is not None]
             event: dict[str, Any] = {"kind": "apply", "optimizer": place, "line": failure.calling_line(), "is_added": is_added}
             event["variables"] = [self.known(variable) for _, variable in pairs]
-            event["grads"] = [fingerprints.of_tensor(grad) for grad, _ in pairs]
+            event["grads"] = [fingerprints.of_tensor(_added(grad)) for grad, _ in pairs]
             event["clips"] = any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue"))
             event["rate"] = _number(getattr(optimizer, "learning_rate", None))
             step.events.append(event)
@@ -320,6 +321,12 @@ def value_of(variable: Any) -> Any:
     import tensorflow as tf
 
     return tf.convert_to_tensor(variable)
+
+
+def _added(value: Any) -> Any:
+    """What of a gradient, or of a term of a loss, is added to those of the other replicas (see `task/keras/one_replica`)."""
+    view = getattr(shared("view of a step", threading.local), "view", None)
+    return value if view is None or value is None else view.weigh_last(value)
 
 
 def is_variable(source: Any) -> bool:

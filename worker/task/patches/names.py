@@ -61,9 +61,6 @@ NAMES: dict[str, Name] = {
     "Trainer.make_train_function": Name(
         _of_trainer("make_train_function"), f"{_ISSUE}: its function reduces scalars along an axis", "self, force"
     ),
-    "Trainer._aggregate_additional_loss": Name(
-        _of_trainer("_aggregate_additional_loss"), "Keras divides a loss of its own that a layer adds twice", "self, loss"
-    ),
     "Trainer.make_test_function": Name(_of_trainer("make_test_function"), "as make_train_function", "self, force"),
     "Trainer.make_predict_function": Name(
         _of_trainer("make_predict_function"),
@@ -128,8 +125,8 @@ NAMES: dict[str, Name] = {
     ),
     "Loss.__call__": Name(
         "keras.src.losses.loss:Loss.__call__",
-        "Keras divides the losses of which a loss is made, and the sum is one number",
-        "self, y_true, y_pred, sample_weight",
+        "calls reduce_values",
+        is_read=True,
         forms={"4d9ab76fc7": "3.10 to 3.15", "0935ae2130": "3.16"},
     ),
     # Keras 3: optimizers and losses.
@@ -337,13 +334,24 @@ NAMES: dict[str, Name] = {
     "CollectiveReplicaLauncher.all_gather": Name(
         f"{DISTRIBUTE}.cross_device_utils:CollectiveReplicaLauncher.all_gather", "works in graphs only", "self, input_tensor, axis, options"
     ),
-    "GradientTape.gradient": Name("tensorflow.python.eager.backprop:GradientTape.gradient", "the terms of a loss", "self, target, sources"),
+    "nn.compute_average_loss": Name(
+        "tensorflow.python.ops.nn_impl_distribute:compute_average_loss@tensorflow._api.v2.nn",
+        "divides a sum over a part by the rows of all",
+        "per_example_loss, sample_weight, global_batch_size",
+    ),
+    "GradientTape.gradient": Name(
+        "tensorflow.python.eager.backprop:GradientTape.gradient",
+        "losses of single rows count as their sum; the terms of a loss",
+        "self, target, sources",
+    ),
     "StrategyBase.run": Name(
         f"{DISTRIBUTE}.distribute_lib:StrategyBase.run", "where a step begins and ends, and its rows", "self, fn, args, kwargs, options"
     ),
     "StrategyBase.reduce": Name(f"{DISTRIBUTE}.distribute_lib:StrategyBase.reduce", "what a loop shows", "self, reduce_op, value, axis"),
     "StrategyBase.num_replicas_in_sync": Name(
-        f"{DISTRIBUTE}.distribute_lib:StrategyBase.num_replicas_in_sync", "one process with the batches of several workers", "self"
+        f"{DISTRIBUTE}.distribute_lib:StrategyBase.num_replicas_in_sync",
+        "the code of a step sees one replica; one process with the batches of several workers",
+        "self",
     ),
     "tfconfig._load_tf_config": Name(f"{DISTRIBUTE}.cluster_resolver.tfconfig_cluster_resolver:_load_tf_config", "as num_replicas_in_sync"),
     "ReplicaContextBase.all_reduce": Name(

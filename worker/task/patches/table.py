@@ -103,7 +103,7 @@ FEATURES: dict[str, Feature] = {
             "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
             "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
             "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values Trainer.make_train_function Trainer.make_test_function "
-            "Trainer._aggregate_additional_loss"
+            "StrategyBase.num_replicas_in_sync GradientTape.gradient nn.compute_average_loss"
         ),
         "changes",
         "keras: {exact: true} changes nothing",
@@ -176,7 +176,7 @@ FEATURES: dict[str, Feature] = {
     WARNINGS: Feature(
         _names(
             "Trainer.fit Trainer.make_predict_function Trainer.make_train_function Trainer.make_test_function "
-            "Trainer._aggregate_additional_loss BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.apply_mask"
+            "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.apply_mask"
         ),
         "measures",
         "orch prints no warning where Keras's numbers on several replicas differ from those of one process",
