@@ -270,7 +270,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
     "two workers": {
         "add_loss of": (
             lambda: fit(own(lambda layer, x: layer.add_loss(tf.reduce_sum(x**2)))),
-            lambda: fit(lambda: keras.layers.Dense(2, activity_regularizer="l2")),
+            lambda: fit(own(lambda layer, x: layer.add_loss(MEAN_LOSS()(x, 2 * x)))),
         ),
         "OfItself computes its loss itself": (
             lambda: fit(kind=OfItself),

@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900), pytest.mark.usef
 
 INNER = {
     "keras.state.share": features.FIT,
-    "keras.parts._weight": features.FIT,
+    "keras.parts.share_of": features.FIT,
     "keras.optimizer._added": features.STEP,
     "keras.data.steps_of_epoch": features.LOOPS,
-    "keras.callbacks._is_normalized_by_parts": features.WARNINGS,
+    "keras.state.is_normalized_by_parts": features.WARNINGS,
     "input.input_counter._measure": features.COUNTS,
     "observe.meetings._come": features.MEETINGS,
     "observe.meetings._leave": features.MEETINGS,

@@ -35,7 +35,7 @@ def apply_soon(settings: dict[str, object], log_dir: str) -> None:
 def prepare_forks() -> None:
     """In a template that has imported Keras: import what each forked task would otherwise import."""
     if "keras" in sys.modules or "tf_keras" in sys.modules:
-        from . import callbacks, feed, fit, lines_of_keras_2, loops, one_replica, optimizer, parts, predictions, saving, steps  # noqa: F401
+        from . import callbacks, feed, fit, lines_of_keras_2, loops, one_replica, optimizer, own_paths, parts, predictions, saving, steps  # noqa: F401
 
         patches.prepare_forks()
 

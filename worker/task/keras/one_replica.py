@@ -31,6 +31,8 @@ class View:
     """Each replica has the rows of all, so that its sum is that of all."""
     is_scaled: bool = False
     """The loss has this weight before its gradient is taken, which costs less."""
+    made: list[Any] = dataclasses.field(default_factory=list)
+    """The losses that Keras's loss objects have made in this step."""
 
     def weigh(self, value: Any) -> Any:
         """Return a number or a gradient, times the weight."""

@@ -371,8 +371,10 @@ def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
             in_each_task=True,
         )
     made = real(values, *args, **kwargs)
-    view = one_replica.current()
-    return view.sum_of_all(made) if reduction == "sum" and view is not None else made
+    if (view := one_replica.current()) is not None:
+        made = view.sum_of_all(made) if reduction == "sum" else made
+        view.made.append(made)
+    return made
 
 
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:

@@ -89,17 +89,18 @@ def run(
         fit.tell_of_circle(model)
         if steps and losses == of_rows and optimizer.has_own_loss(model):
             optimizer.tell_of_own_loss(model, _replicas())
-        _tell_of_added_losses(model)
+        _tell_of_added_losses(model, view.made)
         if not is_even:
             tf.cond(has_rows, lambda: tf.constant(0), lambda: put_back(before))
     return outputs, tf.constant(1, tf.int64) if is_even else rows
 
 
 @patches.guarded(WARNINGS)
-def _tell_of_added_losses(model: Any) -> None:
-    """Say what the numbers count that layers add to the loss."""
+def _tell_of_added_losses(model: Any, known: list[Any]) -> None:
+    """Say what the numbers count that layers add to the loss. `known`: losses that loss objects of Keras have made."""
     for layer in model._flatten_layers():
-        if layer._losses and getattr(layer, "activity_regularizer", None) is None:
+        others = [loss for loss in layer._losses if not any(each is loss for each in known)]
+        if others and getattr(layer, "activity_regularizer", None) is None:
             print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {optimizer.hint(_replicas())}")
             return
 

@@ -54,6 +54,7 @@ def _of_own_layers(model: Any) -> set[int]:
     return {id(variable) for layer in layers for variable in layer._non_trainable_variables}
 
 
+@patches.guarded(WARNINGS)
 def statistics(model: Any) -> list[tuple[Any, Any]]:
     """The moving statistics of layers that may normalize by a part of a batch, with their values: one that is called with `training=False`
     changes none.
