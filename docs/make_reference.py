@@ -19,7 +19,7 @@ from worker.settings.declare import Setting
 
 HEAD = """# Every key, option and variable
 
-`python docs/make_reference.py` makes this page from the code. [spec.md](spec.md) says where a setting can be given, and which way wins.
+[spec.md](spec.md) says where a setting can be given, and which way wins.
 
 ```console
 $ orch init --all                    # writes orch.yaml with every key

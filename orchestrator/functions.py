@@ -108,9 +108,7 @@ def _cloudpickle() -> Any:
     try:
         import cloudpickle
     except ImportError:
-        raise UsageError(
-            "orch sends functions to the tasks with cloudpickle, which is not installed: pip install 'orch-tf[functions]'"
-        ) from None
+        raise UsageError("orch sends functions to the tasks with cloudpickle, which is not installed: pip install cloudpickle") from None
     return cloudpickle
 
 

@@ -198,6 +198,9 @@ def main(args: list[str] | None = None) -> None:
 
 def _show(error: click.ClickException) -> None:
     """Print a mistake as Click does, with the word `error` that all messages have."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # it prints the help itself
+        error.show()
+        return
     if isinstance(error, click.UsageError) and (ctx := error.ctx) is not None:
         click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True, color=ctx.color)
     click.echo(f"error: {_words(error)}", err=True)

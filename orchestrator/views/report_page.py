@@ -35,7 +35,7 @@ from .charts import Chart
 from .run_story import LOST, AttemptCost, Story, losses
 from .story_gather import gather
 
-MISSING = "orch report needs the package Jinja2: pip install 'orch-tf[report]'"
+MISSING = "orch report needs the package Jinja2: pip install jinja2"
 MOST_REPORTED = 8
 """The most values of reports that get a chart."""
 MOST_LOGS = 8

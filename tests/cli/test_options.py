@@ -70,6 +70,13 @@ def test_each_option_of_up_stands_below_the_heading_of_its_subject() -> None:
     assert below["Limits and restarts"][-2:] == ["--max-restarts", "--[no-]fail-on-nan"]
 
 
+def test_orch_alone_prints_its_help(orch: Orch) -> None:
+    done = orch(check=2)
+    assert done.err.startswith("Usage: orch ")
+    assert done.err.count("Usage: ") == 1
+    assert "error:" not in done.err
+
+
 def test_the_short_help_has_what_is_used_most_and_the_long_one_a_line_for_each_option(orch: Orch) -> None:
     for command in ("up", "plan", "doctor", "tpu", "warm start"):
         short, whole = (orch.in_process(*command.split(), option, env={"COLUMNS": "80"}, check=0).out for option in ("-h", "--help"))

@@ -215,7 +215,7 @@ def test_without_textual_or_on_a_dumb_terminal_the_state_is_shown_once(tmp_path:
     (tmp_path / "hide").mkdir()
     # A finder that finds nothing, as where the package is not installed.
     (tmp_path / "hide/sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
-    for env, said in (({"PYTHONPATH": f"{tmp_path / 'hide'}:{ROOT}"}, "pip install 'orch-tf[top]'"), ({"TERM": "dumb"}, "")):
+    for env, said in (({"PYTHONPATH": f"{tmp_path / 'hide'}:{ROOT}"}, "pip install textual"), ({"TERM": "dumb"}, "")):
         screen = Terminal(tmp_path, **env)
         screen.wait_for(lambda lines: any(line.startswith("worker-1") for line in lines), "plain frame")
         wait_until(lambda screen=screen: screen.process.poll() is not None, "end")

@@ -114,7 +114,7 @@ with open(os.path.join(os.environ["ORCH_RUN_DIR"], f"ids-{TASK}"), "a") as seen:
                 saver.wait()
 """
 )
-FIT = (
+COMPILED = (
     HEAD
     + """
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -122,6 +122,11 @@ with strategy.scope():
     model = keras.Sequential(layers())
     model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mse", metrics=["mae"])
 
+"""
+)
+FIT = (
+    COMPILED
+    + """
 class Death(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -203,13 +208,8 @@ print("END", [found.history, float(sum(abs(each).sum() for each in model.get_wei
 """
 )
 FITS = (
-    HEAD
+    COMPILED
     + """
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    model = keras.Sequential(layers())
-    model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mse", metrics=["mae"])
-
 class Death(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch

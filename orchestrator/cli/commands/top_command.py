@@ -17,7 +17,7 @@ from ..options import run_argument
 if TYPE_CHECKING:
     from ...views.watcher import Watcher
 
-MISSING = "orch top shows the state once: for the live view, pip install 'orch-tf[top]'"
+MISSING = "orch top shows the state once: for the live view, pip install textual"
 UNCUT = 100_000
 
 

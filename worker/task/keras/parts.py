@@ -22,6 +22,7 @@ from .. import patches
 from ..patches.features import PARTS, WARNINGS
 from ..patches.import_hooks import print_once
 from . import fit, one_replica, optimizer, state
+from .one_replica import replicas
 from .rows import StandingRow, count
 
 _here = threading.local()
@@ -78,17 +79,18 @@ def run(
         share = None if own is None else tf.cast(own, tf.float32)
         of_losses = None
         if is_as_first is not None and share is not None:
-            of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / _replicas())
+            of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / replicas())
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
-        weight = (1.0 if share is None else share) / _replicas()
+        weight = (1.0 if share is None else share) / replicas()
         view = one_replica.View(weight, has_rows, has_all=total is None, is_scaled=not one_replica.has_own_step(model))
         counts = optimizer.counts()
         with one_replica.seen(view), as_part(Part(rows, trackers, of_losses, share)):
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
         losses, of_rows, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
-        fit.tell_of_circle(model)
+        if total is not None:
+            fit.tell_of_circle(model)
         if steps and losses == of_rows and optimizer.has_own_loss(model):
-            optimizer.tell_of_own_loss(model, _replicas())
+            optimizer.tell_of_own_loss(model, replicas())
         _tell_of_added_losses(model, view.made)
         if not is_even:
             tf.cond(has_rows, lambda: tf.constant(0), lambda: put_back(before))
@@ -101,7 +103,7 @@ def _tell_of_added_losses(model: Any, known: list[Any]) -> None:
     for layer in model._flatten_layers():
         others = [loss for loss in layer._losses if not any(each is loss for each in known)]
         if others and getattr(layer, "activity_regularizer", None) is None:
-            print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {optimizer.hint(_replicas())}")
+            print_once(f"add_loss of {layer.name!r} counts as a mean over rows: {optimizer.hint(replicas())}")
             return
 
 
@@ -226,19 +228,13 @@ def _count(real: Any, strategy: Any, workers: Any, optionals: Any) -> Any:
     return both[0]
 
 
-def _replicas() -> int:
-    import tensorflow as tf
-
-    return int(tf.distribute.get_strategy().extended._num_replicas_in_sync)
-
-
 def share_of(rows: Any, total: Any) -> Any:
     """The weight of a part with so many rows in the mean of all parts, a tensor. None: all parts count the same. `total`: see `run`."""
     import tensorflow as tf
 
     if total is None or total is EVEN:
         return None
-    return tf.cast(rows * _replicas(), tf.float64) / tf.cast(tf.maximum(total, 1), tf.float64)
+    return tf.cast(rows * replicas(), tf.float64) / tf.cast(tf.maximum(total, 1), tf.float64)
 
 
 def rows_of_first(model: Any) -> Any:

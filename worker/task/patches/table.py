@@ -107,7 +107,10 @@ FEATURES: dict[str, Feature] = {
         ),
         "changes",
         "keras: {exact: true} changes nothing",
-        reads={BASE.partition(":")[0]: "_trainable_variables _overwrite_variable_with_gradient"},
+        reads={
+            BASE.partition(":")[0]: "_trainable_variables _overwrite_variable_with_gradient",
+            f"{DISTRIBUTE}.distribute_lib": "_num_replicas_in_sync",
+        },
     ),
     PARTS: Feature(
         _names(
