@@ -333,7 +333,8 @@ def has_own_loss(model: Any) -> bool:
 @patches.guarded(WARNINGS)
 def tell_of_own_loss(model: Any, count: int) -> None:
     """Say how to find out what gradients count of a loss that no loss object of Keras has made."""
-    print_once(f"{type(model).__name__} computes its loss itself: {hint(count)}")
+    counts = ", which counts as a mean over rows" if _is_wanted() else ", and Keras adds the replicas' gradients"
+    print_once(f"{type(model).__name__} computes its loss itself{counts}: {hint(count)}")
 
 
 def hint(count: int) -> str:
