@@ -269,6 +269,39 @@ def losses_of_the_program() -> dict[str, Any]:
     return found
 
 
+def mean_of_squares(y: Any, y_pred: Any) -> Any:
+    return tf.reduce_mean(tf.square(y - y_pred))
+
+
+class MeanOfSquares(keras.losses.Loss):
+    def call(self, y: Any, y_pred: Any) -> Any:
+        return mean_of_squares(y, y_pred)
+
+
+@case
+def losses_of_one_number_with_weights() -> dict[str, Any]:
+    """In one process such a loss is the mean over all rows times the mean of all weights, with and without a mask."""
+    found: dict[str, Any] = {}
+    weights = np.linspace(0, 2, 81).astype("float32")
+    for name, loss, tokens in (
+        ("mean", mean_of_squares, False),
+        ("by weights", MeanOfSquares(reduction="mean_with_sample_weight"), False),
+        ("masked", mean_of_squares, True),
+    ):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            layers = [keras.layers.Embedding(9, 4, mask_zero=True)] if tokens else []
+            model = keras.Sequential([keras.Input((6 if tokens else 8,)), *layers, keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.02), loss)
+        x = np.random.default_rng(0).integers(0, 9, (81, 6)) if tokens else ROWS[:81]
+        y = np.cos(x)[..., None].astype("float32") if tokens else SUMS[:81]
+        for weighs in (True, False):
+            given = (x, y, weights[:, None] * np.ones((1, 6), "float32") if tokens else weights) if weighs else (x, y)
+            made = fitted(model, tf.data.Dataset.from_tensor_slices(given).batch(BATCH))
+            found |= {f"{name} {weighs} {key}": value for key, value in made.items()}
+    return found
+
+
 @case
 def parts_of_one_shuffle() -> dict[str, Any]:
     """Trainings, validations and predictions from one dataset draw its orders in turn, as many as in one process."""

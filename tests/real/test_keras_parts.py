@@ -41,6 +41,7 @@ OWN = (
     *EVALUATED,
     "losses_that_a_loss_combines",
     "losses_of_the_program",
+    "losses_of_one_number_with_weights",
     "rows_that_a_layer_checks",
     "single_rows_eagerly",
     "masks_of_different_length",

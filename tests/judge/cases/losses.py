@@ -120,6 +120,7 @@ SAYS = {
     "SparseCategoricalCrossentropy(ignore_class=1)": MASKED,
     "Circle()": "the loss Circle compares the rows of a batch",
     "Huber(reduction='mean_with_sample_weight') with sample_weight": "divides by each part's weights",
+    "a function that gives one number with sample_weight": ONE_NUMBER,
 }
 
 
@@ -131,7 +132,11 @@ def _add(kind: str, codes: list[str], suffix: str = "") -> None:
 
 for kind, text in LOSSES.items():
     _add(kind, text.strip().splitlines())
-_add("numbers", ["MeanSquaredError()", "MeanAbsoluteError()", "Huber(reduction='mean_with_sample_weight')"], " with sample_weight")
+_add(
+    "numbers",
+    ["MeanSquaredError()", "MeanAbsoluteError()", "Huber(reduction='mean_with_sample_weight')", "a function that gives one number"],
+    " with sample_weight",
+)
 _add("labels", ["SparseCategoricalCrossentropy()"], " with sample_weight")
 add(
     Case(

@@ -78,7 +78,7 @@ def mend(*, is_exact: bool, in_cluster: bool) -> None:
         patches.replace(feature, f"{kind}.apply", _apply)
     for name in ("train_function", "test_function"):
         patches.replace(feature, f"Trainer.make_{name}", functools.partial(_make, name))
-    patches.replace(feature, "loss.reduce_values", _reduce_values)
+    patches.replace(feature, "loss.reduce_weighted_values", _reduce_weighted)
     patches.replace(feature, "loss.apply_mask", _apply_mask)
     if feature == STEP:
         one_replica.mend()
@@ -344,38 +344,69 @@ def hint(count: int) -> str:
     return f"orch verify {os.path.basename(sys.argv[0])} {tasks} shows whether this training is that of one process"
 
 
-def _reduce_values(real: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-    """Divide a loss that is one number by the number of replicas, as Keras divides the mean of several numbers."""
-    reduction = kwargs.get("reduction", args[-1] if args else MEANS[0])
-    weights = kwargs.get("sample_weight", args[0] if args else None)
+def _reduce_weighted(
+    real: Any, values: Any, sample_weight: Any = None, mask: Any = None, reduction: Any = MEANS[0], dtype: Any = None
+) -> Any:
+    """Let the loss of a part be the mean over its rows, also where a loss function gives one number, with which Keras does nothing."""
+    shape, of_rows, view = tuple(getattr(values, "shape", (None,))), reduction in (None, "none"), one_replica.current()
     _here.losses += 1
-    _here.rows += reduction in (None, "none")
-    if reduction == "mean_with_sample_weight" and weights is not None and _task.in_loops and replicas():
+    _here.rows += of_rows
+    is_number = shape == () and not of_rows
+    if is_number:
+        _tell_of_one_number(reduction)
+    elif reduction == "mean_with_sample_weight" and sample_weight is not None and _task.in_loops and replicas():
         print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(replicas())}")
-    if tuple(values.shape) == () and reduction in MEANS:
-        if _is_wanted():
-            print_once(
-                "a loss function that returns one number counts as the mean over its rows. "
-                f"fix: return a number for each row, or {hint(replicas())}"
-            )
-            from keras.src.losses import loss
-
-            return loss.scale_loss_for_distribution(values)
-        if _task.in_loops and replicas():
-            print_once(
-                "a loss function that returns one number: Keras adds the replicas' gradients; keras.exact: true takes their mean"
-                f"; {hint(replicas())}"
-            )
-    if tuple(values.shape) == (0,) and reduction not in (None, "none") and not _task.in_loops and replicas():
+    if shape == (0,) and not of_rows and not _task.in_loops and replicas():
         print_once(
             "a loss of Keras for a part without rows is an empty tensor. fix: batch(…, drop_remainder=True), or tf.reduce_sum of the loss",
             in_each_task=True,
         )
-    made = real(values, *args, **kwargs)
-    if (view := one_replica.current()) is not None:
+    if is_number and reduction in MEANS and _is_wanted():
+        made = _mean_of_number(values, sample_weight, mask, reduction, dtype)
+    else:
+        made = real(values, sample_weight, mask, reduction, dtype)
+    if view is not None:
         made = view.sum_of_all(made) if reduction == "sum" else made
         view.made.append(made)
     return made
+
+
+def _tell_of_one_number(reduction: str) -> None:
+    counts = "sum" if reduction == "sum" else "mean"
+    if _is_wanted():
+        print_once(
+            f"a loss function that returns one number counts as the {counts} over its rows. "
+            f"fix: return a number for each row, or {hint(replicas())}"
+        )
+    elif _task.in_loops and replicas():
+        print_once(
+            "a loss function that returns one number: Keras adds the replicas' gradients; keras.exact: true takes their mean"
+            f"; {hint(replicas())}"
+        )
+
+
+def _mean_of_number(number: Any, weights: Any, mask: Any, reduction: str, dtype: Any) -> Any:
+    """One number times the mean of the weights of all rows, as Keras has it in one process, and divided as Keras divides a mean."""
+    import tensorflow as tf
+    from keras import ops
+    from keras.src.losses import loss
+
+    number = ops.convert_to_tensor(number, dtype)
+    if weights is not None and reduction != "mean_with_sample_weight":
+        found = tf.cast(tf.convert_to_tensor(weights), tf.float32)
+        left = tf.ones_like(found) if mask is None else tf.reshape(tf.cast(mask, tf.float32), tf.shape(found))
+        of_all = _sum_of_all(tf.stack([tf.reduce_sum(found * left), tf.reduce_sum(left)]))
+        number *= tf.cast(tf.math.divide_no_nan(of_all[0], of_all[1]), number.dtype)
+    return loss.scale_loss_for_distribution(number)
+
+
+def _sum_of_all(own: Any) -> Any:
+    """The sum of a tensor of each replica, without those of parts without rows."""
+    import tensorflow as tf
+
+    view = one_replica.current()
+    counted = own if view is None or view.has_rows is None else tf.where(view.has_rows, own, tf.zeros_like(own))
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, counted)
 
 
 def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
@@ -389,8 +420,5 @@ def _apply_mask(real: Any, sample_weight: Any, mask: Any, dtype: Any, reduction:
     import tensorflow as tf
 
     valid, steps = tf.reduce_sum(tf.cast(mask, tf.float32)), tf.cast(tf.size(mask), tf.float32)
-    own = tf.stack([valid, steps])
-    view = one_replica.current()
-    counted = own if view is None or view.has_rows is None else tf.where(view.has_rows, own, tf.zeros_like(own))
-    of_all: Any = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, counted)
+    of_all = _sum_of_all(tf.stack([valid, steps]))
     return made * tf.cast(tf.math.divide_no_nan(valid * of_all[1], steps * of_all[0]), made.dtype)

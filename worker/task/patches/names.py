@@ -125,7 +125,7 @@ NAMES: dict[str, Name] = {
     ),
     "Loss.__call__": Name(
         "keras.src.losses.loss:Loss.__call__",
-        "calls reduce_values",
+        "calls reduce_weighted_values",
         is_read=True,
         forms={"4d9ab76fc7": "3.10 to 3.15", "0935ae2130": "3.16"},
     ),
@@ -181,10 +181,13 @@ NAMES: dict[str, Name] = {
         f"{_LOSS}:scale_loss_for_distribution", "divides a loss", "value", is_read=True, forms={"0624b82d45": "3.10 to 3.16"}
     ),
     "loss.reduce_values": Name(
-        f"{_LOSS}:reduce_values",
+        f"{_LOSS}:reduce_values", "divides a mean of several numbers", "values", is_read=True, forms={"c5548bdb87": "3.10 to 3.16"}
+    ),
+    "loss.reduce_weighted_values": Name(
+        f"{_LOSS}:reduce_weighted_values",
         "Keras divides no loss function's result that is one number",
-        "values",
-        forms={"c5548bdb87": "3.10 to 3.16"},
+        "values, sample_weight, mask, reduction, dtype",
+        forms={"bafcf9e3c1": "3.10 to 3.16"},
     ),
     "loss.apply_mask": Name(
         f"{_LOSS}:apply_mask", "a mean over what a mask leaves is that of a part", "sample_weight, mask, dtype, reduction"

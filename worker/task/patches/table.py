@@ -102,8 +102,9 @@ FEATURES: dict[str, Feature] = {
             "BaseOptimizer.apply BaseOptimizer._backend_apply_gradients BaseOptimizer._backend_update_step Loss.__call__ "
             "LossScaleOptimizer.apply LossScaleOptimizer._tf_apply LossScaleOptimizer._stateful_handle_finite_grads "
             "TFOptimizer._all_reduce_sum_gradients TFOptimizer._overwrite_model_variables_with_average_value backend.cond "
-            "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values Trainer.make_train_function Trainer.make_test_function "
-            "StrategyBase.num_replicas_in_sync GradientTape.gradient nn.compute_average_loss"
+            "loss.scale_loss_for_distribution loss.apply_mask loss.reduce_values loss.reduce_weighted_values "
+            "Trainer.make_train_function Trainer.make_test_function StrategyBase.num_replicas_in_sync GradientTape.gradient "
+            "nn.compute_average_loss"
         ),
         "changes",
         "keras: {exact: true} changes nothing",
@@ -179,7 +180,7 @@ FEATURES: dict[str, Feature] = {
     WARNINGS: Feature(
         _names(
             "Trainer.fit Trainer.make_predict_function Trainer.make_train_function Trainer.make_test_function "
-            "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.apply_mask"
+            "BaseOptimizer.apply LossScaleOptimizer.apply loss.reduce_values loss.reduce_weighted_values loss.apply_mask"
         ),
         "measures",
         "orch prints no warning where Keras's numbers on several replicas differ from those of one process",
