@@ -7,6 +7,7 @@ of such a file would keep both waiting, and a device has no end.
 
 from __future__ import annotations
 
+import _thread
 import os
 import stat
 
@@ -56,21 +57,23 @@ _EPERM = 1
 
 
 def write(log_dir: str, name: str, text: str | bytes) -> None:
-    """Write a file for the agent; no file if this fails: the disk is full, or the directory is removed. The program does not need it."""
-    path, flags = os.path.join(log_dir, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    """Write a file for the agent, which never finds half of it, though two threads may write at once.
+
+    No file if this fails: the disk is full, or the directory is removed. The program does not need it.
+    """
+    path = os.path.join(log_dir, name)
+    aside = f"{path}.{_thread.get_ident()}~"
     try:
-        try:
-            fd = open_regular(path, flags)
-        except OSError:  # the program has put something else there
-            os.unlink(path)
-            fd = open_regular(path, flags | os.O_EXCL)
+        fd = open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with open(fd, "wb") as file:
             file.write(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
+        os.replace(aside, path)  # also if the program has put something else there
     except OSError:
-        try:  # noqa: SIM105 - contextlib would be one more import before every task
-            os.unlink(path)
-        except OSError:
-            pass
+        for each in (aside, path):
+            try:  # noqa: SIM105 - contextlib would be one more import before every task
+                os.unlink(each)
+            except OSError:
+                pass
 
 
 def save_order(word: str, step: int = 0) -> bytes:

@@ -302,10 +302,7 @@ class Recorder:
         self._is_over = True
         unknown = patches.problems(VERIFY)
         self.found |= {"ended": why, "files": _files, "off": patches.describe(VERIFY, unknown) if unknown else ""}
-        aside = f"{task_files.VERIFIED}.new"
-        task_files.write(self.log_dir, aside, json.dumps(self.found))
-        with contextlib.suppress(OSError):
-            os.rename(os.path.join(self.log_dir, aside), os.path.join(self.log_dir, task_files.VERIFIED))
+        task_files.write(self.log_dir, task_files.VERIFIED, json.dumps(self.found))
 
     def _wait_for_others(self) -> None:
         """Wait until each worker on this machine has written everything down: TensorFlow ends those that a peer has left."""

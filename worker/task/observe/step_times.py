@@ -10,7 +10,6 @@ The agent reads the newest window from the file `task_files.PACE`, which a threa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -129,9 +128,7 @@ class Pace:
         if text != self._written:
             self._written = text
             directory, name = os.path.split(self._path)
-            task_files.write(directory, f"{name}~", text)
-            with contextlib.suppress(OSError):  # the disk is full, or the directory is removed
-                os.replace(f"{self._path}~", self._path)  # the agent, which may read at any moment, never finds half a file
+            task_files.write(directory, name, text)
 
 
 class _State:
