@@ -27,7 +27,7 @@ from .model.policy import not_finite
 from .model.settings import works
 from .model.settings.durations import EXAMPLES, seconds_of
 from .model.state.cluster import Cause, Cluster, TaskStatus
-from .model.state.report_values import describe_report
+from .model.state.progress import describe_report
 from .model.task_names import group_tasks
 from .record import event_log, stack_report
 from .record.follower import Follower

@@ -18,8 +18,7 @@ from ..errors import OrchError
 from ..model.cause.exit_status import describe_code
 from ..model.policy.not_finite import WORDS
 from ..model.state.cluster import Outcome
-from ..model.state.progress import Progress, describe
-from ..model.state.report_values import describe_number, describe_report, place_of
+from ..model.state.progress import Progress, describe, describe_number, describe_report, place_of
 from .run_directory import RunDir
 from .run_progress import read_cluster
 from .run_store import LATEST, name_of

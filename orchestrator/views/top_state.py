@@ -12,7 +12,7 @@ from worker.values.fast_dataclass import dataclass
 from ..model.cause.exit_status import describe_code
 from ..model.policy import readiness, stragglers
 from ..model.state.cluster import Cluster, TaskState, TaskStatus
-from ..model.state.report_values import describe_report, place_of
+from ..model.state.progress import describe_report, place_of
 
 Page = Literal["tasks", "logs", "stacks", "help"]
 Asks = Literal["", "filter", "restart"]

@@ -18,7 +18,7 @@ import yaml
 from orchestrator.backends import RunFacts, load
 from orchestrator.backends.connection.listener import Listener
 from orchestrator.backends.kubernetes import inside, kubectl, packed_files
-from orchestrator.backends.kubernetes.job_words import GONE, words_of
+from orchestrator.backends.kubernetes.kubernetes_engine import GONE, words_of
 from orchestrator.backends.kubernetes.packed_files import CODE_DIR, PART_BYTES, pack
 from orchestrator.errors import UsageError
 from orchestrator.model.policy.submission import Submission, Word

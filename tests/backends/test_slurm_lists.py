@@ -10,9 +10,8 @@ import pytest
 
 from orchestrator.backends import StartFailure
 from orchestrator.backends.slurm import allocation, time_before
-from orchestrator.backends.slurm.allocation import JobDetails, parse_details
+from orchestrator.backends.slurm.allocation import MOST, JobDetails, expand, expand_counts, parse_details
 from orchestrator.backends.slurm.complaints import complaint_of, explain_step
-from orchestrator.backends.slurm.node_list import MOST, expand, expand_counts
 from orchestrator.backends.slurm.programs import run_program
 from orchestrator.backends.slurm.step_command import step_command
 from orchestrator.errors import OrchError, UsageError

@@ -11,7 +11,7 @@ from ...model.cause.exit_status import describe_code
 from ...model.planning import input_counts
 from ...model.policy import endings, readiness, stragglers
 from ...model.state.cluster import Cluster, Phase, TaskState, TaskStatus
-from ...model.state.report_values import describe_report, place_of
+from ...model.state.progress import describe_report, place_of
 from .format import aligned, cut, describe_seconds
 from .lines import clean
 from .noise import Noise
