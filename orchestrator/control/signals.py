@@ -50,7 +50,8 @@ def handle_signals(stop: Callable[..., None]) -> Iterator[None]:
         # A SIGHUP that was ignored when orch was started ends nothing (`nohup`).
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             # SIGTERM is how a machine, or an engine, is taken away; Ctrl-C is somebody who waits.
-            asyncio.get_running_loop().add_signal_handler(number, partial(stop, reason, code, saves=number == signal.SIGTERM))
+            handle = partial(stop, reason, code, saves=number == signal.SIGTERM, by_signal=True)
+            asyncio.get_running_loop().add_signal_handler(number, handle)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, _pause)
     release_signals()
     try:

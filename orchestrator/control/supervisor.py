@@ -188,17 +188,17 @@ class Supervisor:
 
     # --- requests of the user -------------------------------------------------------------------
 
-    def stop(self, reason: str, code: int, *, saves: bool = False) -> None:
+    def stop(self, reason: str, code: int, *, saves: bool = False, by_signal: bool = False) -> None:
         """End the run, for this reason and with this exit code. Asked again: at once, without the grace period.
 
-        `saves`: a training that can do so saves itself first.
+        `saves`, `by_signal`: see `events.StopRequested`.
         """
         if self.cluster.is_over:
             if line := self._agents.leave_output():
                 self.note(line)
         else:
             awaited = self._samples.describe_awaited(self.cluster) if self._samples is not None else ""
-            self._on_event(events.StopRequested("; ".join(filter(None, (reason, awaited))), code, now(), saves))
+            self._on_event(events.StopRequested("; ".join(filter(None, (reason, awaited))), code, now(), saves, by_signal))
 
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""

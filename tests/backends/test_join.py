@@ -240,17 +240,26 @@ def test_the_code_42_may_be_another_one_for_the_engine() -> None:
     assert JoinSettings(requeue_code="scontrol").exit_code(42) == 42
 
 
-def test_node_0_lets_slurm_queue_the_job_of_a_saved_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called = tmp_path / "called"
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {called}\n')
-    (tmp_path / "scontrol").chmod(0o700)
+@pytest.mark.parametrize(
+    ("says", "called"),
+    [("RUNNING 59:00", "requeue 17\n"), ("COMPLETING 59:00", ""), ("COMPLETING 0:00", "requeue 17\n"), ("", "requeue 17\n")],
+)
+def test_node_0_lets_slurm_queue_the_job_of_a_saved_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, called: str
+) -> None:
+    """Unless `scancel` has ended it: then it has time left."""
+    (tmp_path / "called").touch()
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/called\n')
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {says}\n")
+    for name in ("scontrol", "squeue"):
+        (tmp_path / name).chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(join, "here", lambda: (Seat(), {"SLURM_JOB_ID": "17"}))
     for code in (0, 42, 125):
         backend = join.Join()
         backend._settings = JoinSettings(requeue_code="scontrol")
         asyncio.run(backend.end(code))
-    assert called.read_text() == "requeue 17\n"
+    assert (tmp_path / "called").read_text() == called
 
 
 def test_the_doctor_says_what_is_known_and_what_is_missing(orch: Orch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from tests.backends.test_join import CLEAN, STEP
 from tests.backends.test_join_engines import by_mpiexec
 from tests.bed import Bed
 from tests.conftest import ROOT, Orch, Running
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_until
 from tests.real.test_preemption import GRACE, SLOW, named_step, wait_for_step
 from tests.real.test_resume import LOOP, ORDER, Uninterrupted, check_each_once, latest, saved, steps_of, words
+from tests.slurm_bed import SlurmBed
+from tests.slurm_runs import Place
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -47,6 +51,33 @@ def test_sigterm_on_a_node_saves_the_training_and_the_next_start_of_the_job_lose
     steps = steps_of(ended)
     assert steps == steps_of(whole)
     check_each_once(steps)
+
+
+@pytest.mark.root
+def test_a_batch_job_that_has_saved_itself_is_put_back_into_the_queue(
+    orch: Orch, slurm: SlurmBed, script: Any, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    program, job_script = str(script(LOOP, "loop.py")), tmp_path / "job.sh"
+    whole = uninterrupted(LOOP, "-n", "2", *ORDER)
+    up = [sys.executable, "-m", "orchestrator", "up", program, "--join", "--requeue-code", "scontrol", *ORDER, *GRACE, "--env", "PACE=0.1"]
+    options = f"--nodes=2 --ntasks-per-node=1 --requeue --open-mode=append --output={tmp_path}/out --chdir={tmp_path}"
+    job_script.write_text(f"#!/bin/sh\n#SBATCH {options}\nsrun --quiet --kill-on-bad-exit=0 {shlex.join(up)}\n")
+    job = slurm.run("sbatch", "--parsable", str(job_script), env={"PYTHONPATH": str(ROOT)}).strip()
+    wait_for_step(tmp_path, 7)
+    slurm.run("scancel", "--signal=TERM", job)  # as before a time limit (`sbatch --signal`), or a preemption
+    place = Place(orch, slurm, tmp_path, script="loop.py")
+    place.start_again(job)
+    wait_until(lambda: job not in slurm.jobs(), "end of the job", 300)
+    said, ended = (tmp_path / "out").read_text(), latest(tmp_path)
+    cancelled = slurm.run("sbatch", "--parsable", str(job_script), env={"PYTHONPATH": str(ROOT)}).strip()
+    wait_for_step(tmp_path, 7, after=ended)
+    slurm.run("scancel", cancelled)
+    wait_until(lambda: cancelled not in slurm.jobs(), "end of the cancelled job", 300)
+    assert (slurm.job(cancelled)["JobState"], slurm.job(cancelled)["Restarts"]) == ("CANCELLED", "0")
+    assert f"loop-1 continues at step {named_step(' '.join(said.split()))} " in said
+    assert slurm.job(job)["Restarts"] == "1"
+    assert saved(ended, "loop-1") == saved(whole, "loop-1")
+    check_each_once(steps_of(ended))
 
 
 def test_parameter_servers_on_two_nodes(orch: Orch, tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ from .meeting import TELL_S, Meeting, here, meet, new_ticket
 REACHING = Reaching(at_once=64, tries=1)
 START_S = 90.0
 BACK_S = 60.0
+ASK_S = 30.0
+"""How long Slurm may take to answer."""
 """How long a node that was lost has to dial again, where a restart needs it."""
 _MISSING = {
     "nodes": ("the number of nodes is not known here", "--nodes N"),
@@ -216,8 +218,8 @@ class Join(HasNoEngine):
             self._meeting.withdraw()
         job = here()[1].get("SLURM_JOB_ID", "")
         if code == PREEMPTED and self._settings.requeue_code == "scontrol" and job:
-            with contextlib.suppress(OSError):
-                subprocess.run(("scontrol", "requeue", job), check=False, stdin=subprocess.DEVNULL)
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                _requeue(job)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         told = local.explain(failure) if host.is_here else remote_worker.explain(host.name, failure, by="its orch")
@@ -226,6 +228,19 @@ class Join(HasNoEngine):
     def cancel(self, run: RunFacts) -> Cleanup:
         others = tuple(host.name for host in self._hosts[1:])
         return Cleanup(local.kill_tasks(run.run_id), others, "an agent ends its tasks and itself once its connection closes")
+
+
+def _requeue(job: str) -> None:
+    """Let Slurm start this job again, unless somebody has cancelled it. Raises OSError or TimeoutExpired.
+
+    `scontrol requeue` takes a cancelled job, too. Slurm calls a job COMPLETING that it is ending, and says no more, for `scancel` as for
+    the time limit. A job that only got a signal is RUNNING.
+    """
+    words = ("squeue", "-h", "-j", job, "-o", "%T %L")
+    asked = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S)
+    state, _, left = asked.stdout.strip().partition(" ")
+    if state != "COMPLETING" or left in ("0:00", "INVALID"):
+        subprocess.run(("scontrol", "requeue", job), check=False, stdin=subprocess.DEVNULL, timeout=ASK_S)
 
 
 def _describe(lines: Sequence[DialledLine], wanted: int) -> str:

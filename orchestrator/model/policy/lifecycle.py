@@ -37,7 +37,8 @@ def policy_of(spec: ClusterSpec) -> Policy:
     is_lent, requeues = bool(spec.backend.INSIDE), spec.backend.requeues
     workers = spec.counts["worker"] if spec.least_workers else 0
     restart = replace(spec.restart, lost_host="retry") if workers else spec.restart
-    return Policy(spec.strategy, spec.timeouts, opens_ports, restart, spec.fail_on_nan, is_command, is_lent, requeues, workers)
+    everywhere = spec.backend.is_everywhere
+    return Policy(spec.strategy, spec.timeouts, opens_ports, restart, spec.fail_on_nan, is_command, is_lent, requeues, everywhere, workers)
 
 
 def begin(plan: Plan, attempt: int, at: float) -> events.Planned:
@@ -272,8 +273,10 @@ def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
         return replace(cluster, stop_repeated=True, is_due=True), (events.Stop(running, 0.0),)
-    end_as_asked = save_reasons.before_the_end if event.saves else end
-    return end_as_asked(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
+    cause = Cause(event.reason, event.at)
+    if event.saves:
+        return save_reasons.before_the_end(cluster, Outcome.CANCELLED, event.code, event.at, cause, by_signal=event.by_signal)
+    return end(cluster, Outcome.CANCELLED, event.code, event.at, cause)
 
 
 def _on_restart_requested(cluster: Cluster, event: events.RestartRequested) -> Step:

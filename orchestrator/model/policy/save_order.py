@@ -34,17 +34,17 @@ def able(cluster: Cluster) -> list[TaskStatus]:
     return [task for task in cluster.tasks.values() if task.saves and not task.has_ended and not task.is_aside]
 
 
-def begin(cluster: Cluster, ending: Verdict, limit_s: float | None, *, again: bool) -> Step:
-    """Begin a save, after which the attempt ends so. `limit_s`: how long the save may take; None: any time."""
+def begin(cluster: Cluster, ending: Verdict, limit_s: float | None, *, again: bool, code: int) -> Step:
+    """Begin a save, after which the attempt ends so. `limit_s`: how long the save may take; None: any time. `code`: see `Saving`."""
     names = tuple(task.name for task in cluster.tasks.values() if task.saves and not task.has_ended)
     until = None if limit_s is None else ending.ended_at + limit_s
-    return replace(cluster, saving=Saving(ending, again, until)), (events.SaveOrdered(names, None),)
+    return replace(cluster, saving=Saving(ending, again, until, code)), (events.SaveOrdered(names, None),)
 
 
-def replace_ending(cluster: Cluster, former: Saving, ending: Verdict, limit_s: float) -> Cluster:
+def replace_ending(cluster: Cluster, former: Saving, ending: Verdict, limit_s: float, code: int) -> Cluster:
     """The cluster whose save goes on, and after which there is no other attempt any more."""
     until = ending.ended_at + limit_s if former.until is None else min(former.until, ending.ended_at + limit_s)
-    return replace(cluster, needs_hosts=False, saving=replace(former, ending=ending, again=False, until=until))
+    return replace(cluster, needs_hosts=False, saving=replace(former, ending=ending, again=False, until=until, code=code))
 
 
 def hear(cluster: Cluster, event: events.TaskSaves) -> Step:

@@ -17,16 +17,30 @@ from .endings import Step, end
 
 
 def before_the_end(
-    cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause, *, again: bool = False, limit_s: float | None = None
+    cluster: Cluster,
+    outcome: Outcome,
+    code: int,
+    at: float,
+    cause: Cause,
+    *,
+    again: bool = False,
+    limit_s: float | None = None,
+    by_signal: bool = False,
 ) -> Step:
-    """The attempt is to end: let the training save itself first, if it can. `limit_s`: by default the grace of the user."""
+    """The attempt is to end: let the training save itself first, if it can. `limit_s`: by default the grace of the user. `by_signal`: see
+    `events.StopRequested`.
+    """
+    policy = cluster.policy
+    # An engine that starts the job of 42 again must not do so with one that somebody has cancelled.
+    is_cancelled = policy.requeues and outcome is Outcome.CANCELLED and not (policy.is_everywhere and by_signal)
+    saved_code = code if is_cancelled else restarts.PREEMPTED
     former, limit_s = cluster.saving, max(cluster.policy.timeouts.grace_s, limit_s or 0.0)
     ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
     if former is not None and former.again and not again:
-        return save_order.replace_ending(cluster, former, ending, limit_s), ()
+        return save_order.replace_ending(cluster, former, ending, limit_s, saved_code), ()
     if not save_order.is_possible(cluster):
         return end(cluster, outcome, code, at, cause, again=again)
-    return save_order.begin(cluster, ending, limit_s, again=again)
+    return save_order.begin(cluster, ending, limit_s, again=again, code=saved_code)
 
 
 def on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
@@ -40,11 +54,11 @@ def on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
         return cluster, ()
     cause = Cause(f"{event.line}: it is taken away", event.at, host=event.host)
     if cluster.policy.is_lent:
-        return before_the_end(cluster, Outcome.CANCELLED, TERMINATED, event.at, cause)
+        return before_the_end(cluster, Outcome.CANCELLED, TERMINATED, event.at, cause, by_signal=True)
     if not save_order.is_possible(cluster):
         return cluster, ()  # the loss of the host follows
     again = cluster.policy.survives_hosts
-    return before_the_end(replace(cluster, needs_hosts=again), Outcome.CANCELLED, TERMINATED, event.at, cause, again=again)
+    return before_the_end(replace(cluster, needs_hosts=again), Outcome.CANCELLED, TERMINATED, event.at, cause, again=again, by_signal=True)
 
 
 def on_hosts_back(cluster: Cluster, event: events.HostsBack) -> Step:
@@ -53,7 +67,7 @@ def on_hosts_back(cluster: Cluster, event: events.HostsBack) -> Step:
         return cluster, ()
     cause = Cause(f"{event.reason}: it gets workers again", event.at)
     ending = Verdict(Outcome.CANCELLED, restarts.PREEMPTED, cluster.attempt, cluster.started_at, event.at, cause)
-    return save_order.begin(cluster, ending, None, again=True)
+    return save_order.begin(cluster, ending, None, again=True, code=restarts.PREEMPTED)
 
 
 def on_saves(cluster: Cluster, event: events.TaskSaves) -> Step:

@@ -68,9 +68,7 @@ def ending_of(cluster: Cluster, failure: Cause | None = None) -> Verdict:
         # What was not saved is lost, as after any failure: a restart counts.
         return replace(late, outcome=Outcome.FAILED, exit_code=TERMINATED) if saving.again else late
     what = f"{cause.what}; the training has saved itself at step {saving.saved}"
-    # An engine that starts the job of 42 again must not do so with one that somebody has cancelled.
-    code = ending.exit_code if cluster.policy.requeues and ending.outcome is Outcome.CANCELLED else PREEMPTED
-    return replace(ending, exit_code=code, cause=replace(cause, what=what), saved=saving.saved)
+    return replace(ending, exit_code=saving.code, cause=replace(cause, what=what), saved=saving.saved)
 
 
 def as_requested(ending: Verdict | None, event: events.StopRequested) -> Verdict | None:

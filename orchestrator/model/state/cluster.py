@@ -142,6 +142,8 @@ class Policy:
     """The hosts are lent by an engine, which takes them away with SIGTERM to whatever runs there: agents, and a controller."""
     requeues: bool = False
     """The engine starts the job of the controller again, if the run ends because its allocation does."""
+    is_everywhere: bool = False
+    """An engine has started the same command on each host: a signal there is the engine's, which itself knows what was cancelled."""
 
     workers: int = 0
     """The most workers of an elastic cluster; 0: their number does not change."""
@@ -253,6 +255,8 @@ class Saving:
     """Another attempt follows."""
     until: float | None
     """When the attempt ends in any case; None: the save may take any time."""
+    code: int
+    """The exit code of the run, if the save succeeds."""
     waits: Mapping[str, int] = field(default_factory=dict)
     """The step at whose end each training waits, or has waited."""
     waits_since: float | None = None
@@ -260,7 +264,6 @@ class Saving:
     """The step that was named."""
     saved: int | None = None
     """The step of a save that is on the disk."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

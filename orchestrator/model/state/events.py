@@ -107,6 +107,8 @@ class StopRequested:
     at: float
     saves: bool = False
     """A training that can do so saves itself first."""
+    by_signal: bool = False
+    """A signal that nobody has sent by orch."""
 
 
 @dataclass(frozen=True, slots=True)

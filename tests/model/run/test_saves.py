@@ -191,6 +191,14 @@ def test_an_engine_that_starts_saved_runs_again_is_not_misled_by_a_run_that_was_
     assert (verdict.exit_code, verdict.saved) == (TERMINATED, 41)
 
 
+@pytest.mark.parametrize(("by_signal", "code"), [(True, PREEMPTED), (False, TERMINATED)])
+def test_a_signal_to_the_same_command_on_every_node_is_the_engines(by_signal: bool, code: int) -> None:
+    """It has `--requeue-code`. `orch down --save` is no signal."""
+    history = training(Policy("multi_worker_mirrored", requeues=True, is_everywhere=True))
+    history.happen(replace(TERM, by_signal=by_signal), *(say(name, "waits", 41) for name in ALL))
+    assert save_all(history, 41).verdict.exit_code == code
+
+
 ELASTIC = Policy("multi_worker_mirrored", restart=Restart(1, lost_host="retry"), workers=3)
 BACK = ev.HostsBack("host b is back", 130.0)
 
