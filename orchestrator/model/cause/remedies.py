@@ -57,6 +57,10 @@ _OUTSIDE = Remedy(
     "made-outside-of-the-scope",
     "make the model, the optimizer, the metrics and the variables all inside of `with strategy.scope():`",
 )
+_NO_BATCHES = Remedy(
+    "data-without-batches",
+    "the dataset has single elements: call .batch(N) on it before it is distributed; the replicas share each batch",
+)
 _OF_ENGINES = (
     r"(?:(?:SLURMD?|VC|OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|MPI|PALS|ALPS|PBS|SGE|LSB|AWS_BATCH|AZ_BATCH(?:AI)?|SM|SKYPILOT|TASK_REPLICA|"
     r"PADDLE|DMLC|FLUX|HOROVOD|TPU|JSM)_\w*(?:RANK|RANKID|SIZE|ID|INDEX|LIST|NODEFILE|NTASKS|TASKS|NPROCS|NNODES|PER_NODE|HOSTS?|HOSTNAMES|"
@@ -329,7 +333,7 @@ _WORDS_OF_KERAS = {
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
     others = (_LEFT_EARLY, _LEFT_AT_ONCE, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED, _NEAR)
-    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others, _NO_SUCH_METRIC
+    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others, _NO_SUCH_METRIC, _NO_BATCHES
 
 
 def of_stalled(name: str) -> Remedy:
@@ -358,6 +362,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
             r"^ +distribution\.extended\.update\(", task.failure.traceback, re.MULTILINE
         ):
             return _OUTSIDE
+        if task.failure.type == "IndexError" and ", in get_static_batch_dim\n" in task.failure.traceback:
+            return _NO_BATCHES
         if name := task.failure.hides or _hidden_module(task.failure):
             return Remedy(_HIDDEN.about, _HIDDEN.text.format(name=name))
         if near := task.failure.near:

@@ -265,6 +265,7 @@ class Saving:
     saved: int | None = None
     """The step of a save that is on the disk."""
 
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A run in progress; without any field, a run of which nothing has happened yet."""

@@ -108,7 +108,7 @@ class StopRequested:
     saves: bool = False
     """A training that can do so saves itself first."""
     by_signal: bool = False
-    """A signal that nobody has sent by orch."""
+    """A signal that no one has sent by orch."""
 
 
 @dataclass(frozen=True, slots=True)

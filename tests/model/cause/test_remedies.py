@@ -51,6 +51,15 @@ def test_where_python_names_the_right_word_orch_is_silent() -> None:
     assert remedies.find(dataclasses.replace(task, failure=failure)).text == ""
 
 
+def test_a_dataset_without_batches_is_known_by_the_frame_of_tensorflow() -> None:
+    frame = '  File "/x/site-packages/tensorflow/python/data/experimental/ops/distribute.py", line 376, in get_static_batch_dim\n'
+    failure = Failure("IndexError", "list index out of range", f"{frame}    return output_shape.dims[0].value\n", 1.0)
+    task = failed("", "")
+    assert ".batch(N)" in remedies.find(dataclasses.replace(task, failure=failure)).text
+    other = dataclasses.replace(failure, traceback='  File "train.py", line 3, in <module>\n')
+    assert remedies.find(dataclasses.replace(task, failure=other)) == remedies.NONE
+
+
 def test_a_file_that_lies_one_directory_deeper_is_named() -> None:
     missing = Failure("FileNotFoundError", "[Errno 2] No such file or directory: '/w/data/cats'", "", 1.0)
     for near, is_keras in (("/w/data/pets/cats", False), ("/w/data/pets_extracted/cats", True)):
