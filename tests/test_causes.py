@@ -98,7 +98,7 @@ def test_one_that_leaves_early_with_0_is_named_and_the_run_fails_with_1(orch: Or
     assert "worker-1 failed (exit code 1): it lost worker-0 (it had ended with exit code 0)\n" in done.err, "no task is left"
     text = report(done.err)
     assert text.startswith("first failure: worker-0 on local: it ended by itself (exit code 0) while its peers still needed it\n")
-    assert "fix: worker-0 took no step: look for a return or a sys.exit()" in text
+    assert "fix: look for a return or sys.exit() before the training: worker-0 took no step" in text
     assert "failed because of it: worker-1: lost worker-0 (it had ended with exit code 0)\n" in text
 
 

@@ -19,7 +19,6 @@ from orchestrator.cli.explanations import about, explanations, pages, settings_o
 from orchestrator.cli.other_words import answers
 from orchestrator.model.cause import remedies, together
 from orchestrator.model.policy import endings, not_finite
-from orchestrator.record import report
 from tests import tfrecords
 from tests.conftest import ROOT, Orch
 
@@ -42,6 +41,7 @@ NOT_RUN = {
     r"srun ": "it needs a Slurm: tests/backends/test_join_engines.py",
     r"orch doctor": "it imports TensorFlow: tests/cli/test_doctor.py, tests/backends/test_ssh_doctor.py",
     r"orch (stacks|restart|profile)": "it needs a run that goes on: test_stacks.py, test_restarts.py and test_pace.py in tests/",
+    r"orch up .*--resume": "it needs a run with checkpoints: tests/real/test_resume.py",
     r"orch verify": "it trains: tests/real/test_verify.py",
     r"orch scale": "it trains: tests/real/test_scale.py",
     r"orch placement": "it needs a log of TensorFlow: tests/cli/test_placement.py",
@@ -227,7 +227,7 @@ def test_each_variable_that_a_user_may_set_is_in_the_documents() -> None:
 
 def test_each_remedy_has_a_heading_and_each_heading_a_remedy() -> None:
     remedied = {remedy.about for remedy in (*remedies.every(), *together.every())} | {
-        report.ABOUT_UNFORMED,
+        remedies.UNFORMED,
         not_finite.ABOUT,
         endings.ABOUT_APART,
     }

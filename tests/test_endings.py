@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -148,6 +149,9 @@ def test_a_run_that_takes_too_long_is_ended(orch: Orch, tmp_path: Path, run: Liv
     assert "where the tasks were:" in done.err
     assert run.result()["outcome"] == "timed_out"
     assert "first failure" not in done.err
+    (fix,) = re.findall("fix: orch (.*)", done.err)
+    assert "--timeout 16" in fix
+    orch(*shlex.split(fix, comments=True), "--dry-run", check=0)  # it can be pasted
 
 
 def test_a_cluster_that_does_not_form_names_who_is_late(orch: Orch, tmp_path: Path, run: LiveRun) -> None:

@@ -132,6 +132,7 @@ def test_silence_ends_with_124_and_with_where_everybody_was(orch: Orch, tmp_path
     done = orch("up", "script.py", "-n", "2", "--hang-timeout", "5", check=124)
     assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
     assert "worker-0..1: in time.sleep (script.py:" in done.err
+    assert re.search(r"fix: orch up -f \S+/spec\.yaml --max-restarts 3    # starts again after a hang\n", done.err)
 
 
 @pytest.mark.parametrize(

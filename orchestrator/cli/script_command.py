@@ -252,7 +252,7 @@ SHOWS_FEW = "orch.help_short"
 def _row(option: click.Option, record: tuple[str, str]) -> tuple[str, str]:
     name = option.opts[-1]
     if name == "--help":
-        return "-h, --help", "The most used options; all options"
+        return "-h, --help", "-h: the most used options; --help: all"
     if name not in LINES:
         return record[0], re.sub(r" ?Default: (.*)\.$", r" [default: \1]", record[1])
     names = f"--[no-]{name[2:]}" if option.secondary_opts else ", ".join(option.opts)

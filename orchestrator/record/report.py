@@ -36,7 +36,6 @@ LINE_CHARACTERS = 500
 """The most characters of a line that the report shows."""
 MESSAGE_LINES = 24
 """The most lines of an exception's message that the report shows."""
-ABOUT_UNFORMED = "no-cluster-was-formed"
 UNFORMED = "build a strategy of tf.distribute, which reads TF_CONFIG; for a single run of the script: --strategy none"
 
 
@@ -52,14 +51,13 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
         lines += _describe_failure(cause, run, directory)
         lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect else []
         lines += _describe_calls(run, cluster) if cause.about in (together.CALLS, remedies.ENDS_EARLY) else []
-        lines += [f"  fix: {cause.remedy}"] if cause.remedy else []
-        lines += [f"  more: orch help {cause.about}"] if cause.about else []
+        lines += _describe_remedy(cause, run, directory)
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines += [f"  {line}" for line in cause.what.splitlines()]
-        lines += [f"  fix: {cause.remedy}"] if cause.remedy else []
         if verdict.outcome is Outcome.TIMED_OUT:
             lines += _describe_stacks(run, cluster, cluster.tasks)
+        lines += _describe_remedy(cause, run, directory)
         lines += [] if run.is_gone else [f"  logs: {directory}"]
     if verdict.saved is not None:
         again = "the engine starts the run again; or run" if cluster.policy.requeues else "to continue"
@@ -69,7 +67,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:
-        lines += [f"  warning: {verdict.warning}", f"  fix: {UNFORMED}", f"  more: orch help {ABOUT_UNFORMED}"]
+        lines += [f"  warning: {verdict.warning}", f"  fix: {UNFORMED}", f"  more: orch help {remedies.UNFORMED}"]
     lines += [f"  {line}" for line in verdict.remarks]
     lines += [f"  still there: {left}" for left in verdict.remains]
     if verdict.outcome is not Outcome.SUCCEEDED:
@@ -77,11 +75,25 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     return clean("\n".join(lines))
 
 
+def _describe_remedy(cause: Cause, run: RunDir, directory: Path) -> list[str]:
+    """The fix, with a command that can be pasted in place of `remedies.AGAIN`, and where more is said."""
+    fix = cause.remedy
+    if remedies.AGAIN in fix and b'"function"' not in _settings_of(run):
+        fix = fix.replace(remedies.AGAIN, f"orch up -f {directory / 'spec.yaml'}")
+    return [f"  fix: {fix}"] * bool(fix) + [f"  more: orch help {cause.about}"] * bool(cause.about)
+
+
+def _settings_of(run: RunDir) -> bytes:
+    with contextlib.suppress(OSError):
+        return read_file(run.path / "spec.yaml")
+    return b""
+
+
 def _describe_saves(run: RunDir, directory: Path) -> str:
     """Return how the training of a run that has not succeeded is continued, or that it cannot be; empty for a run that does not save."""
     with contextlib.suppress(OrchError, OSError):
         # A spec has only what was given, so most runs are done here: the verdict waits for these lines.
-        if b'"checkpoints"' not in read_file(run.path / "spec.yaml") and not (run.path / "checkpoints").is_dir():
+        if b'"checkpoints"' not in _settings_of(run) and not (run.path / "checkpoints").is_dir():
             return ""
         from . import saves_of_run
 

@@ -167,7 +167,7 @@ def stalled(bench: Bench) -> None:
     """A worker, and the leader: the task that runs TensorFlow's coordination service."""
     script = bench.script("os.kill(os.getpid(), signal.SIGSTOP)")
     for worker in ("worker-1", "worker-0"):
-        said = ("is stopped (SIGSTOP)", f"fix: find out what held {worker} up")
+        said = ("is stopped (SIGSTOP)", f"fix: look at where {worker} was")
         bench.orch("up", script, "-n", "2", "--set", "collectives.heartbeat_s=5", "--", worker, code=1, said=said)
 
 

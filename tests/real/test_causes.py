@@ -90,7 +90,7 @@ tf.distribute.MultiWorkerMirroredStrategy()
     script(text, "train.py")
     done = orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", timeout=200, check=1)
     assert "Could not start gRPC server\n" in report(done.err)
-    assert "fix: leave TF_CONFIG to orch: the task's was not the one that orch gave it (train.py:3 set it)" in report(done.err)
+    assert "fix: leave TF_CONFIG to orch: the task had another one (train.py:3 set it)" in report(done.err)
 
 
 def test_calls_that_only_the_chief_makes_are_named_with_the_line_of_each_worker(orch: Orch, script: Script) -> None:
@@ -112,11 +112,11 @@ model.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0, callbacks=[Test()])
     places = text.partition("orch:   where the tasks were:\n")[2].splitlines()[:2]
     assert "worker-0: train.py:11 in on_epoch_end: model.evaluate(x, x[:, :1], verbose=0)" in places[0], text
     assert "worker-1: train.py:12 in <module>: model.fit(" in places[1] or "worker-1: in fit (train.py:12)" in places[1], text
-    assert "worker-0..1 differ: let all workers call" in text
+    assert "let all workers call" in text
 
 
 def test_a_loop_that_a_worker_leaves_by_its_own_loss_is_told_to_reduce_it(orch: Orch, script: Script) -> None:
     script(TRAIN.replace("number == 20", "number == 200"), "train.py")
     text = report(orch("up", "train.py", "-n", "2", "--set", "timeouts.grace_s=1", "--", "leave", "1", timeout=200, check=1).err)
     assert text.startswith("first failure: worker-1 on local: it ended by itself (exit code 0)")
-    assert "reduce a loss that ends a loop over the workers first" in text
+    assert "if a loss ends the loop, reduce it over the workers first" in text

@@ -205,7 +205,7 @@ def test_a_program_that_catches_all_errors_does_not_go_on_after_one_of_orch(orch
     done = orch("up", "train.py", "-n", "2", "--timeout", "200", check=1)
     assert "first failure: worker-1 on local" in done.err
     assert f"orch.Fault: {features.STEP}: orch's own code has failed: KeyError: \"orch's own\" (optimizer.py:" in done.err
-    assert "fix: this is a fault of orch" in done.err
+    assert "fix: report this fault of orch" in done.err
     assert "worker-1 | caught" not in done.out
 
 

@@ -15,14 +15,14 @@ from worker.values.codec import from_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
-TENSORFLOW_1, ESTIMATOR = "of a script for TensorFlow 1", "migrating_estimator"
+TENSORFLOW_1, ESTIMATOR = "tf_upgrade_v2 --infile", "migrating_estimator"
 WITHOUT_KERAS_2 = "import sys; sys.modules['tf_keras'] = None; os.environ['TF_USE_LEGACY_KERAS'] = '1'"
 STATEMENTS = {
     "tf.keras.optimizers.Adam(nonsense=0.1)": "which Keras 3 does not take",
     "tf.keras.wrappers.scikit_learn": "neither Keras 3 nor Keras 2 has this name",
     "from keras.utils import np_utils": "neither Keras 3 nor Keras 2 has this name",
     "from keras.layers.normalization import BatchNormalization": "neither Keras 3 nor Keras 2 has this name",
-    f"{WITHOUT_KERAS_2}; tf.keras.Sequential()": "installs Keras 2 for",
+    f"{WITHOUT_KERAS_2}; tf.keras.Sequential()": "or unset TF_USE_LEGACY_KERAS",
     "tf.estimator.RunConfig()": ESTIMATOR,
     "tf.compat.v1.estimator": ESTIMATOR,
     "tf.keras.estimator.model_to_estimator(None)": ESTIMATOR,
@@ -46,16 +46,16 @@ STATEMENTS = {
     "tf.no_such_name": TENSORFLOW_1,
     "tf.constant(1).no_such_name": "",
     "tf.keras.layers.Dens": "",
-    "import horovod.tensorflow": "in place of Horovod",
-    "tf.distribute.cluster_resolver.SlurmClusterResolver()": "without a resolver reads TF_CONFIG",
+    "import horovod.tensorflow": "instead of Horovod",
+    "tf.distribute.cluster_resolver.SlurmClusterResolver()": "without a resolver: it reads TF_CONFIG",
     "import sys; sys.modules['tensorboard.summary.v2'] = None; tf.summary.scalar('a', 1.0, step=0)": "-m pip install tensorboard",
     "tf.keras.Sequential([tf.keras.Input((9,)), tf.keras.layers.Dense(1)])(tf.zeros((4, 8)))": "dense takes 9 values in axis -1",
-    "tf.keras.layers.Conv2D(3, 3)(tf.zeros((4, 28, 28)))": "takes data of min_ndim=4 axes, the first is the batch, and got 3",
-    "tf.keras.losses.CategoricalCrossentropy()(tf.zeros((4,)), tf.zeros((4, 3)))": "numbers of classes need a loss with Sparse",
-    "tf.keras.Sequential().compile('adm')": "no optimizer of the name adm; did you mean adam?",
-    "tf.keras.layers.Dense(1, activation='rellu')": "no activation of the name rellu; did you mean relu?",
-    "tf.distribute.MultiWorkerMirroredStrategy(num_workers=2)": "a strategy takes no num_workers",
-    "tf.constant([1.0, 2.0]) + tf.constant([1.0, 2.0, 3.0])": "the shapes [2] and [3] do not fit",
+    "tf.keras.layers.Conv2D(3, 3)(tf.zeros((4, 28, 28)))": "data with min_ndim=4, the batch included (it got ndim=3)",
+    "tf.keras.losses.CategoricalCrossentropy()(tf.zeros((4,)), tf.zeros((4, 3)))": "class numbers, use a loss with Sparse",
+    "tf.keras.Sequential().compile('adm')": "no optimizer named adm; did you mean adam?",
+    "tf.keras.layers.Dense(1, activation='rellu')": "no activation named rellu; did you mean relu?",
+    "tf.distribute.MultiWorkerMirroredStrategy(num_workers=2)": "remove num_workers: orch up -n N",
+    "tf.constant([1.0, 2.0]) + tf.constant([1.0, 2.0, 3.0])": "make the shapes [2] and [3] fit",
     "os.environ['NO_SUCH_VARIABLE']": "--env NO_SUCH_VARIABLE=VALUE",
     "tf.keras.Input": None,
 }

@@ -27,10 +27,10 @@ def checkpoints_command(run: str | None, home: Path, verify: bool, as_json: bool
     Examples:
       orch checkpoints
       orch checkpoints --verify RUN     also read all tensors
-      orch checkpoints /data/saves/RUN  a directory of saves
+      orch checkpoints /data/saves/RUN  a directory of checkpoints
 
-    These are the saves of worker.checkpoints, of worker.KerasCheckpoint and of --checkpoint. A new run continues with the newest save of
-    an old one: orch up SCRIPT --resume RUN.
+    A script saves checkpoints with worker.checkpoints, worker.KerasCheckpoint or --checkpoint. A new run continues with the newest one:
+    orch up SCRIPT --resume RUN.
     """
     from ...record import saves_of_run
     from ...views import saves_report  # not for a help text

@@ -25,10 +25,10 @@ def compare_command(one: str, other: str, home: Path, as_json: bool) -> int:
       orch compare train-1 train-2
       orch compare --json train-1 train-2
 
-    Compared are the settings, the arguments, the code by its hash, the versions, the hosts, what the chief has reported of each
-    step, and the saves. Reported numbers that differ by less than one part in 10,000 are called the same.
+    orch compares the settings, the arguments, the code by its hash, the versions, the hosts, what the chief has reported of each step,
+    and the checkpoints. Reported numbers that differ by less than one part in 10,000 count as the same.
 
-    The exit code is 0 if the numbers are the same, and 1 if they part.
+    The exit code is 0 if the numbers are the same, and 1 if they differ.
     """
     from ...views import run_comparison  # not for a help text
 

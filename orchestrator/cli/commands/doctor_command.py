@@ -36,7 +36,7 @@ from .plan_command import refuse_programs
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.pass_context
 def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:
-    """Check whether this machine, or all hosts of -H, can run a cluster. Each problem is shown with a remedy.
+    """Check whether this machine, or all hosts of -H, can run a cluster. Each problem comes with a fix.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ YES = "With --all: do not ask."
 @click.option("--save", is_flag=True, help="Save a checkpoint first, if the training can.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: an object, or with --all or several RUNs a list.")
 def down_command(names: Sequence[str], home: Path, everything: bool, agreed: bool, at_once: bool, save: bool, as_json: bool) -> int:
-    """End RUN (default: the latest run), or several runs. Returns when no process of them is left.
+    """End RUN (default: the latest run), or several runs. Returns when all their processes have ended.
 
     \b
     Examples:

@@ -73,7 +73,7 @@ class LogOptions:
 @click.option("--task", "more", multiple=True, hidden=True, shell_complete=completion.tasks)  # as orch stacks has it
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over, then how it ended.")
 @click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
-@click.option("--until", metavar="T", help="End at this time, which is written as for --since.")
+@click.option("--until", metavar="T", help="End at this time, written as for --since.")
 @click.option("-n", "--tail", type=Count(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
 @click.option("--stream", type=click.Choice(STREAMS), metavar="|".join(STREAMS), help="Show only this stream.")

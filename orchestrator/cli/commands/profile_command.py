@@ -35,7 +35,7 @@ RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A c
 @click.option("--risk-crash", "at_risk", is_flag=True, help=RISK)
 @click.option("--json", "as_json", is_flag=True, help="Print the path of each profile, by task, as a JSON object.")
 def profile_command(run: RunDir, seconds: float, only: Sequence[str], at_risk: bool, as_json: bool) -> int:
-    """Profile RUN (default: the latest run) with TensorFlow's profiler, at one moment. The script needs no line for this.
+    """Profile RUN (default: the latest run) with TensorFlow's profiler, for a short time. The script needs no change.
 
     \b
     Examples:
@@ -45,8 +45,8 @@ def profile_command(run: RunDir, seconds: float, only: Sequence[str], at_risk: b
     The files are in the run's directory, for TensorBoard with the package tensorboard-plugin-profile. While the profiler runs, the tasks
     are a little slower.
 
-    Under MultiWorkerMirroredStrategy, TensorFlow 2.18 to 2.21 often crashes when it profiles another task than the first. These tasks are
-    left out, with a warning, unless --risk-crash is given.
+    Under MultiWorkerMirroredStrategy, TensorFlow 2.18 to 2.21 often crashes when it profiles another task than the first. orch leaves
+    these tasks out and warns, unless you give --risk-crash.
     """
     ctx = click.get_current_context()
     refuse_unclear(ctx.params["home"], ctx.params["run"], run, "profile")

@@ -16,7 +16,7 @@ from ..completion import files
 from ..options import run_argument
 
 OUTPUT = "Write to this file. Default: RUN.html here, or RUN.zip with --bundle."
-SERVE = "Show the page of a run that goes on to browsers on this machine, at an address that is printed, until Ctrl-C."
+SERVE = "Show the page to browsers on this machine, up to date, until Ctrl-C. orch prints its address."
 BUNDLE = "Write an archive with the page, the events, the plan and the logs, for a bug report."
 
 

@@ -44,7 +44,7 @@ COLUMNS = "List runs with a column for each of these values of their last report
 CSV = "List runs as CSV, with the values of --columns, or all."
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 TRACE = "Write the run as a trace to this file, in Chrome's JSON format: for ui.perfetto.dev."
-QUIET = "Print one line in place of the report."
+QUIET = "Print one line instead of the report."
 TIMEOUT = "Stop waiting after this time, in seconds or as 10m, and exit with 124."
 
 
@@ -81,11 +81,11 @@ def ps_command(
       orch ps --all -n 10    the newest ten runs: arguments, results, reports
       orch ps --all --sort val_loss -n 3    the three with the least loss
       orch ps --all --sort goodput    the share of time that trained
-      orch ps --all lr-      the runs whose names begin so
+      orch ps --all lr-      the runs whose names begin with lr-
       orch ps --columns lr,val_loss    a table of a sweep; --csv
       orch ps lr-1 lr-2      both
 
-    UP and TOOK are the times of each task's process. The time of a run also has what comes before its tasks (the import of TensorFlow) and
+    UP and TOOK are the times of a task's process. The time of a run also includes the import of TensorFlow before its tasks, and the end
     after them.
     """
     if everything or most or sort or chosen is not None or as_csv or len(names) > 1:
@@ -223,7 +223,7 @@ def wait_command(run: RunDir, timeout: float | None, quiet: bool, as_json: bool)
     \b
     Examples:
       orch wait
-      orch wait --timeout 1h     exit code 124 if the run then still goes on
+      orch wait --timeout 1h     exit code 124 if the run has not ended by then
     """
     if not wait_for(run, timeout):
         click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
@@ -249,7 +249,7 @@ def restart_command(run: RunDir, as_json: bool) -> int:
     Example:
       orch restart
 
-    This restart does not count for --max-restarts. If several runs go on, RUN is needed.
+    This restart does not count for --max-restarts. If several runs go on, give RUN.
     """
     ctx = click.get_current_context()
     refuse_unclear(ctx.params["home"], ctx.params["run"], run, "restart")

@@ -29,7 +29,7 @@ def init_command(file: str, everything: bool, schema: bool) -> int:
       orch init digits.yaml --all
       orch init --schema
 
-    The file .orch.schema.json is written next to it: with it, editors complete and check the settings. Both files belong into git.
+    orch also writes .orch.schema.json, with which editors complete and check the settings. Put both files into git.
     """
     if schema:
         click.echo(_schema(), nl=False)
@@ -61,7 +61,7 @@ def _schema() -> str:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> int:
-    """Print the completion for SHELL: bash, zsh or fish. The shell then completes commands, options, files, runs and tasks.
+    """Print the completion for bash, zsh or fish. The shell then completes commands, options, files, runs and tasks.
 
     \b
     Example:

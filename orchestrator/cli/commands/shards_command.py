@@ -77,9 +77,9 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
       orch shards 'gs://bucket/train-*' -n 16 -b 4096
       orch shards     the files, tasks and sizes of orch.yaml
 
-    The output has the files, bytes, elements and steps of each worker, and then each problem with a remedy. Elements are
-    counted but not decoded. A damaged file is named, with the byte. TensorFlow is needed only for files such as gs://. All is
-    said of a dataset that reads these files and batches as its last step; orch verify measures a program.
+    The output has the files, bytes, elements and steps of each worker, and then each problem with a fix. orch counts elements and
+    does not decode them; it names a damaged file. Only files such as gs:// need TensorFlow. orch assumes a dataset that reads these
+    files and ends with batch; orch verify measures your script.
 
     The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged.
     """

@@ -21,7 +21,7 @@ from ..spec_overlays import read_spec
 @click.command("verify", cls=ScriptCommand)
 @spec_options
 @new_home_option
-@click.option("--steps", type=Count(1, 1000), metavar="N", default=STEPS, show_default=True, help="Compare so many steps.")
+@click.option("--steps", type=Count(1, 1000), metavar="N", default=STEPS, show_default=True, help="The number of steps to compare.")
 @click.option("--limit", type=Count(1), metavar="S", default=300, show_default=True, help="The most seconds that both runs may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -34,10 +34,11 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
       orch verify train.py -n 4 --steps 20 -- --batch 64
       orch verify train.py --strategy mirrored --cpus 2
 
-    Both get the same random numbers. Compared are the rows of each step, the losses with their terms, the gradients as the
-    optimizer applies them, the variables, and what fit shows. The program ends after these steps, before it saves.
+    Both get the same random numbers. orch compares the rows of each step, the losses with their terms, the gradients as the optimizer
+    applies them, the variables, and the output of fit. The program ends after these steps, before it saves.
 
-    The exit code is 0 for the same training and 1 for another one. If the program fails, it is that of the program, and 2 for 1.
+    The exit code is 0 for the same training and 1 for another one. If the program fails, the exit code is
+    the program's, but 2 instead of 1.
     """
     from ...checks.same_training import sentences, to_json
     from ...errors import USAGE
@@ -57,13 +58,13 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
 @click.command("scale", cls=ScriptCommand)
 @spec_options
 @new_home_option
-@click.option("--seconds", type=Span(2, 3600), metavar="TIME", default=30.0, help="Measure each size for so long. [default: 30]")
+@click.option("--seconds", type=Span(2, 3600), metavar="TIME", default=30.0, help="How long to measure each size. [default: 30]")
 @click.option("--limit", type=Span(10), metavar="TIME", default=600.0, help="The most that one size may take. [default: 10m]")
 @click.option("--batch-argument", metavar="NAME", default="", help="The script's argument for the batch: try the other way, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def scale_command(ctx: click.Context, /, home: Path, seconds: float, limit: float, batch_argument: str, as_json: bool, **_: Any) -> None:
-    """Run SCRIPT for a while with each of several numbers of workers, and say why more are not as many times faster.
+    """Run SCRIPT for a while with each of several numbers of workers, and say why more workers are not faster.
 
     \b
     Examples:
@@ -71,8 +72,8 @@ def scale_command(ctx: click.Context, /, home: Path, seconds: float, limit: floa
       orch scale train.py -n 1,2 -H a,b --seconds 60 -- --batch 64
       orch scale train.py -n 1,2,4 --batch-argument batch
 
-    Each size is measured after its warm-up, and ended by orch: fit goes on until then. The script saves nothing meanwhile: callbacks that
-    write files are left out, and what saves a model does nothing.
+    orch starts each number of workers, lets it warm up, measures its steps, and ends it. The script saves nothing meanwhile: orch leaves
+    out callbacks that write files, and calls that save a model do nothing.
     """
     from ...checks.scaling import to_json
     from ...scale import scale

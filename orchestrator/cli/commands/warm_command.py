@@ -57,7 +57,7 @@ def start_command(
       orch warm start
       orch warm start train.py --env TF_CPP_MIN_LOG_LEVEL=2
 
-    The options mean what they mean for orch up: interpreter, environment and imports are those of such a run.
+    Give the options of your runs: the warm process must have their interpreter, environment and imports.
     """
     spec = read_spec(ctx, needs_program=False)[0]
     names = preload or spec.imported_ahead
@@ -106,7 +106,7 @@ def status_command(as_json: bool) -> int:
     Example:
       orch warm status
 
-    orch up says in a line whether it uses this process, and why if it does not.
+    orch up prints whether it uses this process, and if not, why.
     """
     answer = warm_process.status()
     if as_json:

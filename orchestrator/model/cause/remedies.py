@@ -30,20 +30,22 @@ class Remedy(NamedTuple):
 
 
 NONE = Remedy("", "")
+AGAIN = "orch up …"
+"""Stands for the command of the same run: the report has its settings in place of the dots."""
 
 _TENSORFLOW_1 = Remedy(
     "names-of-tensorflow-1",
-    "TensorFlow 2 has no such name; of a script for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW",
+    "tf_upgrade_v2 --infile SCRIPT --outfile NEW    # TensorFlow 2 has no such name; check its spelling first",
 )
 _TENSORBOARD = Remedy(
     "tensorboard-is-not-installed",
-    "{python} -m pip install tensorboard, or leave its summaries and its callback out",
+    "{python} -m pip install tensorboard    # or remove its summaries and its callback",
 )
 _USE_KERAS_2 = "or Keras 2, --keras legacy (to install: {keras_2})"
 
 _NO_KERAS_NAME = Remedy(
     "a-name-that-keras-does-not-have",
-    "neither Keras 3 nor Keras 2 has this name; older names: https://keras.io/guides/migrating_to_keras_3",
+    "neither Keras 3 nor Keras 2 has this name; look it up: https://keras.io/guides/migrating_to_keras_3",
 )
 _KERAS_2_NAME, _NO_KERAS_2 = "names-of-keras-2", "keras-2-is-not-installed"
 _SHAPE, _LAYER = "data-of-other-shapes", r"layer ['\"]?(?P<layer>[\w/.-]+)['\"]? is incompatible with the layer: "
@@ -51,11 +53,11 @@ _FIT, _NO_TPU, _PORT, _NATIVE = "fit-on-several-workers", "no-tpu", "a-port-was-
 
 _HIDDEN = Remedy(
     "a-script-with-the-name-of-a-module",
-    "rename the script, or the file next to it, that is called {name}.py: it hides the module {name}",
+    "rename {name}.py, which is the script or a file next to it: it hides the module {name}",
 )
 _OUTSIDE = Remedy(
     "made-outside-of-the-scope",
-    "make the model, the optimizer, the metrics and the variables all inside of `with strategy.scope():`",
+    "make the model, the optimizer, the metrics and the variables inside of `with strategy.scope():`",
 )
 _NO_BATCHES = Remedy(
     "data-without-batches",
@@ -70,11 +72,11 @@ _OF_ENGINES = (
 """Variables by which engines, or the launchers of other frameworks, tell a process its place in a cluster."""
 _ENGINE = Remedy(
     "a-script-that-asks-an-engine",
-    "tf.distribute.MultiWorkerMirroredStrategy() without a resolver reads TF_CONFIG; orch sets no {name}",
+    "use tf.distribute.MultiWorkerMirroredStrategy() without a resolver: it reads TF_CONFIG. orch does not set {name}",
 )
-_EXTRACTED = "of get_file(extract=True), Keras 3 returns the directory NAME_extracted: os.path.join(path, NAME)"
+_EXTRACTED = "get_file(extract=True) of Keras 3 returns the directory NAME_extracted: os.path.join(path, NAME)"
 _OF_GET_FILE = r"_extracted/|/\.keras/|/datasets/"
-_NEAR = Remedy("a-file-that-is-not-found", "the script looks one directory too high, as {near} is there")
+_NEAR = Remedy("a-file-that-is-not-found", "look one directory deeper: {near} is there")
 # A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
 # groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
 ABOUT_NAMES = {
@@ -88,32 +90,32 @@ ABOUT_NAMES = {
     r"|object has no attribute 'make_(?:one_shot|initializable)_iterator'|No module named 'tensorflow\.(?:examples|contrib)": _TENSORFLOW_1,
     r"Keras cannot be imported\. Check that it is installed": Remedy(
         _NO_KERAS_2,
-        "{keras_2} installs Keras 2 for {python}; or unset TF_USE_LEGACY_KERAS; or, where it is not set, pip install keras",
+        "{keras_2}    # or unset TF_USE_LEGACY_KERAS; if it is not set: pip install keras",
     ),
-    r"No module named 'tf_keras'": Remedy(_NO_KERAS_2, "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
+    r"No module named 'tf_keras'": Remedy(_NO_KERAS_2, "{keras_2}    # Keras 2 is not installed there"),
     **{error: Remedy(_KERAS_2_NAME, f"{instead}; {_USE_KERAS_2}") for error, instead in keras_2_names.INSTEAD.items()},
     r"(?:MirroredStrategy|AllReduceStrategy|ServerStrategy\w*)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'": Remedy(
         "arguments-of-a-strategy",
-        "a strategy takes no {name}: the number of workers comes from orch up -n N, and reaches the strategy in TF_CONFIG",
+        "remove {name}: orch up -n N sets the number of workers, and the strategy reads it from TF_CONFIG",
     ),
     r"Argument\(s\) not recognized: \{": Remedy(
         _KERAS_2_NAME,
-        "leave the argument out, which Keras 3 does not take; " + _USE_KERAS_2,
+        "remove the argument, which Keras 3 does not take; " + _USE_KERAS_2,
     ),
     r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
     r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'": _NO_KERAS_NAME,
     r"No module named '(?P<name>tensorflow\.[^']+)'": Remedy(
         "a-module-that-tensorflow-does-not-have",
-        "the TensorFlow in {python} has no {name}: the script is written for another release",
+        "use another release of TensorFlow: the one in {python} has no {name}",
     ),
     r"No module named 'horovod|cannot import name '\w+' from 'horovod": Remedy(
         "horovod",
-        "use tf.distribute.MultiWorkerMirroredStrategy() in place of Horovod, or start the script with horovodrun",
+        "use tf.distribute.MultiWorkerMirroredStrategy() instead of Horovod, or start the script with horovodrun",
     ),
     r"No module named 'tensorboard": _TENSORBOARD,
     r"No module named 'pkg_resources'": Remedy(
         "setuptools-without-pkg_resources",
-        "{python} -m pip install 'setuptools<82', or take a newer release of the package that imports pkg_resources",
+        "{python} -m pip install 'setuptools<82'    # or a newer release of the package that imports pkg_resources",
     ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
@@ -145,11 +147,11 @@ _OF_NAMES = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError"
 OTHERS = {
     r"`?merge_call`? (?:called|is called)": Remedy(
         "gradients-in-a-branch",
-        "keras.optimizers.Adam(gradient_accumulation_steps=4) adds up gradients; call apply_gradients outside of branches",
+        "call apply_gradients outside of branches; to add up gradients: keras.optimizers.Adam(gradient_accumulation_steps=4)",
     ),
     r"^(?:orch\.)?Fault: .*: orch's own code has failed": Remedy(
         "a-fault-of-orch",
-        "this is a fault of orch, and the program is not the cause: report it with the log of this task",
+        "report this fault of orch, with the log of this task; your program is not the cause",
     ),
     r"Delete called on non-empty BufRendezvous|group \d+ not found\. This normally means the server has restarted": Remedy(
         "several-strategies",
@@ -158,61 +160,60 @@ OTHERS = {
     r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
     r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": Remedy(
         "fewer-files-than-workers",
-        "--auto-shard data, or at least {workers} files ({files} now), one for each worker",
+        f"{AGAIN} --auto-shard data    # or write at least {{workers}} files, one for each worker; there are {{files}}",
     ),
     "Found an unshardable source dataset": Remedy(
         "a-dataset-without-files",
-        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out",
+        f"{AGAIN} --auto-shard data    # this dataset reads no files that TensorFlow could divide",
     ),
     "No space left on device|Disk quota exceeded": Remedy(
-        "the-disk-is-full", "the disk is full: make room, or write somewhere else (orch's own files: --home)"
+        "the-disk-is-full",
+        "make room (orch prune --keep 5 removes old runs), or write to another disk (orch's files: --home)",
     ),
     r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU"
     r"|Dst tensor is not initialized": Remedy(
         "out-of-gpu-memory",
-        "a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
+        "use a smaller batch for each replica; if tasks share the GPU: --memory-growth, or --gpu-memory MB",
     ),
     "OOM when allocating|MemoryError|bad_alloc": Remedy(
         "out-of-memory",
-        "a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks on this host",
+        "use a smaller batch for each replica, read less at once (with tf.data), or run fewer tasks on this host",
     ),
     "Address already in use|Could not start gRPC server": Remedy(
         _PORT,
-        "a port was taken: let orch choose the ports (TF_CONFIG has them), or find who listens there: ss -ltnp",
+        "use a port of TF_CONFIG, which orch holds free, or find who listens at yours: ss -ltnp",
     ),
-    "Too many open files": Remedy(
-        "too-many-open-files", "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)"
-    ),
+    "Too many open files": Remedy("too-many-open-files", "ulimit -n 65536    # before orch up: too many files were open at once"),
     "Collective ops must be configured at program startup": Remedy(
         "the-strategy-comes-too-late",
-        "make the strategy before anything else touches TensorFlow's devices, tensors included",
+        "make the strategy directly after the imports, before any tensor or variable",
     ),
     r"Received a label value of (?P<label>-?\d+) which is outside the valid range of \[0, (?P<outputs>\d+)\)": Remedy(
         "a-label-that-has-no-output",
-        "a label is {label}, and the last layer has {outputs} outputs: one for each class, from 0 on, or BinaryCrossentropy",
+        "give the last layer an output for each label, from 0 on (it has {outputs}; a label is {label}), or use BinaryCrossentropy",
     ),
     rf"{_LAYER}expected axis (?P<axis>-?\d+) of input shape to have value (?P<wanted>\d+), but received input with shape "
     r"(?P<shape>\(.*?\))": Remedy(
         _SHAPE,
-        "{layer} takes {wanted} values in axis {axis}, and the data is {shape}: give keras.Input the shape of one element",
+        "give keras.Input the shape of one element: {layer} takes {wanted} values in axis {axis}, and the data is {shape}",
     ),
     rf"{_LAYER}expected (?P<wanted>(?:min_|max_)?ndim=\d+), found ndim=(?P<found>\d+)": Remedy(
         _SHAPE,
-        "{layer} takes data of {wanted} axes, the first is the batch, and got {found}: x[None], x[..., None] or Flatten()",
+        "give {layer} data with {wanted}, the batch included (it got ndim={found}): x[None], x[..., None] or Flatten()",
     ),
     r"Arguments `target` and `output` must have the same|Argument `output` must have rank \(ndim\) `target\.ndim - 1`": Remedy(
         _SHAPE,
-        "labels that are numbers of classes need a loss with Sparse in its name, one-hot labels one without",
+        "for labels that are class numbers, use a loss with Sparse in its name; for one-hot labels, one without",
     ),
     r"Incompatible shapes: (?P<one>\[[\d,]*\]) vs\. (?P<other>\[[\d,]*\])": Remedy(
         _SHAPE,
-        "the shapes {one} and {other} do not fit: from the last axis on, each pair must be equal or have a 1",
+        "make the shapes {one} and {other} fit: from the last axis on, each pair must be equal, or one of the two 1",
     ),
     r"Could not interpret (?P<kind>\w+)(?: function)? identifier: '?(?P<name>[\w.-]+)'?$"
     r"|Unknown (?P<kind_2>optimizer|loss|metric|activation|initializer|regularizer|constraint)(?: function)?:? "
     r"'(?P<name_2>[\w.-]+)'": Remedy(
         "a-word-that-keras-does-not-know",
-        "Keras has no {kind} of the name {name}{near} (https://keras.io/api lists all)",
+        "Keras has no {kind} named {name}{near} (https://keras.io/api lists all)",
     ),
     r"Mixing different tf\.distribute\.Strategy objects": _OUTSIDE,
     r"There is no id for task_type 'ps'": Remedy(
@@ -221,15 +222,15 @@ OTHERS = {
     ),
     r"Shape mismatch in the collective instance.*shape \[0[,\]]": Remedy(
         "tensors-of-different-shapes",
-        "batch(…, drop_remainder=True): a worker's part of a batch had no rows; or return the sum over the rows",
+        "use batch(…, drop_remainder=True), or return the sum over the rows: a worker's part of a batch had no rows",
     ),
     "Serialized sparse should have at least 1 serialized tensor, but has a zero dimension": Remedy(
         "sparse-rows-that-are-too-few",
-        "TensorFlow cuts no batch with fewer sparse rows than replicas: batch(…, drop_remainder=True), or map(tf.sparse.to_dense)",
+        "use batch(…, drop_remainder=True), or map(tf.sparse.to_dense): a batch had fewer sparse rows than replicas",
     ),
     r"unexpected keyword argument '(?:experimental_aggregate_gradients|skip_gradients_aggregation)'": Remedy(
         "gradients-that-keras-3-adds-itself",
-        "leave the argument out, and your own all_reduce: Keras 3 adds the gradients of all replicas itself",
+        "remove the argument, and your own all_reduce: Keras 3 adds the gradients of all replicas itself",
     ),
     r"TensorBoard is not installed, missing implementation": _TENSORBOARD,  # tensorflow/python/summary/tb_summary.py
     r"(?P<name>SLURM_\w+) not found in environment": _ENGINE,
@@ -238,57 +239,57 @@ OTHERS = {
     ),
     r"TPUs not found in the cluster": Remedy(
         _NO_TPU,
-        "a TPU and the package tensorflow-tpu; on the CPU: worker.strategy() in the script, and --set tpu.fallback=cpu",
+        "use a TPU VM with tensorflow-tpu; on a CPU: worker.strategy() in the script, and --set tpu.fallback=cpu",
     ),
     r"cache lockfile already exists \('(?P<path>[^']+?)(?:_\d+)?\.lockfile'\)": Remedy(
         "a-cache-that-was-not-finished",
-        "if no other run writes this cache now: rm {path}_*.lockfile {path}_*.index {path}_*.data-*",
+        "rm {path}_*.lockfile {path}_*.index {path}_*.data-*    # if no other run writes this cache now",
     ),
     r"(?P<path>[^\s'\"]+?)(?:_\d+)?\.lockfile; No such file or directory": Remedy(
-        "a-cache-that-was-not-finished", "the directory of the cache {path} is not there, and tf.data makes none: make it before fit"
+        "a-cache-that-was-not-finished", "make the directory of the cache {path} before fit: tf.data does not make it"
     ),
     r"(?:FileNotFoundError|NotFoundError): .*/\.keras/datasets/.": Remedy("a-file-that-is-not-found", f"put it on this host; {_EXTRACTED}"),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*/[^']*)'": Remedy(
         "a-file-that-is-not-found",
-        "{path} begins at the directory of orch up or orch.yaml; another: --set workdir=DIR",
+        f"{AGAIN} --set workdir=DIR    # {{path}} begins in the directory of orch.yaml, or of orch up",
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*\.[^'/]*)'": Remedy(
-        "a-file-that-is-not-found", "{path} begins at the directory of orch up or orch.yaml; another: --set workdir=DIR"
+        "a-file-that-is-not-found", f"{AGAIN} --set workdir=DIR    # {{path}} begins in the directory of orch.yaml, or of orch up"
     ),
     r"(?:FileNotFoundError|NotFoundError): .*No such file or directory.*?(?P<path>/[^'\";\s]+)": Remedy(
         "a-file-that-is-not-found",
-        "{path} is not on this host, or the directory in which it should be written is not: orch makes no directories of a script",
+        "put {path} on this host; if the script writes it, make its directory first",
     ),
     r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'": Remedy(
         "a-file-without-permission",
-        "the user of the task may not read or write {path}: give the script another path, or that user the permission (ls -ld {path})",
+        "use another path, or let the user of the task read and write this one: ls -ld {path}",
     ),
     r"ImportError: attempted relative import with no known parent package": Remedy(
         "a-file-of-a-package", "start it as a module, in the directory above the package: orch up -m PACKAGE.MODULE"
     ),
     r"EOFError: EOF when reading a line|BdbQuit": Remedy(
         "a-script-that-asks-at-the-keyboard",
-        "a task has no keyboard: give values after -- on the command line; to debug, python SCRIPT or orch stacks",
+        "give values after -- on the command line, because a task has no keyboard; to debug: python SCRIPT, or orch stacks",
     ),
     r"Could not find callback with key=pyfunc_": Remedy(
         "a-python-function-in-a-data-worker",
-        "apply it after distribute(): a py_function or from_generator never runs in a data worker",
+        "apply it after distribute(): a py_function or from_generator cannot run in a data worker",
     ),
 }
 
 ENDS_EARLY = "a-worker-that-ends-early"
 _LEFT_EARLY = Remedy(
     ENDS_EARLY,
-    "give all workers the same number of steps (dataset.repeat()); reduce a loss that ends a loop over the workers first",
+    "give all workers the same number of steps (dataset.repeat()); if a loss ends the loop, reduce it over the workers first",
 )
 _LEFT_AT_ONCE = Remedy(
     ENDS_EARLY,
-    "{name} took no step: look for a return or a sys.exit() before its training; else give all the same number of steps",
+    "look for a return or sys.exit() before the training: {name} took no step. Else give all workers the same number of steps",
 )
-_SERVER_LEFT = Remedy("a-server-that-ends-early", "a server must outlive the chief: server.join() in the script, or --set serve=true")
+_SERVER_LEFT = Remedy("a-server-that-ends-early", "call server.join(), or use --set serve=true: a server must run until the chief is done")
 _OWN_TF_CONFIG = Remedy(
     "another-tf_config",
-    "leave TF_CONFIG to orch: the task's was not the one that orch gave it ({tf_config}), and another process uses that port",
+    "leave TF_CONFIG to orch: the task had another one ({tf_config}), and another process uses that port",
 )
 _KILLED_FOR_MEMORY = Remedy(
     "out-of-memory", "likely out of memory: {seen}; give the tasks less to hold, run fewer on this host, or raise the limit"
@@ -296,28 +297,34 @@ _KILLED_FOR_MEMORY = Remedy(
 _BY_CODE = {
     _SIGKILL: Remedy(
         "killed-by-sigkill",
-        "ask a scheduler for its limits, and dmesg | tail; orch did not send SIGKILL; --max-restarts N starts again",
+        "dmesg | grep -i 'killed process'    # on its host: was it memory? Else a person or a scheduler has sent it",
     ),
-    _SIGSEGV: Remedy(_NATIVE, "a crash in native code: the stacks that Python had are at the end of its stderr"),
-    _SIGABRT: Remedy(_NATIVE, "native code gave up (abort): the reason stands at the end of its stderr"),
-    _SIGBUS: Remedy(_NATIVE, "a crash in native code (SIGBUS): a memory-mapped file that was cut short, or a full /dev/shm"),
-    _SIGILL: Remedy(_NATIVE, "the processor lacks an instruction that this TensorFlow was built with: install a build for this host"),
-    126: Remedy("a-program-that-cannot-run", "the program could not be executed: is it executable, and its first line right?"),
-    127: Remedy("a-program-that-cannot-run", "a program was not found: look at PATH in its environment"),
+    _SIGSEGV: Remedy(_NATIVE, "read the stacks at the end of its stderr: native code has crashed"),
+    _SIGABRT: Remedy(_NATIVE, "read the reason at the end of its stderr: native code gave up (abort)"),
+    _SIGBUS: Remedy(_NATIVE, "df -h /dev/shm    # is it full? Else a memory-mapped file was cut short"),
+    _SIGILL: Remedy(_NATIVE, "install a TensorFlow that was built for this host: the processor lacks an instruction of this one"),
+    126: Remedy("a-program-that-cannot-run", "make the program executable (chmod +x), and check its first line (#!…)"),
+    127: Remedy("a-program-that-cannot-run", f"{AGAIN} --env PATH    # copies your PATH to the tasks: a program was not found"),
 }
-_VARIABLE = Remedy("a-variable-that-is-not-set", "the script reads the variable {name}: --env {name}=VALUE sets it in the tasks")
+_VARIABLE = Remedy("a-variable-that-is-not-set", f"{AGAIN} --env {{name}}=VALUE    # the script reads this variable")
 _NO_SUCH_METRIC = Remedy(
     "a-metric-that-fit-does-not-report",
     "fit has reported no {name}: {why}",
 )
 _VALIDATION = "names with val_ need validation_data= or validation_split= of fit, in an epoch that validates (validation_freq=)"
 _METRICS = "its names are loss, those of the metrics= of compile(), and with validation data the same with val_"
-_ARGUMENTS = Remedy(
-    "a-script-that-refuses-its-arguments", "the script refuses its arguments, which stand after --: orch up SCRIPT -- {option}"
-)
-_STALLED = Remedy(
-    "a-task-that-stalls", "find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
-)
+_ARGUMENTS = Remedy("a-script-that-refuses-its-arguments", "orch up SCRIPT -- {option}    # the script's own arguments go after --")
+STALLS, UNFORMED, PASSED = "a-task-that-stalls", "no-cluster-was-formed", "a-deadline-that-has-passed"
+_DEADLINES = {
+    "hang": Remedy(STALLS, f"{AGAIN} --max-restarts 3    # starts again after a hang"),
+    "hang again": Remedy(STALLS, f"{AGAIN} --hang-timeout {{twice}}    # if the tasks were busy; else see where they were"),
+    "run": Remedy(PASSED, f"{AGAIN} --timeout {{twice}}    # allows twice the time"),
+    "start": Remedy(
+        UNFORMED, f"{AGAIN} --set timeouts.start_s={{twice}}    # twice the time; for a script without a strategy: --strategy none"
+    ),
+    "prepare": Remedy(PASSED, f"{AGAIN} --set timeouts.prepare_s={{twice}}    # allows twice the time"),
+}
+_STALLED = Remedy(STALLS, "look at where {name} was, and at its log: a stalled task often waits for input or for a lock")
 
 
 _WORDS_OF_KERAS = {
@@ -333,12 +340,19 @@ _WORDS_OF_KERAS = {
 def every() -> tuple[Remedy, ...]:
     """All remedies, before words are filled in."""
     others = (_LEFT_EARLY, _LEFT_AT_ONCE, _SERVER_LEFT, _OWN_TF_CONFIG, _KILLED_FOR_MEMORY, _ARGUMENTS, _VARIABLE, _STALLED, _NEAR)
-    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *others, _NO_SUCH_METRIC, _NO_BATCHES
+    return *ABOUT_NAMES.values(), *OTHERS.values(), *_BY_CODE.values(), *_DEADLINES.values(), *others, _NO_SUCH_METRIC, _NO_BATCHES
 
 
 def of_stalled(name: str) -> Remedy:
     """The remedy for a task that others have lost, though the task has not ended."""
     return Remedy(_STALLED.about, _STALLED.text.format(name=name))
+
+
+def of_deadline(kind: str, seconds: float | None) -> Remedy:
+    """The remedy for a deadline of the user that has passed, after so many seconds: ``hang``, ``hang again``, ``run``, …"""
+    remedy, twice = _DEADLINES[kind], max(1, round(2 * (seconds or 0)))
+    size, unit = next(((size, unit) for size, unit in ((3600, "h"), (60, "m")) if twice % size == 0), (1, ""))
+    return remedy._replace(text=remedy.text.format(twice=f"{twice // size}{unit}"))
 
 
 def find(task: TaskStatus, *, serves: bool = False) -> Remedy:

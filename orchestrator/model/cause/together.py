@@ -16,7 +16,7 @@ SHARED, CALLS, ROWS = "what-several-workers-write", "calls-that-only-some-worker
 
 _DAMAGED = Remedy(
     SHARED,
-    "if {tasks} download, unpack or write this file: once before, with --prepare COMMAND; if it is damaged, remove it",
+    "if {tasks} write this file (a download, an archive), write it once before, with --prepare COMMAND; if it is damaged, remove it",
 )
 _MADE = Remedy(
     SHARED,
@@ -24,11 +24,11 @@ _MADE = Remedy(
 )
 _REMOVED = Remedy(
     SHARED,
-    "if {tasks} run this line at the same time: in one of them alone (ORCH_IS_CHIEF is 1), or with --prepare COMMAND",
+    "if {tasks} run this line at the same time, run it only where ORCH_IS_CHIEF is 1, or before: --prepare COMMAND",
 )
 _DIFFERENT_CALLS = Remedy(
     CALLS,
-    "{tasks} differ: let all workers call fit, evaluate, predict, run, reduce and gather alike, in one order",
+    "let all workers call fit, evaluate, predict, run, reduce and gather in the same order: {tasks} differ",
 )
 # A pattern for ``TYPE: message``, as in `remedies`. The first match counts.
 PATTERNS = {
@@ -36,11 +36,11 @@ PATTERNS = {
     r"OSError: \[Errno 39\] Directory not empty|\[Errno (?:2|17|39)\] [^:]+: '[^']+' -> '[^']+'": _REMOVED,
     r"(?<![^\s;'\"])(?P<path>[^\s;'\"]+?)(?:_temp/part-\d+-of-\d+|\.(?:index|data-\d+-of-\d+)\.tempstate\d+)": Remedy(
         SHARED,
-        "{tasks} write {path} at the same time: a directory for each (ORCH_TASK), or --checkpoint, or worker.checkpoints()",
+        "use a directory for each task (ORCH_TASK), --checkpoint or worker.checkpoints(): {tasks} write {path} at the same time",
     ),
     r"[Uu]nable to (?:synchronously )?(?:create|open) file \(unable to (?:lock|truncate)[^)]*|database is locked": Remedy(
         SHARED,
-        "{tasks} write one file: a file for each (ORCH_TASK), or write in one alone (ORCH_IS_CHIEF is 1 there)",
+        "use a file for each task (ORCH_TASK), or write only where ORCH_IS_CHIEF is 1: {tasks} write the same file",
     ),
     r"Incomplete or corrupted file detected|BadZipFile|Compressed file ended before the end-of-stream|EOFError: Ran out of input"
     r"|UnpicklingError: (?:pickle data was truncated|invalid load key)|ReadError: (?:unexpected end of data|file could not be opened)"
@@ -54,7 +54,7 @@ _REMOVES = re.compile(r"\b(?:os\.replace|\w+\.(?:remove|removedirs|unlink|rmdir|
 """A line of a program that takes a path away."""
 _FIXED = Remedy(
     ROWS,
-    "if {big} is the batch: each of {count} workers gets {small} rows; build the model for these, or any number (None)",
+    "if {big} is the batch, build the model for {small} rows, which each of {count} workers gets, or for any number (None)",
 )
 _SIZES = re.compile(
     r"Incompatible shapes: \[(?P<a>\d+)[\d,]*\] vs\. \[(?P<b>\d+)[\d,]*\]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import DEADLINE
-from ..cause import root_cause
+from ..cause import remedies, root_cause
 from ..planning import input_counts
 from ..planning.input_counts import InputCounts
 from ..state import events
@@ -90,8 +90,18 @@ def _describe_apart(cluster: Cluster) -> str:
     return f"{group_tasks(names)}: {what}; {remedy}; more: orch help {ABOUT_APART}"
 
 
-def run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True, code: int = DEADLINE) -> Step:
-    running = running_tasks(cluster)
+def run_out(
+    cluster: Cluster,
+    at: float,
+    what: str,
+    remedy: remedies.Remedy = remedies.NONE,
+    *,
+    host: str = "",
+    again: bool = True,
+    code: int = DEADLINE,
+) -> Step:
+    """End the attempt, or the run, at a deadline."""
+    cause, running = Cause(what, at, host=host, remedy=remedy.text, about=remedy.about), running_tasks(cluster)
     cluster, actions = end(cluster, Outcome.TIMED_OUT, code, at, cause, again=again)
     actions = (events.CollectStacks(running), *actions) if running else actions
     return replace(cluster, is_due=not restarts.will_restart(cluster)), actions

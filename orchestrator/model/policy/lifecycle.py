@@ -16,7 +16,7 @@ from dataclasses import replace
 from worker.protocol.task_files import APART, INPUT, PROGRESS, SCALE, SERVES
 
 from ...errors import BROKEN, DEADLINE
-from ..cause import root_cause
+from ..cause import remedies, root_cause
 from ..planning import input_counts
 from ..planning.plan import Plan
 from ..settings import ClusterSpec
@@ -341,7 +341,8 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
             return replace(cluster, is_due=True), ()
         case "run" if cluster.saving is None or cluster.saving.again:
             waits = "" if cluster.tasks else f"; {cluster.waiting or 'no task had been started'}"
-            return run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout){waits}", at), again=False)
+            what = f"the run was not over after {limits.run_s:g} s (--timeout){waits}"
+            return run_out(cluster, at, what, remedies.of_deadline("run", limits.run_s), again=False)
         case "allocation" if cluster.phase is Phase.STOPPING:
             return replace(cluster, is_due=True), ()
         case "run":
@@ -351,7 +352,7 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
             cause = Cause("the time of its allocation is nearly over", at)
             if save_order.is_possible(cluster) or cluster.saving is not None:
                 return save_reasons.before_the_end(cluster, Outcome.TIMED_OUT, code, at, cause, limit_s=cluster.spare_s)
-            return run_out(cluster, at, cause, again=False, code=code)
+            return run_out(cluster, at, cause.what, again=False, code=code)
         case "save":
             what = f"the time of the run is over in {limits.save_before_s:g} s (timeouts.save_before_s)"
             code = restarts.PREEMPTED if cluster.policy.requeues else DEADLINE
@@ -366,15 +367,17 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
             late = readiness.unprepared(cluster)
             has = "has" if len(late) == 1 else "have"
             what = f"{group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (timeouts.prepare_s)"
-            return run_out(cluster, at, Cause(what, at, host=cluster.tasks[late[0]].host))
+            return run_out(cluster, at, what, remedies.of_deadline("prepare", limits.prepare_s), host=cluster.tasks[late[0]].host)
         case "start":
             awaited = readiness.awaited(cluster)
             formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
             what = f"{formed} {limits.start_s:g} s after its start (timeouts.start_s); {readiness.describe_awaited(cluster, awaited)}"
-            return run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
+            host = awaited[0].host if awaited else ""
+            return run_out(cluster, at, what, remedies.of_deadline("start", limits.start_s), host=host)
         case "hang":
             what = f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)"
-            return run_out(cluster, at, Cause(f"{what}; {absent}" if absent else what, at))
+            kind = "hang again" if cluster.policy.restart.max else "hang"
+            return run_out(cluster, at, f"{what}; {absent}" if absent else what, remedies.of_deadline(kind, limits.hang_s))
         case "alone":
             return _begin_alone(cluster, at)
     return cluster, ()

@@ -78,12 +78,12 @@ class Monitor:
     ("raising", "said"),
     [
         (lambda: os.environ["DATA"], "--env DATA=VALUE"),
-        (lambda: os.environ["VC_TASK_INDEX"], "orch sets no VC_TASK_INDEX"),
-        (lambda: os.environ["JOB_COMPLETION_INDEX"], "orch sets no JOB_COMPLETION_INDEX"),
-        (lambda: os.environ["SLURM_JOB_NUM_NODES"], "orch sets no SLURM_JOB_NUM_NODES"),
+        (lambda: os.environ["VC_TASK_INDEX"], "orch does not set VC_TASK_INDEX"),
+        (lambda: os.environ["JOB_COMPLETION_INDEX"], "orch does not set JOB_COMPLETION_INDEX"),
+        (lambda: os.environ["SLURM_JOB_NUM_NODES"], "orch does not set SLURM_JOB_NUM_NODES"),
         (lambda: os.environ["SLURM_TMPDIR"], "--env SLURM_TMPDIR=VALUE"),
-        (lambda: int(os.getenv("OMPI_COMM_WORLD_RANK")), "orch sets no OMPI_COMM_WORLD_RANK"),  # type: ignore[arg-type]
-        (lambda: os.environ.get("VC_WORKER_HOSTS").split(","), "orch sets no VC_WORKER_HOSTS"),  # type: ignore[union-attr]
+        (lambda: int(os.getenv("OMPI_COMM_WORLD_RANK")), "orch does not set OMPI_COMM_WORLD_RANK"),  # type: ignore[arg-type]
+        (lambda: os.environ.get("VC_WORKER_HOSTS").split(","), "orch does not set VC_WORKER_HOSTS"),  # type: ignore[union-attr]
         (lambda: os.path.join(os.environ.get("DATA"), "x"), "--env DATA=VALUE"),  # type: ignore[arg-type]
         (lambda: len(os.environ.get("DATA", "x").strip), ""),  # type: ignore[arg-type]
         (lambda: {"TASK_INDEX": 1}["JOB_COMPLETION_INDEX"], ""),
@@ -146,7 +146,7 @@ CAUGHT = f"{SCRIPT}{PACKAGE}KeyError: 'x'\n\nDuring handling of the above except
 def test_a_file_that_hides_a_module_from_a_package_is_named(trace: str, message: str, name: str) -> None:
     task = dataclasses.replace(failed("TypeError", message), failure=Failure("TypeError", message, trace, 1.0))
     remedy = remedies.find(task).text
-    assert (f"is called {name}.py: it hides" in remedy) if name else ("it hides the module" not in remedy)
+    assert (f"rename {name}.py, " in remedy) if name else ("it hides the module" not in remedy)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_that_hides_a_module_from_a_package_is_named(trace: str, message:
 def test_a_file_that_hides_a_module_from_the_script_is_named(kind: str, message: str) -> None:
     name = message.split("'")[1].partition(".")[0]
     task = dataclasses.replace(failed(kind, message), failure=Failure(kind, message, TRACEBACK, 1.0, name))
-    assert f"is called {name}.py: it hides" in remedies.find(task).text
+    assert f"rename {name}.py, " in remedies.find(task).text
 
 
 def test_every_remedy_is_reached() -> None:
@@ -199,5 +199,5 @@ def test_a_killed_task_ran_out_of_memory_only_if_the_kernel_says_so() -> None:
 def test_a_server_that_left_is_told_otherwise_than_a_worker() -> None:
     task = TaskStatus("worker-0", "a", code=0)
     assert "--set serve=true" in remedies.find(task, serves=True).text
-    assert remedies.find(task).text.startswith("worker-0 took no step: look for a return or a sys.exit()")
+    assert remedies.find(task).text.startswith("look for a return or sys.exit() before the training: worker-0 took no step")
     assert remedies.find(dataclasses.replace(task, report={"step": 3})).text.startswith("give all workers the same number of steps")

@@ -253,7 +253,7 @@ OTHER = "train.py:70: another line"
         ((OTHER, SAVES), Failure("ValueError", "no", 'File "/work/train.py", line 7, in <module>\nValueError: no\n', T0), True, SAVES),
         ((SAVES,), Failure("ValueError", "no", 'File "/work/train.py", line 70, in <module>\nValueError: no\n', T0), True, ""),
         ((SAVES,), Failure("ValueError", "no", 'File "/work/my_train.py", line 7, in <module>\nValueError: no\n', T0), True, ""),
-        ((OWN,), Failure("Error", "Could not start gRPC server", "Traceback …", T0), False, f"{OWN}; a port was taken"),
+        ((OWN,), Failure("Error", "Could not start gRPC server", "Traceback …", T0), False, f"{OWN}; use a port of TF_CONFIG"),
         ((OWN,), raised(T0), True, ""),
         ((OWN,), Failure("ModuleNotFoundError", "No module named 'portpicker'", "Traceback …", T0), False, "install portpicker in"),
     ],

@@ -34,8 +34,9 @@ def test_a_failure_that_one_task_alone_does_not_have_has_its_remedy(case: golden
 
 
 def test_every_remedy_is_reached() -> None:
-    found = {remedy_of(case.given)[-40:] for case in golden.read(Path(__file__).with_name("together.txt"))}
-    assert {remedy.text[-40:] for remedy in together.every()} == found
+    found = [remedy_of(case.given) for case in golden.read(Path(__file__).with_name("together.txt"))]
+    patterns = [re.sub(r"\\{\w+\\}", ".+", re.escape(remedy.text)) for remedy in together.every()]
+    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, text) for text in found)] == []
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_the_line_of_the_user_in_a_traceback() -> None:
 
 def test_a_worker_whose_steps_were_measured_has_not_left_in_front_of_its_training() -> None:
     peers = failure(f"{TF}UnavailableError", "Collective has timed out during execution.", at=T0 + 2)
-    for has_trained, said in ((False, "worker-1 took no step"), (True, "reduce a loss that ends a loop")):
+    for has_trained, said in ((False, "worker-1 took no step"), (True, "if a loss ends the loop")):
         verdict, _ = run([ended("worker-1", None, Evidence(has_trained=has_trained)), ended("worker-0", peers)], ["worker-0", "worker-1"])
         assert verdict.cause is not None
         assert (verdict.cause.task, said in verdict.cause.remedy) == ("worker-1", True)

@@ -96,7 +96,7 @@ def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:
         "  log: shown/attempt-1/worker-1/stderr.log",
         "  where the tasks were:",
         "    worker-2: in load (gone.py:9)",
-        "  fix: find out what held worker-2 up: where it was, and its log; a stalled task often waits for input or for a lock",
+        "  fix: look at where worker-2 was, and at its log: a stalled task often waits for input or for a lock",
         "  more: orch help a-task-that-stalls",
         "  stopped because of it: worker-2",
         "  failed because of it: worker-0: lost worker-2 (it stopped sending heartbeats)",
